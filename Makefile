@@ -1,0 +1,37 @@
+# Every target sets itself up: `make demo` and `make test` work on a bare clone.
+PYTHON ?= python3
+# Installed first, so that a build that is already here (CPU or CUDA) is kept.
+TORCH  ?= torch==2.13.0
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint golden clean
+.DELETE_ON_ERROR:
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fuscoc needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+demo: $(READY)  ## compile both examples and run them on four ranks as two nodes of two
+	$(BIN)/fuscoc compile examples/moe.fsc -o build/moe
+	$(BIN)/fuscoc run build/moe --ranks 4 --nodes 2 --tokens 64
+	$(BIN)/fuscoc compile examples/vit_patches.fsc -o build/vit_patches
+	$(BIN)/fuscoc run build/vit_patches --ranks 4 --nodes 2
+
+test: $(READY)  ## the whole suite; no GPU needed
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+golden: $(READY)  ## rewrite golden files after a deliberate change; read the diff
+	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect
+
+clean:
+	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache
