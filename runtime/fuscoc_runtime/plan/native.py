@@ -1,0 +1,186 @@
+"""Compile the planner's C files at first use and call them.
+
+A C compiler is there wherever Triton is (it compiles its own launchers with one). The library is
+kept under ``$FUSCOC_CACHE_DIR`` (default ``~/.cache/fuscoc``), named by what it was made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("fast.c", "cost.c"))
+FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
+_Start = ctypes.c_char * 0  # any array has one, even an empty one
+
+
+class BuildError(RuntimeError):
+    """The native part of the planner could not be compiled."""
+
+
+def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """FAST's sender balancing: flows [num_ranks, num_nodes] -> (share, tile).
+
+    ``share`` as in a carried ``Assignment``; ``tile[i, q]``: int64 [num_nodes, num_nodes], the most
+    that one rank of node ``i`` sends to node ``q``, which is the mean, rounded up.
+    """
+    num_ranks, num_nodes = flows.shape
+    ranks_per_node = num_ranks // num_nodes
+    share = np.empty((num_ranks, num_nodes, ranks_per_node), np.int64)
+    tile = np.empty((num_nodes, num_nodes), np.int64)
+    _library().fuscoc_rebalance(
+        num_nodes, ranks_per_node, _address(flows), _address(share), _address(tile)
+    )
+    return share, tile
+
+
+def longest_first(flows: Int64Array) -> Int64Array:
+    """LPT: flows [num_ranks, num_nodes] -> the ``share`` of an ``Assignment``."""
+    num_ranks, num_nodes = flows.shape
+    ranks_per_node = num_ranks // num_nodes
+    share = np.empty((num_ranks, num_nodes, ranks_per_node), np.int64)
+    if _library().fuscoc_lpt(num_nodes, ranks_per_node, _address(flows), _address(share)) < 0:
+        raise MemoryError
+    return share
+
+
+def decompose(tile: Int64Array, grain: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Birkhoff-von-Neumann: tile [n, n] -> (peer, begin, end), int64 [num_stages, n] each.
+
+    In stage ``k`` node ``i`` sends the range ``begin[k, i]:end[k, i]`` of ``tile[i, j]`` to node
+    ``j = peer[k, i]`` (-1: nothing). Entries are rounded up to multiples of ``grain`` first, which
+    makes fewer and longer stages; grain 1 is exact.
+    """
+    num_nodes = len(tile)
+    stages = np.empty((3, num_nodes * (num_nodes - 2) + 2, num_nodes), np.int64)
+    address, size = _address(stages), stages.nbytes // 3
+    num_stages = _library().fuscoc_decompose(
+        num_nodes, _address(tile), grain, address, address + size, address + 2 * size
+    )
+    if num_stages < 0:
+        raise MemoryError
+    peer, begin, end = stages[:, :num_stages]
+    return peer, begin, end
+
+
+def loads(
+    demand: Demand, assignment: Assignment
+) -> tuple[
+    Int64Array, Float64Array, Float64Array, Int64Array, Float64Array, Float64Array, Int64Array
+]:
+    """The fields of ``cost.Loads``, in order."""
+    n = demand.num_nodes
+    tile, node_tile, local = (
+        np.empty((n, n), np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+    )
+    balance, redistribution = np.empty((n, n)), np.empty((n, n))
+    node_balance, node_redistribution = np.empty(n), np.empty(n)
+    fields = (
+        tile, balance, redistribution, node_tile, node_balance, node_redistribution, local,
+    )  # fmt: skip
+    status = _library().fuscoc_loads(
+        n,
+        demand.ranks_per_node,
+        _address(demand.flows),
+        _address(assignment.share),
+        _address(demand.copies),
+        assignment.carried,
+        *map(_address, fields),
+    )
+    if status < 0:
+        raise MemoryError
+    return fields
+
+
+def pipeline(
+    network: Int64Array,
+    balance: Float64Array,
+    redistribution: Float64Array,
+    local: Int64Array,
+    wire: Float64Array,
+    slice_segments: int,
+) -> float:
+    """Seconds until the last segment has arrived; the model is told in ``cost.py``.
+
+    ``network``: int64 [num_stages], segments of the busiest NIC. ``balance``, ``redistribution``:
+    float64 [num_stages, num_nodes], segments of the busiest NVLink port; ``local``: int64
+    [num_nodes]. ``wire``: float64 [3], seconds of a segment on a NIC, on NVLink, and of a stage's
+    start.
+    """
+    seconds: float = _library().fuscoc_pipeline(
+        len(local),
+        len(network),
+        *map(_address, (network, balance, redistribution, local, wire)),
+        slice_segments,
+    )
+    return seconds
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Of C-contiguous memory. A quarter of the time of ``array.ctypes``, half of a small plan's."""
+    try:
+        return ctypes.addressof(_Start.from_buffer(array.data))
+    except TypeError:  # read-only
+        if not array.flags.c_contiguous:
+            raise
+        return array.ctypes.data
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build()))
+    size, array = ctypes.c_int64, ctypes.c_void_p
+    library.fuscoc_rebalance.argtypes = [size, size, array, array, array]
+    library.fuscoc_rebalance.restype = None
+    library.fuscoc_lpt.argtypes = [size, size, array, array]
+    library.fuscoc_lpt.restype = size
+    library.fuscoc_decompose.argtypes = [size, array, size, array, array, array]
+    library.fuscoc_decompose.restype = size
+    library.fuscoc_loads.argtypes = [size, size, array, array, array, size, *[array] * 7]
+    library.fuscoc_loads.restype = size
+    library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
+    library.fuscoc_pipeline.restype = ctypes.c_double
+    return library
+
+
+def build() -> Path:
+    """The compiled library, from the cache if it is there.
+
+    Raises BuildError if there is no C compiler or it fails.
+    """
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise BuildError(
+            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
+            "or set CC"
+        )
+    command = [*compiler.split(), *FLAGS]
+    made_of = b"".join(source.read_bytes() for source in SOURCES)
+    made_of += repr((command, platform.machine())).encode()
+    default = Path.home() / ".cache" / "fuscoc"
+    folder = Path(os.environ.get("FUSCOC_CACHE_DIR") or default) / "native"
+    target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / target.name
+            done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+            made.replace(target)
+    return target

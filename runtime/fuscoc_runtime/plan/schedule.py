@@ -1,0 +1,197 @@
+"""When which node sends to which: the network hop in incast-free stages.
+
+A stage is a partial permutation of the nodes, so no NIC receives from two nodes at once. ``fast``
+follows FAST (Lei et al., NSDI '26) on deduplicated segments; docs/scheduling.md tells the story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan.balance import balance
+from fuscoc_runtime.plan.cost import (
+    CostModel,
+    Loads,
+    Prediction,
+    oracle,
+    predict_stages,
+    simplest,
+)
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
+
+KINDS = ("pairwise", "spread-out", "fast")
+"""Every schedule but ``auto``, simplest first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step of the network hop; arrays are int64 [num_nodes], indexed by the sending node.
+
+    Node ``i`` sends the range ``begin[i]:end[i]`` of its tile to node ``peer[i]`` (-1: nothing).
+    """
+
+    peer: Int64Array
+    begin: Int64Array
+    end: Int64Array
+
+    @property
+    def length(self) -> int:
+        """Segments that the busiest rank sends or receives."""
+        return int((self.end - self.begin).max())
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """What one rank does, in order: int64 [num_transfers] each.
+
+    In ``stage`` it exchanges rows ``begin:end`` of the rows that it sends to (or gets from) rank
+    ``peer`` altogether, ordered as in ``Assignment.pairs``.
+    """
+
+    stage: Int64Array
+    peer: Int64Array
+    begin: Int64Array
+    end: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Stages of the network hop, and who carries what.
+
+    ``tile``: int64 [num_nodes, num_nodes], the most that one rank sends or receives of what node
+    ``i`` sends to node ``q``; the unit of ``begin`` and ``end``. ``peer``, ``begin``, ``end``:
+    int64 [num_stages, num_nodes], the rows being the stages. Of every pair of ranks, a range of
+    the tile moves the same part of its rows, rounded down at both ends: exactly once in all.
+    """
+
+    kind: str
+    assignment: Assignment
+    tile: Int64Array
+    peer: Int64Array
+    begin: Int64Array
+    end: Int64Array
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.peer)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(map(Stage, self.peer, self.begin, self.end))
+
+    def sends(self, rank: int) -> Transfers:
+        """What ``rank`` sends over the network."""
+        m = self.assignment.ranks_per_node
+        node = np.full(self.num_stages, rank // m)
+        return self._transfers(rank, node, self.peer[:, rank // m], sending=True)
+
+    def receives(self, rank: int) -> Transfers:
+        """What ``rank`` receives, in the order of its senders' stages."""
+        stage, source = np.nonzero(self.peer == rank // self.assignment.ranks_per_node)
+        node = np.full(self.num_stages, -1)
+        node[stage] = source
+        here = np.full(self.num_stages, rank // self.assignment.ranks_per_node)
+        return self._transfers(rank, node, here, sending=False)
+
+    def _transfers(
+        self, rank: int, source: Int64Array, target: Int64Array, *, sending: bool
+    ) -> Transfers:
+        """``source``, ``target``: the nodes of every stage; -1 where this rank is idle."""
+        m = self.assignment.ranks_per_node
+        stage = np.flatnonzero((source >= 0) & (target >= 0))
+        source, target = source[stage], target[stage]
+        other = (target if sending else source)[:, None] * m + np.arange(m)
+        pairs = self.assignment.pairs
+        rows = pairs[rank, other] if sending else pairs[other, rank]
+        whole = self.tile[source, target][:, None]
+        begin = rows * self.begin[stage, source][:, None] // whole
+        end = rows * self.end[stage, source][:, None] // whole
+        kept = end > begin
+        return Transfers(
+            np.broadcast_to(stage[:, None], kept.shape)[kept], other[kept], begin[kept], end[kept]
+        )
+
+
+def predict(demand: Demand, schedule: Schedule, model: CostModel) -> Prediction:
+    """Completion of a schedule on the cost model."""
+    length = schedule.end - schedule.begin
+    return predict_stages(demand, schedule.assignment, schedule.peer, length, model)
+
+
+def fast(demand: Demand, model: CostModel) -> Schedule:
+    """FAST: balance every tile inside its nodes, then stages by Birkhoff-von-Neumann.
+
+    Exact with ``model.stage_latency`` 0: the stages take the largest sum that a node sends or
+    receives. With a latency, entries are rounded up to ``model.grain``: fewer stages.
+    """
+    share, tile = native.rebalance(demand.flows)
+    peer, begin, end = native.decompose(tile, model.grain)
+    return Schedule("fast", Assignment(share, carried=True), tile, peer, begin, end)
+
+
+def arrange(kind: str, demand: Demand, assignment: Assignment, model: CostModel) -> Schedule:
+    """Stages of ``kind`` (one of ``KINDS``) for a given assignment."""
+    tile = Loads.of(demand, assignment).tile
+    if kind == "fast":
+        return Schedule(kind, assignment, tile, *native.decompose(tile, model.grain))
+    order = {"pairwise": pairwise_peers, "spread-out": spread_out_peers}[kind](demand.num_nodes)
+    end = tile[np.arange(demand.num_nodes), order]
+    peer = np.where(end > 0, order, -1)
+    used = end.any(axis=1)
+    return Schedule(kind, assignment, tile, peer[used], np.zeros_like(end[used]), end[used])
+
+
+def spread_out_peers(num_nodes: int) -> Int64Array:
+    """int64 [num_nodes - 1, num_nodes]: in stage ``k`` node ``i`` sends to node ``i + k + 1``."""
+    node = np.arange(num_nodes)
+    return (node + node[1:, None]) % num_nodes
+
+
+def pairwise_peers(num_nodes: int) -> Int64Array:
+    """int64 [num_stages, num_nodes]: nodes exchange in pairs, a round-robin tournament.
+
+    An even number of nodes takes ``n - 1`` stages. An odd one takes ``n``; each node sits out once
+    (it is its own peer).
+    """
+    odd = num_nodes - 1 + num_nodes % 2  # the circle; with an even number, one node stands outside
+    node = np.arange(odd)
+    peers = (node[:, None] - node) % odd
+    if num_nodes % 2:
+        return peers
+    alone = np.argmax(peers == node, axis=1)
+    outside = np.column_stack([peers, alone])
+    outside[node, alone] = odd
+    return outside
+
+
+def plan_network(
+    demand: Demand, model: CostModel, balance_policy: str = "auto", kind: str = "auto"
+) -> Schedule:
+    """The schedule of the network hop for the policies of a shuffle.
+
+    ``balance_policy``: a key of ``balance.POLICIES`` or ``auto``; ``kind``: one of ``KINDS`` or
+    ``auto``. ``fast`` with ``auto`` balance is FAST as published. ``auto`` takes the simplest
+    schedule within ``cost.TOLERANCE`` of the best predicted completion.
+    """
+    if kind == "fast" and balance_policy == "auto":
+        return fast(demand, model)
+    assignment = balance(demand, balance_policy, model)
+    if kind != "auto":
+        return arrange(kind, demand, assignment, model)
+
+    def candidates() -> Iterator[Schedule]:
+        for each in KINDS if demand.num_nodes > 2 else KINDS[:1]:  # two nodes have one thing to do
+            yield arrange(each, demand, assignment, model)
+        if balance_policy == "auto" and not assignment.carried:
+            yield fast(demand, model)
+
+    return simplest(
+        candidates(),
+        lambda each: predict(demand, each, model).completion,
+        oracle(demand, model),
+    )

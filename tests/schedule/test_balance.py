@@ -1,0 +1,201 @@
+"""Forwarders: every policy conserves every flow and keeps its own promise."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fuscoc_runtime.plan.balance import POLICIES, balance, communication_groups
+from fuscoc_runtime.plan.cost import CostModel, predict_assignment
+from fuscoc_runtime.plan.flows import Demand
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.schedule import oracle
+from tests.schedule.strategies import corpus, demands, model, models
+
+policies = st.sampled_from(sorted(POLICIES))
+
+
+def two_nodes_loaded(loads: list[int]) -> Demand:
+    """Two nodes; local rank ``l`` of each sends ``loads[l]`` to the other node."""
+    m = len(loads)
+    copies = np.zeros((2 * m, 2 * m), np.int64)
+    copies[:m, m] = copies[m:, 0] = loads
+    return Demand.without_sharing(copies, m)
+
+
+@given(demands(), policies)
+def test_every_flow_is_conserved(demand: Demand, policy: str) -> None:
+    share = POLICIES[policy](demand).share
+    assert (share >= 0).all()
+    assert np.array_equal(share.sum(axis=2), demand.flows)
+
+
+@given(demands(), policies)
+def test_equal_demands_get_equal_assignments(demand: Demand, policy: str) -> None:
+    again = Demand(demand.flows.copy(), demand.copies.copy())
+    assert np.array_equal(POLICIES[policy](demand).share, POLICIES[policy](again).share)
+
+
+@given(demands())
+def test_none_keeps_the_local_rank(demand: Demand) -> None:
+    m = demand.ranks_per_node
+    rank = np.arange(demand.num_ranks)[:, None]
+    expected = np.arange(demand.num_nodes) * m + rank % m
+    expected = np.where(demand.flows > 0, expected, -1)
+    assert np.array_equal(POLICIES["none"](demand).forwarder(), expected)
+
+
+@given(demands())
+def test_greedy_groups_hold_one_rank_of_each_node(demand: Demand) -> None:
+    groups = communication_groups(demand)
+    assert np.array_equal(np.sort(groups, axis=None), np.arange(demand.num_ranks))
+    assert (groups // demand.ranks_per_node == np.arange(demand.num_nodes)).all()
+    forwarder = POLICIES["greedy"](demand).forwarder()
+    for group in groups.tolist():
+        for source in group:
+            for node, receiver in enumerate(group):
+                assert forwarder[source, node] in (receiver, -1)
+
+
+@given(demands())
+def test_greedy_is_algorithm_1(demand: Demand) -> None:
+    """Sort by load, rotate node i by i, take position g everywhere; written as in the paper."""
+    m = demand.ranks_per_node
+    shifted = []
+    for node in range(demand.num_nodes):
+        ranks = range(node * m, (node + 1) * m)
+        order = sorted(ranks, key=lambda rank: (-demand.flows[rank].sum(), rank))
+        by = node % m
+        shifted.append(order[by:] + order[:by])
+    expected = [[shifted[node][g] for node in range(demand.num_nodes)] for g in range(m)]
+    assert communication_groups(demand).tolist() == expected
+
+
+def test_greedy_puts_the_heaviest_ranks_in_different_groups() -> None:
+    rng = np.random.default_rng(0)
+    demand = Demand.without_sharing(rng.integers(1, 100, (32, 32)), 8)
+    heaviest = demand.flows.sum(axis=1).reshape(4, 8).argmax(axis=1) + np.arange(4) * 8
+    group_of = {rank: g for g, group in enumerate(communication_groups(demand)) for rank in group}
+    assert len({group_of[rank] for rank in heaviest}) == 4
+
+
+def test_two_nodes_loaded_8_to_1() -> None:
+    """Greedy's worst group carries 15, where reverse pairing has 9; split is ideal."""
+    loads = list(range(8, 0, -1))
+    demand = two_nodes_loaded(loads)
+    carried = demand.flows.sum(axis=1)[communication_groups(demand)].sum(axis=1)
+    assert carried.max() == 15
+    assert {a + b for a, b in zip(loads, reversed(loads), strict=True)} == {9}
+    for policy, most in (("none", 8), ("greedy", 8), ("lpt", 8), ("split", 5), ("rebalance", 5)):
+        _, received = oracle.nic_loads(demand, POLICIES[policy](demand))
+        assert received.max() == most, policy
+    sent, _ = oracle.nic_loads(demand, POLICIES["rebalance"](demand))
+    assert sorted(sent.tolist()) == [4] * 8 + [5] * 8
+
+
+@given(demands(max_nodes=3, max_ranks_per_node=3))
+@settings(max_examples=50)
+def test_lpt_is_within_grahams_bound(demand: Demand) -> None:
+    m = demand.ranks_per_node
+    received = POLICIES["lpt"](demand).share.sum(axis=0)
+    for node in range(demand.num_nodes):
+        flows = [int(flow) for flow in demand.flows[:, node] if flow]
+        best = oracle.fewest_on_busiest(sorted(flows, reverse=True), m)
+        assert received[node].max() <= (Fraction(4, 3) - Fraction(1, 3 * m)) * best
+
+
+@given(demands())
+def test_lpt_places_each_flow_on_the_least_loaded(demand: Demand) -> None:
+    m = demand.ranks_per_node
+    forwarder = POLICIES["lpt"](demand).forwarder()
+    for node in range(demand.num_nodes):
+        loads = [0] * m
+        for source in sorted(range(demand.num_ranks), key=lambda s: (-demand.flows[s, node], s)):
+            if demand.flows[source, node]:
+                least = loads.index(min(loads))
+                assert forwarder[source, node] == node * m + least
+                loads[least] += int(demand.flows[source, node])
+
+
+@given(demands())
+def test_split_balances_receivers_exactly_with_few_cuts(demand: Demand) -> None:
+    assignment = POLICIES["split"](demand)
+    received = assignment.share.sum(axis=0)
+    assert (received.max(axis=1) - received.min(axis=1) <= 1).all()
+    assert (assignment.num_cuts() <= demand.ranks_per_node - 1).all()
+
+
+@given(demands())
+def test_rebalancing_levels_every_tile(demand: Demand) -> None:
+    n, m = demand.num_nodes, demand.ranks_per_node
+    share = POLICIES["rebalance"](demand).share.reshape(n, m, n, m)
+    before = demand.flows.reshape(n, m, n)
+    for i in range(n):
+        for q in range(n):
+            flow, carried = before[i, :, q], share[i, :, q, :].sum(axis=0)
+            total = int(flow.sum())
+            assert carried.max() - carried.min() <= 1
+            assert carried.max() <= flow.max()
+            # Moved over NVLink: only what exceeds the quotas, with the odd segments left in place.
+            quota, odd = divmod(total, m)
+            excess = np.maximum(flow - quota, 0).sum() - min(odd, int((flow > quota).sum()))
+            moved = share[i, :, q, :].sum() - np.trace(share[i, :, q, :])
+            assert moved == excess
+            giving = share[i, :, q, :].sum(axis=1) > np.diag(share[i, :, q, :])
+            taking = carried > np.diag(share[i, :, q, :])
+            assert not (giving & taking).any()
+
+
+def test_the_tile_of_the_paper() -> None:
+    """A -> B [[1,1],[3,1]]: senders 2 and 4 become 3 and 3, packed as diag(3, 3)."""
+    copies = np.zeros((4, 4), np.int64)
+    copies[:2, 2:] = [[1, 1], [3, 1]]
+    demand = Demand.without_sharing(copies, 2)
+    assert demand.flows[:2, 1].tolist() == [2, 4]
+    assert POLICIES["rebalance"](demand).pairs[:2, 2:].tolist() == [[3, 0], [0, 3]]
+
+
+@given(demands(max_nodes=4, max_ranks_per_node=4), models)
+def test_auto_is_as_good_as_the_best_policy(demand: Demand, wires: CostModel) -> None:
+    best = min(
+        predict_assignment(demand, assign(demand), wires).completion for assign in POLICIES.values()
+    )
+    chosen = predict_assignment(demand, balance(demand, "auto", wires), wires).completion
+    assert chosen <= 1.02 * best
+
+
+@pytest.mark.parametrize("nvlink_to_nic", [0.5, 2.0, 9.0])
+def test_auto_is_as_good_as_the_best_policy_on_the_corpus(nvlink_to_nic: float) -> None:
+    wires = model(nvlink_to_nic, stage_latency=1e-5)
+    for demand in corpus():
+        best = min(
+            predict_assignment(demand, assign(demand), wires).completion
+            for assign in POLICIES.values()
+        )
+        chosen = predict_assignment(demand, balance(demand, "auto", wires), wires).completion
+        assert chosen <= 1.02 * best
+
+
+def test_auto_moves_rows_over_nvlink_only_if_that_pays() -> None:
+    demand = two_nodes_loaded([4000] + [0] * 7)
+    assert balance(demand, "auto", model(nvlink_to_nic=9.0)).carried
+    assert not balance(demand, "auto", model(nvlink_to_nic=0.5)).carried
+
+
+def test_auto_leaves_even_traffic_alone() -> None:
+    demand = Demand.without_sharing(np.full((16, 16), 100, np.int64), 4)
+    expected = POLICIES["none"](demand).share
+    assert np.array_equal(balance(demand, "auto", model()).share, expected)
+
+
+@pytest.mark.parametrize("policy", [*sorted(POLICIES), "auto"])
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), [(1, 1), (1, 4), (3, 1), (2, 3)])
+def test_nothing_to_send(policy: str, num_nodes: int, ranks_per_node: int) -> None:
+    num_ranks = num_nodes * ranks_per_node
+    demand = Demand.without_sharing(np.zeros((num_ranks, num_ranks), np.int64), ranks_per_node)
+    assignment = balance(demand, policy, model())
+    assert not assignment.share.any()
+    assert predict_assignment(demand, assignment, model()).completion == 0

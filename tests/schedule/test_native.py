@@ -1,0 +1,46 @@
+"""The native part: built once, with a clear word if it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuscoc_runtime.plan import native
+
+
+def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
+    library = native.build()
+    assert [path.name for path in (tmp_path / "native").iterdir()] == [library.name]
+    made = library.stat().st_mtime_ns
+    assert native.build() == library
+    assert library.stat().st_mtime_ns == made
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(native.BuildError, match="needs a C compiler"):
+        native.build()
+
+
+def test_failing_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CC", "cc -DUNFINISHED=( -Dint64_t=UNFINISHED")
+    with pytest.raises(native.BuildError, match=r"failed:\n(.|\n)*error"):
+        native.build()
+    assert not list((tmp_path / "native").iterdir())
+
+
+def test_read_only_input() -> None:
+    tile = np.array([[0, 2], [3, 0]])
+    tile.flags.writeable = False
+    peer, begin, end = native.decompose(tile, 1)
+    assert peer.tolist() == [[1, 0]]
+    assert (begin.tolist(), end.tolist()) == ([[0, 0]], [[2, 3]])
+
+
+def test_strided_input_is_refused() -> None:
+    with pytest.raises((TypeError, BufferError, ValueError)):
+        native.decompose(np.zeros((2, 4), np.int64)[:, ::2], 1)
