@@ -1,0 +1,265 @@
+"""Mixture-of-experts cases for one NVLink node: kernels, routings, bounds and references.
+
+Shared by the benchmark and the GPU tests, so that both mean the same by "correct" and by "bound".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fuscoc.codegen.cuda import (
+    CudaField,
+    CudaInput,
+    CudaShuffle,
+    CudaTarget,
+    Tile,
+    print_cuda,
+)
+from fuscoc_runtime.engine.nvlink import Handle, NodeProgram, NodeShuffle
+
+NVLINK_BYTES_PER_US = 355e3
+HBM_BYTES_PER_US = 4.0e6
+TORCH_DTYPES = {
+    "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
+    "f8e4m3": torch.float8_e4m3fn, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's shuffle: payload elements and type, further (name, dtype, elements) fields."""
+
+    hidden: int = 7168
+    experts: int = 256
+    topk: int = 8
+    dtype: str = "bf16"
+    extra: tuple[tuple[str, str, int], ...] = ()
+    placement: str = "block"
+    align: int = 128
+
+    @property
+    def fields(self) -> tuple[tuple[str, str, int], ...]:
+        return (("x", self.dtype, self.hidden), *self.extra)
+
+    @property
+    def sums(self) -> bool:
+        return not self.extra and self.dtype in ("bf16", "f16", "f32")
+
+
+def shuffle(model: Model) -> CudaShuffle:
+    tokens = {"extent": "tokens"}
+    inputs = [CudaInput("topk_idx", "i64", (tokens, model.topk))]
+    if model.placement == "expert_to_rank":
+        inputs.append(CudaInput("expert_to_rank", "i64", (model.experts,)))
+    return CudaShuffle(
+        name="moe",
+        spec="moe.fsc",
+        fields=tuple(CudaField(name, dtype, n, n) for name, dtype, n in model.fields),
+        extents=("tokens",),
+        inputs=tuple(inputs),
+        domain=(("t", tokens), ("k", model.topk)),
+        num_source_dims=1,
+        source_cell={"index": "t"},
+        key={"load": "topk_idx", "at": [{"index": "t"}, {"index": "k"}]},
+        num_keys=model.experts,
+        align=model.align,
+        placement=model.placement,
+        combine="sum" if model.sums else "none",
+        weighted=model.sums,
+    )
+
+
+def program(model: Model, tile: Tile | None = None) -> NodeProgram:
+    printed = print_cuda(shuffle(model), CudaTarget(), tile)
+    return NodeProgram(
+        name="moe",
+        text=printed.text,
+        launches={n: (c.threads, c.shared_bytes) for n, c in printed.launches.items()},
+        fields=tuple((TORCH_DTYPES[dtype], elems) for _, dtype, elems in model.fields),
+        fanout=model.topk,
+        num_keys=model.experts,
+        weighted=model.sums,
+        teams=printed.tile.teams,
+    )
+
+
+def owners(model: Model, num_ranks: int, device: torch.device) -> torch.Tensor:
+    """The rank of every expert; a table is a fixed shuffle of an uneven split."""
+    experts = torch.arange(model.experts, device=device)
+    if model.placement == "block":
+        return experts // -(-model.experts // num_ranks)
+    if model.placement == "cyclic":
+        return experts % num_ranks
+    generator = torch.Generator().manual_seed(7)
+    return torch.randint(num_ranks, (model.experts,), generator=generator).to(device)
+
+
+def routing(
+    kind: str, num_tokens: int, model: Model, num_ranks: int, generator: torch.Generator
+) -> torch.Tensor:
+    """``topk_idx`` int64 [num_tokens, topk]: uniform, single (one rank a token), skewed (Zipf 1.0),
+    or messy (repeated experts and dropped entries)."""
+    device = generator.device
+    shape = (num_tokens, model.experts)
+    scores = torch.rand(shape, device=device, generator=generator)
+    if kind == "single":
+        owner = owners(model, num_ranks, device)
+        chosen = torch.randint(num_ranks, (num_tokens, 1), device=device, generator=generator)
+        scores = torch.where(owner == chosen, scores, scores - 1)
+    elif kind == "skewed":
+        fixed = torch.Generator().manual_seed(11)
+        order = torch.randperm(model.experts, generator=fixed).to(device)
+        popularity = 1.0 / (order + 1).float()
+        # Gumbel top-k draws without replacement in proportion to popularity.
+        scores = popularity.log() - (-scores.clamp(1e-9, 1 - 1e-9).log()).log()
+    elif kind == "messy":
+        return torch.randint(-1, model.experts, (num_tokens, model.topk), device=device, generator=generator)
+    return scores.topk(model.topk, dim=1).indices
+
+
+def gather_ragged(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    """Every rank's tensor; dim 0 may differ."""
+    num_ranks = dist.get_world_size(group)
+    sizes = [0] * num_ranks
+    dist.all_gather_object(sizes, tensor.shape[0], group=group)
+    padded = tensor.new_zeros((max(*sizes, 1), *tensor.shape[1:]))
+    padded[: tensor.shape[0]] = tensor
+    parts = [torch.empty_like(padded) for _ in range(num_ranks)]
+    dist.all_gather([p.view(torch.uint8) for p in parts], padded.view(torch.uint8), group=group)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The rows of one rank: ``slots``, and the (source rank, token) each must hold; per own key
+    its rows and first slot."""
+
+    slots: torch.Tensor
+    ranks: torch.Tensor
+    tokens: torch.Tensor
+    keys: torch.Tensor
+    key_counts: torch.Tensor
+    key_starts: torch.Tensor
+
+
+def expected_rows(all_idx: list[torch.Tensor], owner: torch.Tensor, align: int, rank: int) -> Expected:
+    """The definition of a packed target: keys ascending, each from an aligned slot; within a key,
+    points by source rank and then by linear index."""
+    device = owner.device
+    keys = torch.cat([idx.reshape(-1) for idx in all_idx])
+    ranks = torch.cat([torch.full((idx.numel(),), r, device=device) for r, idx in enumerate(all_idx)])
+    tokens = torch.cat(
+        [torch.arange(i.shape[0], device=device).repeat_interleave(i.shape[1]) for i in all_idx]
+    )
+    live = (keys >= 0) & (owner[keys.clamp(min=0)] == rank)
+    keys, ranks, tokens = keys[live], ranks[live], tokens[live]
+    order = torch.sort(keys, stable=True).indices
+    keys, ranks, tokens = keys[order], ranks[order], tokens[order]
+    counts = torch.bincount(keys, minlength=owner.numel())
+    padded = (counts + align - 1) // align * align
+    starts = padded.cumsum(0) - padded
+    first = counts.cumsum(0) - counts
+    slots = starts[keys] + torch.arange(keys.numel(), device=device) - first[keys]
+    own = owner == rank
+    return Expected(slots, ranks, tokens, keys, counts[own], starts[own])
+
+
+def check_dispatch(
+    engine: NodeShuffle, handle: Handle, source: list[torch.Tensor], expected: Expected,
+    group: dist.ProcessGroup | None,
+) -> list[str]:
+    """Rows bit-exact, counts and starts exact; returns what is wrong."""
+    wrong = []
+    own = expected.key_counts.numel()
+    if not torch.equal(handle.key_counts[:own].long(), expected.key_counts):
+        wrong.append("key_counts differ")
+    if not torch.equal(handle.key_starts[:own].long(), expected.key_starts):
+        wrong.append("key_starts differ")
+    for field, (tensor, rows) in enumerate(zip(source, engine.rows, strict=True)):
+        everyone = gather_ragged(tensor, group)
+        for r, theirs in enumerate(everyone):
+            mine = expected.ranks == r
+            got = rows.view(torch.uint8)[expected.slots[mine]]
+            want = theirs.view(torch.uint8)[expected.tokens[mine]]
+            bad = int((got != want).any(dim=1).sum())
+            if bad:
+                wrong.append(f"field {field}: {bad} of {got.shape[0]} rows from rank {r} differ")
+    return wrong
+
+
+def expert_outputs(rows: torch.Tensor, expected: Expected, num_experts: int) -> torch.Tensor:
+    """What experts would make of the rows: each scaled by its expert; other slots are NaN."""
+    scale = expert_scales(num_experts, rows.device)
+    result = torch.full_like(rows, float("nan"))
+    for part in torch.arange(expected.slots.numel(), device=rows.device).split(1 << 15):
+        slots = expected.slots[part]
+        scaled = rows[slots].float() * scale[expected.keys[part]].unsqueeze(1)
+        result[slots] = scaled.to(rows.dtype)
+    return result
+
+
+def expert_scales(num_experts: int, device: torch.device) -> torch.Tensor:
+    return torch.linspace(0.5, 1.5, num_experts, device=device)
+
+
+def check_combine(
+    result: torch.Tensor, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, num_experts: int
+) -> list[str]:
+    """Against the same sum in f32, relative error of the whole below 1e-2."""
+    if not x.shape[0]:
+        return []
+    scale = expert_scales(num_experts, x.device)
+    want = torch.zeros(x.shape, device=x.device, dtype=torch.float32)
+    for k in range(topk_idx.shape[1]):
+        live = topk_idx[:, k] >= 0
+        factor = scale[topk_idx[:, k].clamp(min=0)]
+        row = (x.float() * factor.unsqueeze(1)).to(x.dtype).float()
+        want += row * (weights[:, k] * live).unsqueeze(1)
+    error = (result.float() - want).norm() / want.norm().clamp(min=1e-30)
+    worst = (result.float() - want).abs().max()
+    if not error < 1e-2 or not torch.isfinite(worst):
+        return [f"combine is off by {float(error):.2e} (largest {float(worst):.2e})"]
+    return []
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Microseconds no implementation can beat on this machine (BENCH's rates)."""
+
+    dispatch: float
+    combine: float
+
+    @property
+    def total(self) -> float:
+        return self.dispatch + self.combine
+
+
+def bound(all_idx: list[torch.Tensor], owner: torch.Tensor, row_bytes: int, rank: int) -> Bound:
+    """From the routing: each token once to each distinct remote rank over NVLink; over HBM, the
+    rows that must be read and written. Max of NVLink and HBM time, for this rank."""
+    num_ranks, owner = len(all_idx), owner.cpu()
+    all_idx = [idx.cpu() for idx in all_idx]
+    pairs = torch.zeros(num_ranks, num_ranks)  # (token, rank) pairs, from source to destination
+    multiple = torch.zeros(num_ranks)  # remote pairs that fill two slots or more, at the destination
+    rows = torch.zeros(num_ranks)
+    for source, idx in enumerate(all_idx):
+        live = idx >= 0
+        destination = torch.where(live, owner[idx.clamp(min=0)], -1)
+        for r in range(num_ranks):
+            copies = (destination == r).sum(dim=1)
+            pairs[source, r] = (copies > 0).sum()
+            rows[r] += copies.sum()
+            if source != r:
+                multiple[r] += (copies > 1).sum()
+    off = pairs.clone().fill_diagonal_(0)
+    out, into = float(off[rank].sum()), float(off[:, rank].sum())
+    nvlink = max(out, into) * row_bytes / NVLINK_BYTES_PER_US
+    tokens = all_idx[rank].shape[0]
+    slots = float(rows[rank])
+    dispatch = (tokens + slots + float(multiple[rank])) * row_bytes / HBM_BYTES_PER_US
+    # partials are written by the peers into this rank's memory, then read
+    combine = (slots + 2 * out + tokens) * row_bytes / HBM_BYTES_PER_US
+    return Bound(max(nvlink, dispatch), max(nvlink, combine))

@@ -1,0 +1,192 @@
+"""Planning for all ranks in one process: how long the tests and the simulator wait for a plan.
+
+``python -m benchmarks.planner --markdown docs/benchmarks/planner.md``
+
+Every rank's generator runs in lockstep on the CPU, so a time is the sum over all ranks, from the
+relation's outputs to finished descriptor lists, the metadata exchange included. Routings are those
+of the communication benchmarks: top-8 of 256 keys in blocks, 128-row alignment. Each plan is
+checked in the same run: row counts against numpy's distinct (segment, rank) and (segment, node)
+pairs, and every slot written once. The bar is 2 s for 64 ranks x 4096 tokens on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fuscoc
+from fuscoc_runtime import Topology, load_artifact
+from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.plan import PlanContext, Points, RankPlan, key_to_rank, plan_rank
+from fuscoc_runtime.schema import ShuffleSpec
+
+SPEC = Path(__file__).parent.parent / "examples" / "moe.fsc"
+TOPK, NUM_KEYS = 8, 256
+TOPOLOGIES = ["1x8", "2x8", "8x8"]
+BAR_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Result:
+    topology: str
+    routing: str
+    dedup: str
+    median_s: float
+    p10_s: float
+    p90_s: float
+
+
+def uniform(num_tokens: int, num_ranks: int, generator: torch.Generator) -> Tensor:
+    """The top-8 keys of random scores: int64 [num_tokens, TOPK]."""
+    return torch.rand(num_tokens, NUM_KEYS, generator=generator).topk(TOPK, dim=1).indices
+
+
+def single(num_tokens: int, num_ranks: int, generator: torch.Generator) -> Tensor:
+    """All keys of a token on one random rank; a rank with fewer keys than 8 gives some twice."""
+    per_rank = NUM_KEYS // num_ranks
+    rank = torch.randint(num_ranks, (num_tokens, 1), generator=generator)
+    return rank * per_rank + torch.arange(TOPK) % per_rank
+
+
+def skewed(num_tokens: int, num_ranks: int, generator: torch.Generator) -> Tensor:
+    """Key popularity Zipf(1.0), keys permuted; distinct keys for a token (Gumbel top-k)."""
+    order = torch.randperm(NUM_KEYS, generator=torch.Generator().manual_seed(0))
+    popularity = -(torch.arange(NUM_KEYS) + 1.0).log()[order]
+    noise = torch.rand(num_tokens, NUM_KEYS, generator=generator).log().neg().log()
+    return (popularity - noise).topk(TOPK, dim=1).indices
+
+
+ROUTINGS: dict[str, Callable[[int, int, torch.Generator], Tensor]] = {
+    "uniform": uniform,
+    "single": single,
+    "skewed": skewed,
+}
+
+
+def make_points(spec: ShuffleSpec, topology: Topology, tables: Sequence[Tensor]) -> list[Points]:
+    """What the relation kernel puts out for a routing table of every rank."""
+    assert spec.target.kind == "packed"
+    owner = key_to_rank(spec.target, topology, 0, {})
+    points = []
+    for table in tables:
+        key = table.flatten()
+        source = torch.arange(len(table)).repeat_interleave(TOPK)
+        columns = {"source": source, "src_offset": source, "rank": owner[key], "key": key}
+        points.append(Points(columns, owner, None, {}, {"tokens": len(table)}))
+    return points
+
+
+def plan_all(spec: ShuffleSpec, topology: Topology, points: Sequence[Points]) -> list[RankPlan]:
+    return run_lockstep(
+        [plan_rank(PlanContext(spec, topology, rank), each) for rank, each in enumerate(points)]
+    )
+
+
+def check(
+    spec: ShuffleSpec, topology: Topology, points: Sequence[Points], plans: Sequence[RankPlan]
+) -> None:
+    """Rows that deduplication must leave, and slots written once."""
+    written = [np.zeros(plan.rows.target, dtype=np.int64) for plan in plans]
+    for rank, (each, plan) in enumerate(zip(points, plans, strict=True)):
+        source, to = each.columns["source"].numpy(), each.columns["rank"].numpy()
+        first = topology.node(rank) * topology.ranks_per_node
+        if "rank" in spec.policy.dedup:
+            pairs = np.unique(np.stack([source, to]), axis=1)
+            near = pairs[1] // topology.ranks_per_node == topology.node(rank)
+            assert len(plan.lists["direct"]["dst_slot"]) == near.sum()
+        if "node" in spec.policy.dedup:
+            nodes = np.unique(np.stack([source, to // topology.ranks_per_node]), axis=1)
+            assert plan.rows.slices == (nodes[1] != topology.node(rank)).sum()
+        for name in ("direct", "forward"):
+            columns = plan.lists[name]
+            peer, slot = columns["dst_peer"].numpy(), columns["dst_slot"].numpy()
+            for local in range(topology.ranks_per_node):
+                np.add.at(written[first + local], slot[peer == local], 1)
+        np.add.at(written[rank], plan.lists["local"]["dst_slot"].numpy(), 1)
+    for plan, writes in zip(plans, written, strict=True):
+        assert writes.max(initial=0) <= 1
+        assert writes.sum() == plan.key_counts.sum()
+
+
+def measure(spec: ShuffleSpec, topology: Topology, num_tokens: int, repeats: int) -> list[Result]:
+    """Every routing with and without deduplication, interleaved."""
+    generator = torch.Generator().manual_seed(0)
+    cases = {}
+    for routing, make in ROUTINGS.items():
+        tables = [
+            make(num_tokens, topology.num_ranks, generator) for _ in range(topology.num_ranks)
+        ]
+        for dedup in (spec.policy.dedup, ()):
+            variant = replace(spec, policy=replace(spec.policy, dedup=dedup))
+            points = make_points(variant, topology, tables)
+            check(variant, topology, points, plan_all(variant, topology, points))
+            cases[routing, "+".join(dedup) or "none"] = variant, points
+    times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    for _ in range(repeats):
+        for case, (variant, points) in cases.items():
+            before = time.perf_counter()
+            plan_all(variant, topology, points)
+            times[case].append(time.perf_counter() - before)
+    results = []
+    for (routing, dedup), seconds in times.items():
+        p10, median, p90 = (float(each) for each in np.percentile(seconds, [10, 50, 90]))
+        results.append(Result(str(topology), routing, dedup, median, p10, p90))
+    return results
+
+
+def render(results: Sequence[Result], num_tokens: int) -> str:
+    lines = [
+        "# Planning for all ranks at once",
+        "",
+        f"`python -m benchmarks.planner`: {num_tokens} tokens a rank, top-{TOPK} of {NUM_KEYS}; "
+        "seconds for all ranks together.",
+        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, Python {platform.python_version()}.",
+        "",
+        "| topology | routing | dedup | median | p10 | p90 |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {each.topology} | {each.routing} | {each.dedup} | {each.median_s:.2f} "
+        f"| {each.p10_s:.2f} | {each.p90_s:.2f} |"
+        for each in results
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topology", nargs="+", default=TOPOLOGIES)
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--artifact", type=Path, help="default: compile examples/moe.fsc")
+    parser.add_argument("--markdown", type=Path, help="where to write the table")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = options.artifact or fuscoc.compile(SPEC, Path(scratch) / "moe")
+        spec = load_artifact(path).shuffle()
+    results = []
+    for text in options.topology:
+        results += measure(spec, Topology.parse(text), options.tokens, options.repeats)
+    table = render(results, options.tokens)
+    print(table)
+    if options.markdown is not None:
+        options.markdown.parent.mkdir(parents=True, exist_ok=True)
+        options.markdown.write_text(table)
+    slowest = max(results, key=lambda each: each.median_s)
+    print(f"slowest: {slowest.median_s:.2f} s; the bar is {BAR_SECONDS} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The ``fuscoc`` command. Heavy imports stay inside the commands that need them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fuscoc
+from fuscoc.diagnostics import CompileError, Diagnostic, render
+from fuscoc.source import SourceFile
+
+app = typer.Typer(
+    name="fuscoc",
+    help="A compiler for data shuffles: layouts and routing in, fused kernels and plans out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Spec = Annotated[Path, typer.Argument(help="A .fsc file.", exists=True, dir_okay=False)]
+Define = Annotated[
+    list[str] | None,
+    typer.Option("--define", "-D", metavar="NAME=VALUE", help="Override a const of the spec."),
+]
+
+
+class Emit(StrEnum):
+    """What ``compile --emit`` prints instead of writing an artifact."""
+
+    AST = "ast"
+    IR = "ir"
+    KERNELS = "kernels"
+    MANIFEST = "manifest"
+
+
+def _version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"fuscoc {fuscoc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options that come before the command."""
+
+
+@app.command()
+def check(
+    files: Annotated[list[Path], typer.Argument(help=".fsc files.", exists=True, dir_okay=False)],
+    define: Define = None,
+) -> None:
+    """Check specs and print every error and warning found in them."""
+    from fuscoc import driver
+    from fuscoc.lang.check import check_file
+
+    failed = False
+    for path in files:
+        source = driver.read_source(path)
+        try:
+            checked = check_file(source, _defines(define))
+        except CompileError as error:
+            _show(source, error.diagnostics)
+            failed = True
+            continue
+        _show(source, checked.warnings)
+        names = ", ".join(shuffle.name for shuffle in checked.shuffles)
+        typer.echo(f"{path}: ok ({names})")
+    raise typer.Exit(int(failed))
+
+
+@app.command("compile")
+def compile_(
+    spec: Spec,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Artifact directory [build/<spec name>].")
+    ] = None,
+    define: Define = None,
+    emit: Annotated[
+        Emit | None, typer.Option(help="Print this stage instead of writing an artifact.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="PASS", help="With --emit ir: stop after this pass.")
+    ] = None,
+    print_between_passes: Annotated[
+        bool, typer.Option("--print-between-passes", help="Print the IR after every pass.")
+    ] = False,
+) -> None:
+    """Compile a spec into an artifact directory."""
+    from fuscoc import driver
+
+    if after is not None and emit is not Emit.IR:
+        raise typer.BadParameter("--after needs --emit ir")
+    source, defines = driver.read_source(spec), _defines(define)
+    trace = _print_pass if print_between_passes else None
+    if emit is None:
+        target = out if out is not None else Path("build") / spec.stem
+        driver.compile_source(source, target, defines, trace)
+        typer.echo(f"{spec} -> {target}")
+    elif emit is Emit.AST:
+        typer.echo(driver.emit_ast(source), nl=False)
+    elif emit is Emit.IR:
+        try:
+            typer.echo(driver.emit_ir(source, defines, after, trace), nl=False)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--after") from None
+    else:
+        typer.echo(driver.emit_files(source, defines, emit.value), nl=False)
+
+
+@app.command()
+def run(
+    what: Annotated[
+        Path, typer.Argument(help="A .fsc file or an artifact directory.", exists=True)
+    ],
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks to start.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the ranks are split over.")] = 1,
+    tokens: Annotated[int, typer.Option(min=0, help="Extent of a rank's outermost index.")] = 16,
+    shuffle: Annotated[str | None, typer.Option(help="Which shuffle, if there are several.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated data.")] = 0,
+    define: Define = None,
+) -> None:
+    """Shuffle generated data over several ranks and verify it against the reference.
+
+    Starts a process for every rank, on this machine's GPUs if there are enough, else on the CPU;
+    under torchrun this process is one of the ranks. Exit code 1 if any rank differs.
+    """
+    import tempfile
+
+    from rich.console import Console
+
+    from fuscoc import run_report
+    from fuscoc_runtime.errors import FuscoRuntimeError
+    from fuscoc_runtime.run import RankDiedError, run
+
+    if what.is_dir() and define:
+        raise typer.BadParameter("--define needs a .fsc file, not an artifact")
+    console = Console(stderr=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch, console.status("") as status:
+            artifact = what
+            if not what.is_dir():
+                status.update(f"compiling {what}")
+                artifact = fuscoc.compile(what, Path(scratch) / what.stem, **_defines(define))
+            status.update(f"running {what} on {ranks} ranks")
+            report = run(
+                artifact, shuffle=shuffle, ranks=ranks, nodes=nodes, tokens=tokens, seed=seed
+            )
+    except (FuscoRuntimeError, RankDiedError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if os.environ.get("RANK", "0") == "0":
+        run_report.show(report)
+    raise typer.Exit(int(not report.verified))
+
+
+def _print_pass(name: str, text: str) -> None:
+    typer.echo(f"// after {name}\n{text}")
+
+
+def _defines(texts: list[str] | None) -> dict[str, int]:
+    defines = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value.isdecimal():
+            raise typer.BadParameter(
+                f"`{text}` is not NAME=VALUE with a whole number", param_hint="-D"
+            )
+        defines[name] = int(value)
+    return defines
+
+
+def _show(source: SourceFile, diagnostics: tuple[Diagnostic, ...]) -> None:
+    for diagnostic in diagnostics:
+        typer.echo(render(diagnostic, source, colour=sys.stderr.isatty()), err=True)
+
+
+def main() -> None:
+    """Entry point: a spec's errors are shown and end in exit code 1."""
+    try:
+        app()
+    except CompileError as error:
+        _show(error.source, error.diagnostics)
+        sys.exit(1)
+    except (FileExistsError, UnicodeDecodeError) as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)

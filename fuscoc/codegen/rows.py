@@ -1,0 +1,310 @@
+"""Kernels that walk a descriptor list and copy, or reduce, the rows that it names.
+
+The columns of the list say where rows lie: ``src_offset`` or ``dst_offset`` is an end in the source
+layout, any other ``src_*`` or ``dst_*`` a dense array of segment rows; ``dst_peer`` puts the
+destination into a peer's memory; ``term_begin`` makes the kernel a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuscoc.codegen.arguments import (
+    SIGNALS,
+    Argument,
+    Values,
+    array,
+    body_of,
+    column,
+    constant,
+    kernel,
+    memory,
+    named,
+    scalar,
+    waits,
+)
+from fuscoc.codegen.places import Field, Place, Stride, fields_of
+from fuscoc.codegen.tiles import Tile, cut_row, warps_for
+from fuscoc.dialect.dtypes import num_bytes, to_mlir
+from fuscoc.dialect.l3 import ForChunks, ForEachDescriptor, ForTerms, Signal, Wait
+from fuscoc.dialect.l3_values import (
+    Accumulate,
+    Aligned,
+    Cast,
+    DescField,
+    Held,
+    HeldType,
+    Hold,
+    Lanes,
+    LoadRow,
+    LoadScalar,
+    PeerBase,
+    Replace,
+    RowAt,
+    RowType,
+    Scale,
+    StoreRow,
+    vector_type,
+)
+from fuscoc.dialect.mlir import arith, ir
+
+# Last parts of the columns that place rows.
+ENDS = ("offset", "row", "slot")
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """What a step wants of its kernel.
+
+    ``rows`` gives the dtypes of a reduction's source rows, accumulator and result, by field; it is
+    empty for a copy. ``weight`` is the dtype of the terms' weights, if there are any.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    terms: tuple[str, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
+    weight: str | None = None
+    signals: bool = False
+    wait: tuple[int, ...] = ()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether an entry of the list has terms."""
+        return "term_begin" in self.columns
+
+    def end(self, side: str) -> str:
+        """The column that places rows at the source (``src``) or destination (``dst``).
+
+        Empty for the source of a reduction, whose terms place them.
+        """
+        return next((f"{side}_{end}" for end in ENDS if f"{side}_{end}" in self.columns), "")
+
+
+def build_row_kernel(wanted: RowKernel, shuffle: Any) -> None:
+    """Build the kernel at the insertion point."""
+    fields = fields_of(shuffle, wanted.rows, wanted.end("src"), wanted.end("dst"))
+    row_bytes = sum(field.num_elems * num_bytes(field.loaded) for field in fields)
+    arguments = _arguments(wanted, fields)
+    name = shuffle.read("sym_name")
+    with kernel(wanted.name, name, arguments, warps_for(row_bytes)) as values:
+        count = values["num_descriptors"]
+        for slot in wanted.wait:
+            waited = ("wait_base", "num_peers", f"expected_{slot}", "max_spins", "error")
+            count = Wait.build(*(values[name] for name in waited), count, slot=slot).result
+        loop = ForEachDescriptor.build(count)
+        block = body_of(loop, "i")
+        with ir.InsertionPoint(block):
+            _Rows(wanted, values, block.arguments[0]).move(fields)
+        if wanted.signals:
+            Signal.build(*(values[argument.name] for argument in SIGNALS))
+
+
+def _arguments(wanted: RowKernel, fields: Iterable[Field]) -> list[Argument]:
+    destination = array if "dst_peer" in wanted.columns else memory
+    arguments = [scalar("num_descriptors"), *map(column, (*wanted.columns, *wanted.terms))]
+    if wanted.weight is not None:
+        arguments.append(array("weights", wanted.weight))
+    for field in fields:
+        arguments += [memory(f"{field.name}_src"), destination(f"{field.name}_dst")]
+    if wanted.signals:
+        arguments += SIGNALS
+    return list(dict.fromkeys([*arguments, *waits(wanted.wait)]))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A tile of a field; ``start`` is its first lane as a value."""
+
+    field: Field
+    tile: Tile
+    start: Any
+
+
+class _Rows:
+    """Builds the body for one descriptor."""
+
+    def __init__(self, wanted: RowKernel, values: Values, index: Any) -> None:
+        self.wanted = wanted
+        self.values = values
+        self.entry = {}
+        for name in wanted.columns:
+            with named(_short(name)):
+                self.entry[name] = DescField.build(values[name], index).result
+
+    def end(self, side: str) -> Any:
+        """Where this entry's rows are at the source (``src``) or destination (``dst``)."""
+        return self.entry[self.wanted.end(side)]
+
+    def move(self, fields: Sequence[Field]) -> None:
+        """Move the segment: long fields chunk by chunk, then all that fits at once."""
+        together: list[_Piece] = []
+        for field in fields:
+            cut = cut_row(field.num_elems, num_bytes(field.loaded))
+            if cut.num_chunks:
+                loop = ForChunks.build(limit=cut.num_chunks * cut.chunk, step=cut.chunk)
+                tile = Tile(0, cut.chunk, cut.chunk)
+                block = body_of(loop, "start")
+                with ir.InsertionPoint(block):
+                    self.pieces([_Piece(field, tile, block.arguments[0])])
+            together += [_Piece(field, tile, constant(tile.start)) for tile in cut.tiles]
+        if together:
+            self.pieces(together)
+
+    def pieces(self, pieces: Sequence[_Piece]) -> None:
+        """Load everything, then store everything."""
+        lanes = {}
+        for piece in pieces:
+            key = piece.tile.start, piece.tile.size
+            if key not in lanes:
+                lanes[key] = _lanes(piece)
+        at = [lanes[piece.tile.start, piece.tile.size] for piece in pieces]
+        if self.wanted.reduces:
+            rows = self.reduced(pieces, at)
+        else:
+            rows = self.loaded(pieces, at, self.end("src"), self.strides(pieces, "src"))
+        strides = self.strides(pieces, "dst")
+        to = {field: self.destination(field) for field in _fields(pieces)}
+        for piece, lane, row in zip(pieces, at, rows, strict=True):
+            field = piece.field
+            StoreRow.build(
+                _cast(row, vector_type(field.stored, piece.tile.size)),
+                to[field],
+                lane,
+                strides[field],
+                **_access(piece.tile, field.dst),
+            )
+
+    def reduced(self, pieces: Sequence[_Piece], at: Sequence[Any]) -> list[Any]:
+        """The reduction of an entry's terms, a row a piece."""
+        held = []
+        for piece in pieces:
+            with named(f"{piece.field.name}_sum" if self.wanted.rows else piece.field.name):
+                row_type = vector_type(piece.field.summed, piece.tile.size)
+                held.append(Hold.build(HeldType.get(row_type)).result)
+        loop = ForTerms.build(self.entry["term_begin"], self.entry["term_end"])
+        block = body_of(loop, "term")
+        with ir.InsertionPoint(block):
+            (term,) = block.arguments
+            rows = self.loaded(pieces, at, self.term_row(term), {})
+            weight = self.weight(term)
+            for total, row in zip(held, rows, strict=True):
+                if self.wanted.rows:
+                    Accumulate.build(total, _scaled(row, total.type.row, weight))
+                else:
+                    Replace.build(total, row)
+        return [Held.build(total, total.type.row).value for total in held]
+
+    def term_row(self, term: Any) -> Any:
+        """The row of a term: in a column, or else the terms are the rows."""
+        for name in self.wanted.terms:
+            if name != "term_point":
+                with named("src"):
+                    return DescField.build(self.values[name], term).result
+        return term
+
+    def weight(self, term: Any) -> Any:
+        if self.wanted.weight is None:
+            return None
+        with named("point"):
+            point = DescField.build(self.values["term_point"], term).result
+        with named("weight"):
+            return LoadScalar.build(
+                self.values["weights"], point, to_mlir(self.wanted.weight)
+            ).result
+
+    def loaded(
+        self,
+        pieces: Sequence[_Piece],
+        at: Sequence[Any],
+        index: Any,
+        strides: Mapping[Field, Sequence[Any]],
+    ) -> list[Any]:
+        rows = {}
+        for field in _fields(pieces):
+            with named(f"{field.name}_from"):
+                base = self.values[f"{field.name}_src"]
+                rows[field] = _row_at(base, index, field.src, field.loaded)
+        values = []
+        for piece, lane in zip(pieces, at, strict=True):
+            field = piece.field
+            with named(field.name):
+                load = LoadRow.build(
+                    rows[field],
+                    lane,
+                    strides.get(field, ()),
+                    vector_type(field.loaded, piece.tile.size),
+                    **_access(piece.tile, field.src),
+                )
+            values.append(load.result)
+        return values
+
+    def destination(self, field: Field) -> Any:
+        base = self.values[f"{field.name}_dst"]
+        if "dst_peer" in self.entry:
+            with named(f"{field.name}_peer"):
+                base = PeerBase.build(base, self.entry["dst_peer"]).result
+        with named(f"{field.name}_to"):
+            return _row_at(base, self.end("dst"), field.dst, field.stored)
+
+    def strides(self, pieces: Sequence[_Piece], side: str) -> dict[Field, list[Any]]:
+        """The strides of every field's runs, in its elements."""
+        return {
+            field: [self.stride(stride) for stride in field.place(side).strides]
+            for field in _fields(pieces)
+        }
+
+    def stride(self, stride: int | Stride) -> Any:
+        if isinstance(stride, int):
+            return constant(stride)
+        elems = self.entry[stride.column]
+        if stride.times != 1:
+            elems = arith.muli(elems, constant(stride.times))
+        if stride.over != 1:
+            elems = arith.divsi(elems, constant(stride.over))
+        if stride.multiple != 1:
+            elems = Aligned.build(elems, multiple=stride.multiple).result
+        return elems
+
+
+def _short(name: str) -> str:
+    """A variable for a column's entry: src_offset -> src, dst_peer -> peer, term_begin -> begin."""
+    side, _, rest = name.partition("_")
+    return side if rest in ENDS else rest
+
+
+def _fields(pieces: Iterable[_Piece]) -> list[Field]:
+    return list(dict.fromkeys(piece.field for piece in pieces))
+
+
+def _lanes(piece: _Piece) -> Any:
+    with named("at"):
+        return Lanes.build(piece.start, vector_type("i64", piece.tile.size)).result
+
+
+def _row_at(base: Any, index: Any, place: Place, dtype: str) -> Any:
+    row_type = RowType.get(to_mlir(dtype))
+    return RowAt.build(base, index, row_type, step_bytes=place.step_bytes, align=place.align).row
+
+
+def _access(tile: Tile, place: Place) -> dict[str, Any]:
+    """Attributes of a load or store: the mask, and the runs that the row lies in."""
+    return {
+        "limit": tile.limit if tile.masked else None,
+        "run": place.run if place.counts else None,
+        "counts": place.counts,
+    }
+
+
+def _cast(value: Any, wanted: Any) -> Any:
+    return value if value.type == wanted else Cast.build(value, wanted).result
+
+
+def _scaled(row: Any, wanted: Any, weight: Any) -> Any:
+    """A row as a term of a sum of type ``wanted``."""
+    row = _cast(row, wanted)
+    if weight is None:
+        return row
+    return Scale.build(row, _cast(weight, wanted.element_type), wanted).result

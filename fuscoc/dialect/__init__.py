@@ -1,0 +1,17 @@
+"""The fsc dialect: one module a level, declarations (l0) down to kernels (l3)."""
+
+from typing import Any
+
+from fuscoc.dialect import l0, l1, l2, l3, relation
+from fuscoc.dialect.fsc import Fsc
+from fuscoc.dialect.mlir import ir
+
+__all__ = ["l0", "l1", "l2", "l3", "new_context", "relation"]
+
+
+def new_context() -> Any:
+    """A fresh MLIR context that knows every level of the dialect."""
+    context = ir.Context()
+    with context:
+        Fsc.load()
+    return context

@@ -1,0 +1,242 @@
+"""Kinds of attributes: how one is written from Python, read back and checked.
+
+A verifier's message is put together from outside in: the operation, the attribute, what is wrong.
+"""
+
+from types import MappingProxyType
+
+from fuscoc.dialect.mlir import ir
+
+SPEC = "spec."
+
+
+class VerifyError(Exception):
+    """What is wrong with an operation; its verifier adds the operation's name and location."""
+
+
+class Attr:
+    """How one attribute is written, read and checked."""
+
+    def __init__(self, *, optional=False):
+        self.optional = optional
+
+    def encode(self, value):
+        return value
+
+    def decode(self, attr):
+        return attr
+
+    def check(self, op, attr):
+        """Raise VerifyError unless ``attr`` is a legal value on ``op``."""
+
+
+class Text(Attr):
+    """A string, one of ``choices`` if any are given."""
+
+    def __init__(self, *choices, optional=False):
+        super().__init__(optional=optional)
+        self.choices = choices
+
+    def encode(self, value):
+        return ir.StringAttr.get(value)
+
+    def decode(self, attr):
+        return ir.StringAttr(attr).value
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.StringAttr):
+            raise VerifyError(f"must be a string, not {attr}")
+        if self.choices and attr.value not in self.choices:
+            raise VerifyError(f"must be one of {', '.join(self.choices)}, not '{attr.value}'")
+        if not attr.value:
+            raise VerifyError("must not be empty")
+
+
+class Name(Text):
+    """The symbol of something that the spec defines, built and read without its ``spec.``.
+
+    The prefix keeps the user's names apart from those of fuscoc: a shuffle ``x`` may have an extent
+    ``x``, and an input ``x_dispatch``.
+    """
+
+    def encode(self, value):
+        return super().encode(f"{SPEC}{value}")
+
+    def decode(self, attr):
+        return super().decode(attr).removeprefix(SPEC)
+
+    def check(self, op, attr):
+        super().check(op, attr)
+        if not attr.value.startswith(SPEC):
+            raise VerifyError(f"must begin with '{SPEC}', not {attr}")
+
+
+class Integer(Attr):
+    """An i64 of at least ``minimum``."""
+
+    def __init__(self, minimum=None, *, optional=False):
+        super().__init__(optional=optional)
+        self.minimum = minimum
+
+    def encode(self, value):
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+    def decode(self, attr):
+        return ir.IntegerAttr(attr).value
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.IntegerAttr) or str(attr.type) != "i64":
+            raise VerifyError(f"must be an i64, not {attr}")
+        if self.minimum is not None and attr.value < self.minimum:
+            raise VerifyError(f"must be at least {self.minimum}, not {attr.value}")
+
+
+class Flag(Integer):
+    """0 or 1 (the bindings mistake a false BoolAttr for a missing one)."""
+
+    def decode(self, attr):
+        return bool(super().decode(attr))
+
+    def check(self, op, attr):
+        super().check(op, attr)
+        if attr.value not in (0, 1):
+            raise VerifyError(f"must be 0 or 1, not {attr.value}")
+
+
+class Array(Attr):
+    """A non-empty array; an absent optional one reads as ``()``."""
+
+    def __init__(self, element, *, optional=False, distinct=False):
+        super().__init__(optional=optional)
+        self.element = element
+        self.distinct = distinct
+
+    def encode(self, value):
+        return ir.ArrayAttr.get([self.element.encode(item) for item in value])
+
+    def decode(self, attr):
+        return tuple(self.element.decode(item) for item in attr)
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.ArrayAttr):
+            raise VerifyError(f"must be an array, not {attr}")
+        if not len(attr):
+            raise VerifyError("must not be empty (leave it out)")
+        for i, item in enumerate(attr):
+            try:
+                self.element.check(op, item)
+            except VerifyError as error:
+                raise VerifyError(f"element {i} {error}") from None
+        if self.distinct and len(set(map(str, attr))) != len(attr):
+            raise VerifyError("must not repeat an element")
+
+
+class Ref(Attr):
+    """A symbol that must name an operation of one of ``kinds`` (without the ``fsc.`` prefix).
+
+    A list of a path is also known outside it, as ``@path::@list``. Reads as the tuple of its parts.
+    """
+
+    def __init__(self, *kinds, optional=False):
+        super().__init__(optional=optional)
+        self.kinds = kinds
+        self.prefix = SPEC if kinds[0].startswith("def_") else ""
+
+    def encode(self, value):
+        first, *rest = [value] if isinstance(value, str) else value
+        return ir.SymbolRefAttr.get([f"{self.prefix}{first}", *rest])
+
+    def decode(self, attr):
+        first, *rest = ir.SymbolRefAttr(attr).value
+        return (first.removeprefix(self.prefix), *rest)
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.SymbolRefAttr | ir.FlatSymbolRefAttr):
+            raise VerifyError(f"must be a symbol reference, not {attr}")
+        found = resolve(op, attr)
+        if found is None:
+            raise VerifyError(f"names {attr}, which is not defined")
+        if found.name.removeprefix("fsc.") not in self.kinds:
+            wanted = " or ".join(f"fsc.{kind}" for kind in self.kinds)
+            raise VerifyError(f"names {attr}, a {found.name} where {wanted} is needed")
+
+
+def resolve(op, ref):
+    """The operation that a symbol on ``op`` names, or None: innermost region around it first."""
+    first, *rest = ir.SymbolRefAttr(ref).value
+    scope, found = op.operation.parent, None
+    while scope is not None and found is None:
+        found = defined(scope, first)
+        scope = scope.operation.parent
+    for part in rest:
+        found = found and defined(found, part)
+    return found
+
+
+def defined(scope, name):
+    """The operation that the regions of ``scope`` define under a name, or None."""
+    for region in scope.operation.regions:
+        for block in region:
+            for op in block:
+                symbol = op.operation.attributes.get("sym_name", None)
+                if isinstance(symbol, ir.StringAttr) and symbol.value == name:
+                    return op.operation
+    return None
+
+
+class Record(Attr):
+    """A dictionary with exactly the keys of ``fields``; absent optional ones read as theirs do."""
+
+    def __init__(self, fields, *, optional=False):
+        super().__init__(optional=optional)
+        self.fields = fields
+
+    def encode(self, value):
+        return ir.DictAttr.get(encode_named(value, self.fields))
+
+    def decode(self, attr):
+        given = {named.name: named.attr for named in attr}
+        return {name: decode_named(given.get(name), spec) for name, spec in self.fields.items()}
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.DictAttr):
+            raise VerifyError(f"must be a dictionary, not {attr}")
+        check_named(op, {named.name: named.attr for named in attr}, self.fields, "key")
+
+
+def encode_named(values, declared):
+    """Attributes for Python values; optional ones may be left out, None or an empty tuple."""
+    unknown = values.keys() - declared.keys()
+    if unknown:
+        raise TypeError(f"unknown attributes: {', '.join(sorted(unknown))}")
+    return {
+        name: declared[name].encode(value)
+        for name, value in values.items()
+        if not declared[name].optional or (value is not None and value != ())
+    }
+
+
+def decode_named(attr, spec):
+    """The Python value of an attribute; if it is absent None, or () for an array."""
+    if attr is None:
+        return () if isinstance(spec, Array) else None
+    return spec.decode(attr)
+
+
+def check_named(op, given, declared, noun):
+    """Check named attributes against their declarations; ``noun`` is what a message calls them."""
+    for name, spec in declared.items():
+        if name not in given and not spec.optional:
+            raise VerifyError(f"needs the {noun} '{name}'")
+    for name, attr in given.items():
+        if name not in declared:
+            raise VerifyError(f"has an unknown {noun} '{name}'")
+        try:
+            declared[name].check(op, attr)
+        except VerifyError as error:
+            raise VerifyError(f"{noun} '{name}' {error}") from None
+
+
+def attributes(**specs):
+    """The attributes of an operation, by name (``ext`` would take an annotation for a field)."""
+    return MappingProxyType(specs)

@@ -1,0 +1,237 @@
+"""CheckedShuffle -> L0 module: declarations, then the shuffle with its two regions.
+
+Every operation carries the file, line and column range of the text it comes from.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import PurePath
+from typing import Any
+
+from fuscoc.dialect import l0, relation
+from fuscoc.dialect.mlir import arith, ir
+from fuscoc.lang.checked import (
+    BinaryOp,
+    CheckedShuffle,
+    Const,
+    DenseTarget,
+    ExtentRef,
+    Field,
+    IndexRef,
+    Load,
+    PackedTarget,
+    Scalar,
+)
+from fuscoc.source import Span
+
+_ARITH = {
+    "+": arith.addi,
+    "-": arith.subi,
+    "*": arith.muli,
+    # Operands are never negative, where truncating and flooring agree.
+    "/": arith.divsi,
+    "%": arith.remsi,
+}
+
+
+def build_module(checked: CheckedShuffle) -> ir.Module:
+    """The L0 module of a shuffle, in the current context; not yet verified."""
+    return _Builder(checked).build()
+
+
+class _Builder:
+    def __init__(self, checked: CheckedShuffle) -> None:
+        self.checked = checked
+        self.ragged = any(
+            _loads(scalar)
+            for scalar in [index.extent for index in checked.domain] + list(checked.source.dims)
+        )
+
+    def build(self) -> ir.Module:
+        checked = self.checked
+        module = ir.Module.create(self.loc(checked.span))
+        with ir.InsertionPoint(module.body):
+            self.declare()
+            self.shuffle()
+            policy = checked.policy
+            l0.Dispatch.build(
+                shuffle=checked.name,
+                dedup=policy.dedup,
+                balance=policy.balance,
+                schedule=policy.schedule,
+                slice_bytes=policy.slice_bytes,
+                loc=self.loc(checked.dispatch_span),
+            )
+            if checked.combine is not None:
+                weight = checked.combine.weight
+                l0.Combine.build(
+                    shuffle=checked.name,
+                    kind=checked.combine.kind,
+                    weight=weight.input if weight else None,
+                    loc=self.loc(checked.combine.span),
+                )
+        return module
+
+    def loc(self, span: Span) -> ir.Location:
+        """The range of a span; files go by their base name, so that IR is the same everywhere."""
+        source = self.checked.source_file
+        start, end = source.line_column(span.start), source.line_column(span.end)
+        return ir.Location.file(PurePath(source.path).name, *start, *end)
+
+    def declare(self) -> None:
+        checked, source, target = self.checked, self.checked.source, self.checked.target
+        for name in checked.extents:
+            l0.DefExtent.build(sym_name=name, loc=self.loc(checked.span))
+        for item in checked.inputs:
+            l0.DefInput.build(
+                sym_name=item.name,
+                type=(item.dtype, [_known(extent) for extent in item.shape]),
+                role=item.role,
+                loc=self.loc(item.span),
+            )
+        l0.DefSegment.build(
+            sym_name=checked.segment,
+            fields=_fields(checked.fields),
+            loc=self.loc(checked.span),
+        )
+        l0.DefLayout.build(
+            sym_name=source.layout,
+            cells=_fields(source.fields),
+            num_dims=len(source.dims),
+            loc=self.loc(source.span),
+        )
+        if isinstance(target, DenseTarget):
+            if target.layout != source.layout:
+                l0.DefLayout.build(
+                    sym_name=target.layout,
+                    cells=_fields(checked.fields),
+                    num_dims=1,
+                    loc=self.loc(target.span),
+                )
+            return
+        placement = f"{target.layout}.place"
+        l0.DefPlacement.build(
+            sym_name=placement,
+            kind=target.placement.kind,
+            num_keys=target.num_keys,
+            table=target.placement.table,
+            loc=self.loc(target.placement.span),
+        )
+        l0.DefPacked.build(
+            sym_name=target.layout,
+            segment=checked.segment,
+            align=target.align,
+            placement=placement,
+            capacity=target.capacity,
+            loc=self.loc(target.span),
+        )
+
+    def shuffle(self) -> None:
+        checked = self.checked
+        fan = [_known(index.extent) for index in checked.domain[checked.num_source_dims :]]
+        op = l0.Shuffle.build(
+            sym_name=checked.name,
+            segment=checked.segment,
+            source=checked.source.layout,
+            target=checked.target.layout,
+            indices=[index.name for index in checked.domain],
+            num_source_dims=checked.num_source_dims,
+            fanout=prod(extent for extent in fan if extent is not None),
+            ragged=self.ragged,
+            loc=self.loc(checked.dispatch_span),
+        )
+        i64 = ir.IntegerType.get_signless(64)
+        spans = [self.loc(index.span) for index in checked.domain]
+        domain = op.domain.blocks.append(i64, arg_locs=spans[:1])
+        with ir.InsertionPoint(domain), self.loc(checked.dispatch_span):
+            self.domain(_Scalars(checked, [domain.arguments[0]]))
+        point = op.relation.blocks.append(*[i64] * len(spans), arg_locs=spans)
+        with ir.InsertionPoint(point), self.loc(checked.dispatch_span):
+            self.relation(_Scalars(checked, list(point.arguments)))
+
+    def domain(self, scalars: _Scalars) -> None:
+        extents = []
+        for index in self.checked.domain:
+            with self.loc(index.span):
+                extents.append(scalars.lower(index.extent, exact=_loads(index.extent)))
+        cells: Scalar = Const(1)
+        for dim in self.checked.source.dims[1:]:
+            cells = dim if cells == Const(1) else BinaryOp("*", cells, dim)
+        with self.loc(self.checked.source.span):
+            count = scalars.lower(cells)
+        relation.Domain.build(count, extents)
+
+    def relation(self, scalars: _Scalars) -> None:
+        source, target = self.checked.source, self.checked.target
+        with self.loc(source.span):
+            dims = [scalars.lower(dim) for dim in source.dims]
+        starts = []
+        for subscript in source.subscripts:
+            with self.loc(subscript.span):
+                starts.append(scalars.lower(subscript.start))
+        with self.loc(target.span):
+            if isinstance(target, PackedTarget):
+                place = scalars.lower(target.key)
+                rank = relation.Owner.build(place, placement=f"{target.layout}.place").result
+            else:
+                rank, place = scalars.lower(target.rank), scalars.lower(target.slot)
+        lengths = [1 if item.length is None else item.length for item in source.subscripts]
+        relation.Relate.build(rank, place, starts, dims, lengths=lengths)
+
+
+class _Scalars:
+    """Lowers scalars in one region, each distinct one once."""
+
+    def __init__(self, checked: CheckedShuffle, arguments: list[Any]) -> None:
+        self.inputs = {item.name: item for item in checked.inputs}
+        names = [index.name for index in checked.domain]
+        self.indices = dict(zip(names, arguments, strict=False))
+        self.values: dict[tuple[Scalar, bool], Any] = {}
+
+    def lower(self, scalar: Scalar, *, exact: bool = False) -> Any:
+        """The i64 value of a scalar; with ``exact`` its divisions must leave no remainder."""
+        key = scalar, exact and isinstance(scalar, BinaryOp)
+        if key not in self.values:
+            self.values[key] = self._lower(*key)
+        return self.values[key]
+
+    def _lower(self, scalar: Scalar, exact: bool) -> Any:
+        match scalar:
+            case Const(value):
+                return arith.constant(ir.IntegerType.get_signless(64), value)
+            case IndexRef(name):
+                return self.indices[name]
+            case ExtentRef(name):
+                return relation.Extent.build(extent=name).result
+            case Load(name, at):
+                return relation.Lookup.build(self.offset(name, at), input=name).result
+            case BinaryOp(op, lhs, rhs):
+                operands = self.lower(lhs, exact=exact), self.lower(rhs, exact=exact)
+                if op == "/" and exact:
+                    return relation.ExactDiv.build(*operands).result
+                return _ARITH[op](*operands)
+
+    def offset(self, name: str, at: tuple[Scalar, ...]) -> Any:
+        """The row-major offset of an element; the outermost extent of the input is not needed."""
+        offset = at[0]
+        for extent, index in zip(self.inputs[name].shape[1:], at[1:], strict=True):
+            offset = BinaryOp("+", BinaryOp("*", offset, extent), index)
+        return self.lower(offset)
+
+
+def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:
+    return [{"name": field.name, "type": (field.dtype, field.shape)} for field in fields]
+
+
+def _known(extent: Scalar) -> int | None:
+    return extent.value if isinstance(extent, Const) else None
+
+
+def _loads(scalar: Scalar) -> bool:
+    match scalar:
+        case Load():
+            return True
+        case BinaryOp(_, lhs, rhs):
+            return _loads(lhs) or _loads(rhs)
+    return False

@@ -1,0 +1,88 @@
+"""Element types: their names in specs and manifests, their MLIR types, their sizes."""
+
+from typing import Any
+
+from fuscoc.dialect.attrs import Attr, VerifyError
+from fuscoc.dialect.mlir import ir
+
+# The element types of the language: name -> (MLIR type, bytes).
+_TYPES = {
+    "i8": ("i8", 1),
+    "i16": ("i16", 2),
+    "i32": ("i32", 4),
+    "i64": ("i64", 8),
+    "u8": ("ui8", 1),
+    "f16": ("f16", 2),
+    "bf16": ("bf16", 2),
+    "f32": ("f32", 4),
+    "f64": ("f64", 8),
+    "f8e4m3": ("f8E4M3FN", 1),
+    "f8e5m2": ("f8E5M2", 1),
+}
+_NAMES = {mlir: name for name, (mlir, _) in _TYPES.items()}
+
+FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
+INTEGERS = frozenset(_TYPES) - FLOATS
+
+
+def num_bytes(name: str) -> int:
+    """Bytes of one element."""
+    return _TYPES[name][1]
+
+
+def to_mlir(name: str) -> Any:
+    """The MLIR type of a dtype name, in the current context."""
+    return ir.Type.parse(_TYPES[name][0])
+
+
+def from_mlir(mlir_type: Any) -> str:
+    """The dtype name of an MLIR type; raises VerifyError for one that no tensor can have."""
+    name = _NAMES.get(str(mlir_type))
+    if name is None:
+        raise VerifyError(f"is not an element type: {mlir_type}")
+    return name
+
+
+class DType(Attr):
+    """An element type, e.g. ``bf16``; ``choices`` narrows it."""
+
+    def __init__(self, choices=frozenset(_TYPES), *, optional=False):
+        super().__init__(optional=optional)
+        self.choices = choices
+
+    def encode(self, value):
+        return ir.TypeAttr.get(to_mlir(value))
+
+    def decode(self, attr):
+        return from_mlir(ir.TypeAttr(attr).value)
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.TypeAttr):
+            raise VerifyError(f"must be an element type, not {attr}")
+        if from_mlir(attr.value) not in self.choices:
+            raise VerifyError(f"must be one of {', '.join(sorted(self.choices))}, not {attr}")
+
+
+class TensorType(Attr):
+    """A ranked tensor type; reads as ``(dtype name, shape)`` with None for a run-time extent."""
+
+    def encode(self, value):
+        dtype, shape = value
+        dynamic = ir.ShapedType.get_dynamic_size()
+        sizes = [dynamic if size is None else size for size in shape]
+        tensor = ir.RankedTensorType.get(sizes, to_mlir(dtype), loc=ir.Location.unknown())
+        return ir.TypeAttr.get(tensor)
+
+    def decode(self, attr):
+        tensor = ir.RankedTensorType(ir.TypeAttr(attr).value)
+        shape = tuple(
+            None if tensor.is_dynamic_dim(i) else tensor.get_dim_size(i) for i in range(tensor.rank)
+        )
+        return from_mlir(tensor.element_type), shape
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.TypeAttr) or not isinstance(attr.value, ir.RankedTensorType):
+            raise VerifyError(f"must be a ranked tensor type, not {attr}")
+        _, shape = self.decode(attr)
+        if 0 in shape:
+            raise VerifyError(f"must have positive extents, not {attr}")

@@ -1,0 +1,216 @@
+"""L3, kernels: what one launch does, said so that a printer only has to print it.
+
+A kernel is a function of i64 counts and addresses; ``l3_values`` has what computes inside. The body
+of a ``fsc.path`` at this level is a list of launches and network hops.
+"""
+
+from fuscoc.dialect import l3_values
+from fuscoc.dialect.base import (
+    I64,
+    Array,
+    Integer,
+    Op,
+    Record,
+    Ref,
+    Text,
+    VerifyError,
+    attributes,
+    entry_block,
+)
+from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.l3_values import require
+from fuscoc.dialect.mlir import ext, ir
+
+__all__ = ["l3_values"]
+
+# What a kernel argument is: a count, an int64 column of a descriptor list, any other address.
+ARGUMENT_KINDS = ("scalar", "column", "address")
+
+
+def _check_body(op, num):
+    arguments = entry_block(op, 0).arguments
+    if [str(argument.type) for argument in arguments] != ["i64"] * num:
+        raise VerifyError(f"needs {num} i64 arguments in its body")
+
+
+class Kernel(Op, name="kernel", traits=[ir.IsIsolatedFromAboveTrait, ir.NoTerminatorTrait]):
+    """One kernel. Its body has one i64 argument for each of ``args``.
+
+    ``value`` names what a launch passes; ``element`` is the type of the array at an address, and
+    absent for raw memory (rows of a field, a signal window).
+
+    ::
+
+        "fsc.kernel"() ({
+        ^bb0(%num_descriptors: i64, %src_offset: i64, %dst_row: i64, %x_src: i64, %x_dst: i64):
+          "fsc.for_each_descriptor"(%num_descriptors) ({ ... }) : (i64) -> ()
+        }) {args = [{kind = "scalar", name = "num_descriptors", value = "num_descriptors"},
+            {element = i64, kind = "column", name = "src_offset", value = "src_offset"}, ...],
+            num_warps = 4 : i64, shuffle = @moe, sym_name = "moe_pack"} : () -> ()
+    """
+
+    attrs = attributes(
+        sym_name=Text(),
+        shuffle=Ref("shuffle"),
+        args=Array(
+            Record(
+                {
+                    "name": Text(),
+                    "kind": Text(*ARGUMENT_KINDS),
+                    "value": Text(),
+                    "element": DType(optional=True),
+                }
+            ),
+            distinct=True,
+        ),
+        num_warps=Integer(1),
+    )
+    body: ext.Region
+
+    @classmethod
+    def check(cls, op):
+        names = [arg["name"] for arg in op.read("args")]
+        if len(set(names)) != len(names):
+            raise VerifyError("must not give two arguments one name")
+        for arg in op.read("args"):
+            if arg["kind"] == "column" and arg["element"] != "i64":
+                raise VerifyError(f"needs i64 elements in the column '{arg['name']}'")
+            if arg["kind"] == "scalar" and arg["element"] is not None:
+                raise VerifyError(f"must not give elements to the scalar '{arg['name']}'")
+
+    @classmethod
+    def check_regions(cls, op):
+        _check_body(op, len(op.read("args")))
+
+
+class Launch(Op, name="launch"):
+    """Run a kernel over a descriptor list, with the row buffers that ``bind`` names.
+
+    ``"fsc.launch"() {bind = [{arg = "x_src", buffer = "source.x"}, {arg = "x_dst", buffer =
+    "peers.target.x"}], kernel = @moe_send, list = @direct, signal = 0 : i64} : () -> ()``
+    """
+
+    attrs = attributes(
+        kernel=Ref("kernel"),
+        list=Ref("descriptors"),
+        bind=Array(Record({"arg": Text(), "buffer": Text()}), distinct=True),
+        signal=Integer(0, optional=True),
+        wait=Array(Integer(0), optional=True, distinct=True),
+    )
+
+    @classmethod
+    def check(cls, op):
+        kernel, held = op.follow("kernel"), op.follow("list")
+        args = {arg["name"]: arg for arg in kernel.read("args")}
+        for bound in op.read("bind"):
+            if bound["arg"] not in args:
+                raise VerifyError(f"binds '{bound['arg']}', which its kernel does not take")
+        columns = {*held.read("columns"), *held.read("terms")}
+        for arg in args.values():
+            if arg["kind"] == "column" and arg["value"] not in columns:
+                raise VerifyError(f"passes a list without the column '{arg['value']}'")
+
+
+class ForEachDescriptor(Op, name="for_each_descriptor", traits=[ir.NoTerminatorTrait]):
+    """The body for every index below ``count``, divided among the programs of the launch.
+
+    ``"fsc.for_each_descriptor"(%num_descriptors) ({ ^bb0(%i: i64): ... }) : (i64) -> ()``
+    """
+
+    count: ext.Operand[I64]
+    body: ext.Region
+
+    @classmethod
+    def check_regions(cls, op):
+        _check_body(op, 1)
+
+
+class ForEachPoint(Op, name="for_each_point", traits=[ir.NoTerminatorTrait]):
+    """The body for every index below ``count``, ``block`` at a time, one a lane.
+
+    ``"fsc.for_each_point"(%num_points) ({ ^bb0(%point: i64): ... }) {block = 1024 : i64} : (i64) ->
+    ()``
+    """
+
+    attrs = attributes(block=Integer(1))
+    count: ext.Operand[I64]
+    body: ext.Region
+
+    @classmethod
+    def check_regions(cls, op):
+        _check_body(op, 1)
+
+
+class ForChunks(Op, name="for_chunks", traits=[ir.NoTerminatorTrait]):
+    """The body for every multiple of ``step`` below ``limit``: rows longer than one tile.
+
+    ``"fsc.for_chunks"() ({ ^bb0(%start: i64): ... }) {limit = 65536 : i64, step = 4096 : i64} : ()
+    -> ()``
+    """
+
+    attrs = attributes(limit=Integer(1), step=Integer(1))
+    body: ext.Region
+
+    @classmethod
+    def check(cls, op):
+        if op.read("limit") % op.read("step"):
+            raise VerifyError("must end at a multiple of its step")
+
+    @classmethod
+    def check_regions(cls, op):
+        _check_body(op, 1)
+
+
+class ForTerms(Op, name="for_terms", traits=[ir.NoTerminatorTrait]):
+    """The body for every term from ``begin`` to ``end`` of one descriptor, in order.
+
+    ``"fsc.for_terms"(%begin, %end) ({ ^bb0(%term: i64): ... }) : (i64, i64) -> ()``
+    """
+
+    begin: ext.Operand[I64]
+    end: ext.Operand[I64]
+    body: ext.Region
+
+    @classmethod
+    def check_regions(cls, op):
+        _check_body(op, 1)
+
+
+class Wait(Op, name="wait"):
+    """Wait until every peer has signalled ``slot`` often enough; returns how much work to do.
+
+    That is ``count``, or 0 if a word stayed behind for ``max_spins`` polls: then ``error`` says
+    which. Counts may wrap: only their difference is compared.
+
+    ``%num = "fsc.wait"(%wait_base, %num_peers, %expected_0, %max_spins, %error, %count) {slot = 0 :
+    i64} : (i64, i64, i64, i64, i64, i64) -> i64``
+    """
+
+    attrs = attributes(slot=Integer(0))
+    window: ext.Operand[I64]
+    num_peers: ext.Operand[I64]
+    expected: ext.Operand[I64]
+    max_spins: ext.Operand[I64]
+    error: ext.Operand[I64]
+    count: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()
+
+    @classmethod
+    def check(cls, op):
+        require(op.error, "i32", "the error word")
+
+
+class Signal(Op, name="signal"):
+    """Tell every peer that all stores of this program are visible to it.
+
+    ``"fsc.signal"(%signals, %signal_slot, %num_peers, %my_peer) : (i64, i64, i64, i64) -> ()``
+    """
+
+    windows: ext.Operand[I64]
+    slot: ext.Operand[I64]
+    num_peers: ext.Operand[I64]
+    my_peer: ext.Operand[I64]
+
+    @classmethod
+    def check(cls, op):
+        require(op.windows, "i64", "the peers' windows")

@@ -1,0 +1,126 @@
+"""What stands inside the regions of ``fsc.shuffle``, beside ``arith``: leaves and terminators."""
+
+from fuscoc.dialect.base import I64, Array, Integer, Op, Ref, VerifyError, attributes
+from fuscoc.dialect.dtypes import INTEGERS
+from fuscoc.dialect.mlir import ext, ir
+
+
+class Domain(Op, name="domain", traits=[ir.IsTerminatorTrait]):
+    """End of a domain region: the cells of one outer source entry, and every index's extent.
+
+    ``"fsc.domain"(%cells, %tokens, %topk) : (i64, i64, i64) -> ()``
+    """
+
+    cells: ext.Operand[I64]
+    extents: ext.Sequence[ext.Operand[I64]]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
+
+
+class Relate(Op, name="relate", traits=[ir.IsTerminatorTrait]):
+    """End of a relation region: a block of source cells goes to a place on a rank.
+
+    The block begins at ``starts`` and has ``lengths`` cells in each dimension of the source, whose
+    extents at this point are ``dims``. ``place`` is the key of a packed target, the slot of a dense
+    one. A rank or key of -1 drops the point.
+
+    ``"fsc.relate"(%rank, %key, %t, %tokens) {lengths = [1 : i64]} : (i64, i64, i64, i64) -> ()``
+    """
+
+    attrs = attributes(lengths=Array(Integer(1)))
+    rank: ext.Operand[I64]
+    place: ext.Operand[I64]
+    starts: ext.Sequence[ext.Operand[I64]]
+    dims: ext.Sequence[ext.Operand[I64]]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
+        num = len(op.read("lengths"))
+        if len(op.starts) != num or len(op.dims) != num:
+            raise VerifyError(f"needs {num} starts and {num} dims, one for each of its lengths")
+
+
+class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
+    """End of a relation region after coalesce-segments: an address goes to a place on a rank.
+
+    ``src_offset`` is the first cell of the segment on the source rank; ``src_strides`` are the
+    run-time strides, in cells, that the shuffle's ``runs`` call src_stride0, src_stride1, ...
+
+    ``"fsc.point"(%src_offset, %rank, %slot, %width) : (i64, i64, i64, i64) -> ()``
+    """
+
+    src_offset: ext.Operand[I64]
+    rank: ext.Operand[I64]
+    place: ext.Operand[I64]
+    src_strides: ext.Sequence[ext.Operand[I64]]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
+
+
+def _check_inside_shuffle(op):
+    if op.operation.parent.name != "fsc.shuffle":
+        raise VerifyError("must stand inside fsc.shuffle")
+
+
+class Extent(Op, name="extent", traits=[ext.Pure]):
+    """The value of a run-time extent on the executing rank.
+
+    ``%tokens = "fsc.extent"() {extent = @spec.tokens} : () -> i64``
+    """
+
+    attrs = attributes(extent=Ref("def_extent"))
+    result: ext.Result[I64] = ext.infer_result()
+
+
+class Lookup(Op, name="lookup", traits=[ext.Pure]):
+    """The element of an input at a row-major linear offset, widened to i64.
+
+    ``%expert = "fsc.lookup"(%offset) {input = @spec.topk_idx} : (i64) -> i64``
+    """
+
+    attrs = attributes(input=Ref("def_input"))
+    offset: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()
+
+    @classmethod
+    def check(cls, op):
+        dtype, _ = op.follow("input").read("type")
+        if dtype not in INTEGERS:
+            raise VerifyError(f"must read integers, not {dtype}")
+
+
+class Owner(Op, name="owner", traits=[ext.Pure]):
+    """The rank that owns a key; -1 for the key -1.
+
+    ``%rank = "fsc.owner"(%key) {placement = @spec.place} : (i64) -> i64``
+    """
+
+    attrs = attributes(placement=Ref("def_placement"))
+    key: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()
+
+
+class ExactDiv(Op, name="exact_div", traits=[ext.Pure]):
+    """Quotient of a division that must leave no remainder: one is a run-time error of the input.
+
+    ``%rows = "fsc.exact_div"(%height, %c14) : (i64, i64) -> i64``
+    """
+
+    lhs: ext.Operand[I64]
+    rhs: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()
+
+
+class CellBase(Op, name="cell_base", traits=[ext.Pure]):
+    """The first source cell of an outer entry of a ragged shuffle: the cells of those before it.
+
+    ``%base = "fsc.cell_base"(%n) : (i64) -> i64``
+    """
+
+    outer: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()

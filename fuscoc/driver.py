@@ -1,0 +1,93 @@
+"""Source text -> checked shuffles -> kernels -> artifact: the stages, end to end.
+
+The passes in the middle are listed in ``fuscoc/pipeline.py``. MLIR is loaded only once a spec has
+been checked, so that ``fuscoc check`` stays quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fuscoc.diagnostics import DiagnosticSink
+from fuscoc.lang.ast import dump
+from fuscoc.lang.check import check_file
+from fuscoc.lang.parser import parse
+from fuscoc.source import SourceFile
+
+if TYPE_CHECKING:
+    from fuscoc.manifest import CompiledShuffle
+
+Trace = Callable[[str, str], None]
+"""Called after every pass with the pass's name and the module's text."""
+
+
+def read_source(path: Path) -> SourceFile:
+    """The text of a ``.fsc`` file, which is UTF-8; the path as given names it in messages."""
+    return SourceFile(str(path), path.read_text(encoding="utf-8"))
+
+
+def as_source(spec: str | Path) -> SourceFile:
+    """A spec given as a path or as its text; text is told by its newline or its brace."""
+    if isinstance(spec, str) and ("\n" in spec or "{" in spec):
+        return SourceFile("spec.fsc", spec)
+    return read_source(Path(spec))
+
+
+def compile_source(
+    source: SourceFile, out: str | Path, defines: Mapping[str, int], trace: Trace | None = None
+) -> Path:
+    """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``."""
+    compiled = _lower(source, defines, trace=trace)
+    from fuscoc.artifact import artifact_files, write_artifact
+
+    return write_artifact(out, artifact_files(source, compiled))
+
+
+def emit_ast(source: SourceFile) -> str:
+    """The syntax tree, without looking up any name."""
+    sink = DiagnosticSink(source)
+    shuffles = parse(source, sink)
+    sink.raise_errors()
+    return "\n".join(dump(shuffle) for shuffle in shuffles) + "\n"
+
+
+def emit_ir(
+    source: SourceFile,
+    defines: Mapping[str, int],
+    after: str | None = None,
+    trace: Trace | None = None,
+) -> str:
+    """The module of every shuffle after the pass ``after``, or after the last one.
+
+    Raises:
+        ValueError: ``after`` names no pass; the message lists them.
+    """
+    return "\n".join(str(each.module) for each in _lower(source, defines, after, trace))
+
+
+def emit_files(source: SourceFile, defines: Mapping[str, int], prefix: str) -> str:
+    """The artifact's files whose path begins with ``prefix``, one after the other."""
+    compiled = _lower(source, defines)
+    from fuscoc.artifact import artifact_files
+
+    files = artifact_files(source, compiled)
+    return "\n".join(text for name, text in files.items() if name.startswith(prefix))
+
+
+def _lower(
+    source: SourceFile,
+    defines: Mapping[str, int],
+    after: str | None = None,
+    trace: Trace | None = None,
+) -> list[CompiledShuffle]:
+    checked = check_file(source, defines)
+    from fuscoc.manifest import CompiledShuffle
+    from fuscoc.pipeline import compile_to_ir
+
+    compiled = []
+    for shuffle in checked.shuffles:
+        lowered = compile_to_ir(shuffle, after=after, print_between=trace)
+        compiled.append(CompiledShuffle(shuffle, lowered.module, lowered.dumps))
+    return compiled

@@ -1,0 +1,1 @@
+"""The language: ``.fsc`` text -> tree (``parser``) -> checked shuffles (``check``)."""

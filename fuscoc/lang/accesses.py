@@ -1,0 +1,129 @@
+"""Where segments lie in a dense layout: accesses by subscripts, directly or through a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang import ast
+from fuscoc.lang.bounds import constant_difference, stays_inside
+from fuscoc.lang.checked import IndexRef, Scalar, Subscript
+from fuscoc.lang.context import SOURCE_SUBSCRIPT
+from fuscoc.lang.declarations import is_ragged
+from fuscoc.lang.fold import fold, not_positive
+from fuscoc.lang.scalars import indices, rename
+from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
+
+
+def check_view(view: ast.View, scope: Scope) -> None:
+    """``view patches[n, i] = pictures[n, i*p .. i*p+p]``."""
+    good = scope.distinct(view.dims)
+    for dim in view.dims:
+        if scope.find(dim, {INDEX}, "an index") is None or dim.name not in scope.extents:
+            good = False
+    if scope.find(view.access.layout, {LAYOUT, VIEW}, "a layout") == VIEW:
+        scope.sink.report("FSC065", view.access.layout.span, "not yet supported: a view of a view")
+        return
+    dims = tuple(dim.name for dim in view.dims)
+    access = check_access(view.access, scope) if good else None
+    if access is None:
+        return
+    used = {name for subscript in access.subscripts for name in indices(subscript.start)}
+    for name in sorted(used - set(dims)):
+        scope.sink.report(
+            "FSC041",
+            view.access.span,
+            f"`{name}` is not one of the indices of `{view.ident.name}`",
+            secondary=[Label(view.ident.span, "declared here")],
+        )
+        return
+    scope.views.setdefault(view.ident.name, (dims, access))
+
+
+def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
+    """A block of cells in a dense layout: each subscript an index or a run, all inside."""
+    layout = scope.layouts.get(access.layout.name)
+    if layout is None:
+        return None
+    if layout.packed:
+        scope.sink.report("FSC069", access.span, "not yet supported: reading from a packed layout")
+        return None
+    if not right_arity(access, len(layout.dims), layout.ident, scope):
+        return None
+    found = [_subscript(subscript, scope) for subscript in access.subscripts]
+    subscripts = [subscript for subscript in found if subscript is not None]
+    if len(subscripts) != len(found):
+        return None
+    dims = _dims_at(layout, access, subscripts[0], scope)
+    if dims is None:
+        return None
+    inside = True
+    for subscript, dim, name in zip(subscripts, dims, layout.dims, strict=True):
+        length = 1 if subscript.length is None else subscript.length
+        if not stays_inside(subscript.start, length, dim, scope.extents):
+            inside = False
+            scope.sink.report(
+                "FSC034",
+                subscript.span,
+                f"cannot show that this stays inside `{name}` of `{layout.ident.name}`",
+                secondary=[Label(layout.ident.span, "declared here")],
+                notes=["the last values of the indices must lead to the last cell at most"],
+            )
+    return AccessInfo(layout, dims, tuple(subscripts)) if inside else None
+
+
+def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) -> bool:
+    """Whether an access has as many subscripts as the layout or view has dimensions."""
+    if len(access.subscripts) == count:
+        return True
+    scope.sink.report(
+        "FSC030",
+        access.span,
+        f"`{ident.name}` takes {plural(count, 'subscript')}, not {len(access.subscripts)}",
+        secondary=[Label(ident.span, "declared here")],
+    )
+    return False
+
+
+def _dims_at(
+    layout: LayoutInfo, access: ast.Access, outermost: Subscript, scope: Scope
+) -> tuple[Scalar, ...] | None:
+    """The layout's extents, those that vary at the index which subscripts the outermost."""
+    if not any(is_ragged(extent) for extent in layout.extents):
+        return layout.extents
+    if not isinstance(outermost.start, IndexRef) or outermost.length is not None:
+        scope.sink.report(
+            "FSC065",
+            outermost.span,
+            "not yet supported: a computed subscript here, since the other extents vary with it",
+            secondary=[Label(layout.ident.span, "declared here")],
+        )
+        return None
+    names: Mapping[str, str] = {layout.dims[0]: outermost.start.name}
+    return tuple(rename(extent, names) for extent in layout.extents)
+
+
+def _subscript(subscript: ast.Subscript, scope: Scope) -> Subscript | None:
+    if isinstance(subscript, ast.Wildcard):
+        scope.sink.report("FSC036", subscript.span, "`*` stands for a slot of a packed target")
+        return None
+    if not isinstance(subscript, ast.Range):
+        start = fold(subscript, SOURCE_SUBSCRIPT, scope)
+        return None if start is None else Subscript(start, None, subscript.span)
+    start = fold(subscript.start, SOURCE_SUBSCRIPT, scope)
+    stop = fold(subscript.stop, SOURCE_SUBSCRIPT, scope)
+    if start is None or stop is None:
+        return None
+    length = constant_difference(stop, start)
+    if length is None:
+        scope.sink.report(
+            "FSC033",
+            subscript.span,
+            "the length of a range must be a constant",
+            help="write `start .. start + length`",
+        )
+        return None
+    if length <= 0:
+        not_positive("the length of a range", length, subscript.span, scope)
+        return None
+    return Subscript(start, length, subscript.span)

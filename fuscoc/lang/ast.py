@@ -1,0 +1,345 @@
+"""The syntax tree: what a ``.fsc`` file says, before any name is looked up.
+
+Every node is frozen and carries the span of its text; spans are left out of comparisons, so two
+trees are equal when they say the same. The last field of every node is its span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Literal, TypeAlias
+
+from fuscoc.source import Span
+
+# Deeper expressions are refused, so that no later stage needs to fear Python's recursion limit.
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class Node:
+    """A piece of the source text."""
+
+    span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Ident(Node):
+    """A name where it is declared or used."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number(Node):
+    """A whole number."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Name(Node):
+    """A name used as a value: a constant, an index or a run-time extent."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    """``f(a, b)``: a route, or an input given for each index, at some indices."""
+
+    function: Ident
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Member(Node):
+    """``where(n).offset``: one result of a route with several."""
+
+    call: Call
+    result: Ident
+
+
+@dataclass(frozen=True)
+class Binary(Node):
+    """Integer arithmetic."""
+
+    op: Literal["+", "-", "*", "/", "%"]
+    lhs: Expr
+    rhs: Expr
+
+
+Expr: TypeAlias = Number | Name | Call | Member | Binary
+
+
+@dataclass(frozen=True)
+class Range(Node):
+    """``start .. stop``, half open."""
+
+    start: Expr
+    stop: Expr
+
+
+@dataclass(frozen=True)
+class Wildcard(Node):
+    """``*``: the slot that the compiler assigns."""
+
+
+Subscript: TypeAlias = Expr | Range | Wildcard
+
+
+@dataclass(frozen=True)
+class Access(Node):
+    """``layout[subscript, …]``."""
+
+    layout: Ident
+    subscripts: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
+class Type(Node):
+    """An element type with its shape, or the name of a segment."""
+
+    name: Ident
+    shape: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Binding(Node):
+    """One ``name = value`` of a ``const``."""
+
+    ident: Ident
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Const(Node):
+    """``const a = 1, b = 2``."""
+
+    bindings: tuple[Binding, ...]
+
+
+@dataclass(frozen=True)
+class Index(Node):
+    """``index t : tokens``."""
+
+    ident: Ident
+    extent: Expr
+
+
+@dataclass(frozen=True)
+class FieldDecl(Node):
+    """One ``name : type`` of a segment."""
+
+    ident: Ident
+    type: Type
+
+
+@dataclass(frozen=True)
+class Segment(Node):
+    """``segment token { x : bf16[hidden] }``."""
+
+    ident: Ident
+    fields: tuple[FieldDecl, ...]
+
+
+@dataclass(frozen=True)
+class Packed(Node):
+    """``packed(s)``: the compiler assigns the slots along dimension ``s``."""
+
+    dim: Ident
+
+
+@dataclass(frozen=True)
+class Dense(Node):
+    """``dense(height(n), width(n))``: the extents of the trailing dimensions."""
+
+    extents: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Align(Node):
+    """``align 128``."""
+
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Capacity(Node):
+    """``capacity exact`` (``limit`` is None) or ``capacity max N``."""
+
+    limit: Expr | None
+
+
+@dataclass(frozen=True)
+class Layout(Node):
+    """``layout by_token[t] of token``."""
+
+    ident: Ident
+    dims: tuple[Ident, ...]
+    element: Type
+    clauses: tuple[Packed | Dense | Align | Capacity, ...]
+
+
+@dataclass(frozen=True)
+class View(Node):
+    """``view patches[n, i] = pictures[n, i*p .. i*p+p]``."""
+
+    ident: Ident
+    dims: tuple[Ident, ...]
+    access: Access
+
+
+@dataclass(frozen=True)
+class Place(Node):
+    """``place e on rank by block``."""
+
+    index: Ident
+    kind: Literal["block", "cyclic", "table"]
+    table: Ident | None
+
+
+@dataclass(frozen=True)
+class InputRelation(Node):
+    """``input topk_idx : int64``."""
+
+    input: Ident
+    type: Type
+
+
+@dataclass(frozen=True)
+class ComputedRelation(Node):
+    """A relation whose results are computed from the indices."""
+
+    values: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Route(Node):
+    """``route r(t, k) -> e = input topk_idx : int64``."""
+
+    ident: Ident
+    params: tuple[Ident, ...]
+    results: tuple[Ident, ...]
+    relation: InputRelation | ComputedRelation
+
+
+@dataclass(frozen=True)
+class WeightDecl(Node):
+    """``weight w(t, k) : f32 = input topk_weights``."""
+
+    ident: Ident
+    params: tuple[Ident, ...]
+    type: Type
+    input: Ident
+
+
+@dataclass(frozen=True)
+class On(Node):
+    """``on where(n).rank``."""
+
+    rank: Expr
+
+
+@dataclass(frozen=True)
+class Dedup(Node):
+    """``dedup(node, rank)``."""
+
+    levels: tuple[Ident, ...]
+
+
+@dataclass(frozen=True)
+class Choice(Node):
+    """``balance none``, ``schedule pairwise`` or ``backend triton``."""
+
+    knob: Literal["balance", "schedule", "backend"]
+    value: Ident
+
+
+@dataclass(frozen=True)
+class Slice(Node):
+    """``slice 4 MiB``."""
+
+    size: Expr
+    unit: Ident
+
+
+@dataclass(frozen=True)
+class CastItem(Node):
+    """``x`` or ``x by scales``."""
+
+    field: Ident
+    scale: Ident | None
+
+
+@dataclass(frozen=True)
+class Cast(Node):
+    """``cast(x by scales)``."""
+
+    items: tuple[CastItem, ...]
+
+
+@dataclass(frozen=True)
+class Dispatch(Node):
+    """``dispatch source -> target options``."""
+
+    source: Access
+    target: Access
+    options: tuple[On | Dedup | Choice | Slice | Cast, ...]
+
+
+@dataclass(frozen=True)
+class Reduce(Node):
+    """``reduce sum``, ``reduce sum(w)`` or ``reduce max``."""
+
+    op: Literal["sum", "max"]
+    weight: Ident | None
+
+
+@dataclass(frozen=True)
+class Combine(Node):
+    """``combine reverse`` (``path`` is None) or ``combine target -> source``."""
+
+    path: tuple[Access, Access] | None
+    reduce: Reduce | None
+
+
+Declaration: TypeAlias = (
+    Const | Index | Segment | Layout | View | Place | Route | WeightDecl | Dispatch | Combine
+)
+
+
+@dataclass(frozen=True)
+class Shuffle(Node):
+    """``shuffle name { … }``."""
+
+    ident: Ident
+    declarations: tuple[Declaration, ...]
+
+
+def depth(expr: Expr) -> int:
+    """How deeply an expression nests; a number or a name is 1."""
+    match expr:
+        case Binary(lhs=lhs, rhs=rhs):
+            return 1 + max(depth(lhs), depth(rhs))
+        case Member(call=call):
+            return depth(call)
+        case Call(args=args):
+            return 1 + max(map(depth, args))
+        case _:
+            return 1
+
+
+def dump(node: object, indent: int = 0) -> str:
+    """The tree as indented text, one node a line, for people."""
+    pad = "  " * indent
+    if isinstance(node, Ident | Name | Number):
+        value = node.value if isinstance(node, Number) else node.name
+        return f"{pad}{type(node).__name__} {value}\n"
+    if isinstance(node, tuple):
+        return "".join(dump(item, indent) for item in node)
+    if not is_dataclass(node):
+        return f"{pad}{node}\n"
+    children = [getattr(node, f.name) for f in fields(node) if f.name != "span"]
+    return f"{pad}{type(node).__name__}\n" + "".join(
+        dump(child, indent + 1) for child in children if child is not None
+    )

@@ -1,0 +1,126 @@
+"""What can be proved about subscripts at compile time: they stay inside, they do not overlap.
+
+Scalars are brought into a normal form: a polynomial with integer coefficients over *atoms*, which
+are indices, run-time extents, loads and divisions that do not come out even. Every atom is known
+to be at least zero. A fact that cannot be shown counts as false.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Scalar, Subscript
+from fuscoc.lang.scalars import indices
+
+Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
+MAX_TERMS = 256
+
+
+def constant_difference(a: Scalar, b: Scalar) -> int | None:
+    """``a - b`` if that is the same number whatever the indices and inputs are."""
+    difference = _minus(_polynomial(a), _polynomial(b))
+    return difference.get((), 0) if not difference.keys() - {()} else None
+
+
+def stays_inside(
+    start: Scalar, length: int, dim: Scalar, index_extents: Mapping[str, Scalar]
+) -> bool:
+    """Whether ``0 <= start`` and ``start + length <= dim`` hold for all values of the indices."""
+    polynomial = _polynomial(start)
+    least = _extreme(polynomial, index_extents, largest=False)
+    most = _extreme(polynomial, index_extents, largest=True)
+    if least is None or most is None:
+        return False
+    slack = _minus(_minus(_polynomial(dim), most), {(): length})
+    return _never_negative(least) and _never_negative(slack)
+
+
+def are_disjoint(subscripts: Sequence[Subscript], source_indices: Sequence[str]) -> bool:
+    """Whether different values of the indices always name different cells.
+
+    Shown for subscripts of one index each, ``a * i + c`` with ``a`` no less than the run's length.
+    """
+    separated = set()
+    for subscript in subscripts:
+        polynomial = _polynomial(subscript.start)
+        variable = {term: factor for term, factor in polynomial.items() if term != ()}
+        if len(variable) == 1:
+            ((term, factor),) = variable.items()
+            if len(term) == 1 and isinstance(term[0], IndexRef):
+                step = 1 if subscript.length is None else subscript.length
+                if factor >= step:
+                    separated.add(term[0].name)
+    return separated >= set(source_indices)
+
+
+def _polynomial(scalar: Scalar) -> Polynomial:
+    match scalar:
+        case Const(value=value):
+            return {(): value} if value else {}
+        case BinaryOp(op="+", lhs=lhs, rhs=rhs):
+            return _plus(_polynomial(lhs), _polynomial(rhs))
+        case BinaryOp(op="-", lhs=lhs, rhs=rhs):
+            return _minus(_polynomial(lhs), _polynomial(rhs))
+        case BinaryOp(op="*", lhs=lhs, rhs=rhs):
+            a, b = _polynomial(lhs), _polynomial(rhs)
+            return _times(a, b) if len(a) * len(b) <= MAX_TERMS else {(scalar,): 1}
+        case BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)) if divisor > 0:
+            a = _polynomial(lhs)
+            if all(factor % divisor == 0 for factor in a.values()):
+                return {term: factor // divisor for term, factor in a.items()}
+            return {(scalar,): 1}
+        case _:
+            return {(scalar,): 1}
+
+
+def _plus(a: Polynomial, b: Polynomial) -> Polynomial:
+    total = Counter(a)
+    for term, factor in b.items():
+        total[term] += factor
+    return {term: factor for term, factor in total.items() if factor}
+
+
+def _minus(a: Polynomial, b: Polynomial) -> Polynomial:
+    return _plus(a, {term: -factor for term, factor in b.items()})
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    product: Polynomial = {}
+    for term_a, factor_a in a.items():
+        for term_b, factor_b in b.items():
+            term = tuple(sorted(term_a + term_b, key=repr))
+            product = _plus(product, {term: factor_a * factor_b})
+    return product
+
+
+def _extreme(
+    polynomial: Polynomial, index_extents: Mapping[str, Scalar], *, largest: bool
+) -> Polynomial | None:
+    """A bound without indices: each is 0 or its extent - 1, whichever is worse."""
+    bound: Polynomial = {}
+    for term, factor in polynomial.items():
+        variables = [atom for atom in term if isinstance(atom, IndexRef)]
+        rest = tuple(atom for atom in term if not isinstance(atom, IndexRef))
+        if len(variables) > 1 or any(
+            isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom)) for atom in rest
+        ):
+            return None  # not affine, or too long a product to have been multiplied out
+        if not variables:
+            bound = _plus(bound, {term: factor})
+        elif (factor > 0) == largest:
+            last = _minus(_polynomial(index_extents[variables[0].name]), {(): 1})
+            bound = _plus(bound, _times({rest: factor}, last))
+    return bound
+
+
+def _never_negative(polynomial: Polynomial) -> bool:
+    """Whether no coefficient is, where ``a * (x / q)`` is ``ceil(a / q) * x`` at the most."""
+    for term, factor in polynomial.items():
+        match term:
+            case (BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)),) if factor < 0:
+                share = _times({(): factor // divisor}, _polynomial(lhs))
+                rest = {t: f for t, f in polynomial.items() if t != term}
+                return _never_negative(_plus(rest, share))
+    return all(factor >= 0 for factor in polynomial.values())

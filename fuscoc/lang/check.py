@@ -1,0 +1,195 @@
+"""Text -> checked shuffles: every mistake of a file is found here, and nowhere later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
+from fuscoc.lang import ast
+from fuscoc.lang.accesses import check_view
+from fuscoc.lang.checked import CheckedShuffle, PackedTarget
+from fuscoc.lang.combine import check_combine
+from fuscoc.lang.declarations import (
+    check_const,
+    check_index,
+    check_place,
+    check_route,
+    check_segment,
+    check_sizes,
+    check_weight,
+    segment_bytes,
+)
+from fuscoc.lang.dispatch import check_dispatch
+from fuscoc.lang.inputs import used_extents, used_inputs
+from fuscoc.lang.layouts import check_layout
+from fuscoc.lang.parser import parse
+from fuscoc.lang.policy import check_policy
+from fuscoc.lang.scope import (
+    CONSTANT,
+    INDEX,
+    LAYOUT,
+    ROUTE,
+    SEGMENT,
+    VIEW,
+    WEIGHT,
+    Scope,
+)
+from fuscoc.source import SourceFile, Span
+
+D = TypeVar("D", bound=ast.Declaration)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The shuffles of a file without errors, and the warnings about it."""
+
+    shuffles: tuple[CheckedShuffle, ...]
+    warnings: tuple[Diagnostic, ...]
+
+
+def check(
+    source: SourceFile, overrides: Mapping[str, int] | None = None
+) -> tuple[CheckedShuffle, ...]:
+    """The shuffles of a file; see ``check_file``, which also tells the warnings."""
+    return check_file(source, overrides).shuffles
+
+
+def check_file(source: SourceFile, overrides: Mapping[str, int] | None = None) -> Checked:
+    """Parse and check a file. ``overrides`` replaces the values of constants by name.
+
+    Raises:
+        CompileError: with every error of the file, in the order of its text.
+    """
+    overrides = overrides or {}
+    sink = DiagnosticSink(source)
+    shuffles = parse(source, sink)
+    sink.raise_errors()
+    _check_names(shuffles, overrides, sink)
+    checked = [_check_shuffle(shuffle, overrides, sink) for shuffle in shuffles]
+    sink.raise_errors()
+    return Checked(tuple(shuffle for shuffle in checked if shuffle is not None), sink.diagnostics)
+
+
+def _check_names(
+    shuffles: tuple[ast.Shuffle, ...], overrides: Mapping[str, int], sink: DiagnosticSink
+) -> None:
+    """Shuffles have different names, and every override names a constant of one of them."""
+    first: dict[str, Span] = {}
+    constants = set()
+    for shuffle in shuffles:
+        name = shuffle.ident.name
+        if name in first:
+            sink.report(
+                "FSC010",
+                shuffle.ident.span,
+                f"there are two shuffles `{name}`",
+                secondary=[Label(first[name], "the first")],
+            )
+        first.setdefault(name, shuffle.ident.span)
+        constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
+    for name in sorted(overrides.keys() - constants):
+        match = nearest(name, constants)
+        sink.report(
+            "FSC014",
+            shuffles[0].ident.span,
+            f"there is no constant `{name}` to override",
+            help=f"did you mean `{match}`?" if match else None,
+        )
+
+
+def _all(shuffle: ast.Shuffle, cls: type[D]) -> list[D]:
+    return [each for each in shuffle.declarations if isinstance(each, cls)]
+
+
+def _check_shuffle(
+    shuffle: ast.Shuffle, overrides: Mapping[str, int], sink: DiagnosticSink
+) -> CheckedShuffle | None:
+    scope = Scope(sink)
+    _declare(shuffle, scope)
+    for const in _all(shuffle, ast.Const):
+        check_const(const, overrides, scope)
+    indices = _all(shuffle, ast.Index)
+    for index in indices:
+        check_index(index, scope)
+    check_sizes(indices, scope)
+    for segment in _all(shuffle, ast.Segment):
+        check_segment(segment, scope)
+    for layout in _all(shuffle, ast.Layout):
+        check_layout(layout, scope)
+    for view in _all(shuffle, ast.View):
+        check_view(view, scope)
+    for place in _all(shuffle, ast.Place):
+        check_place(place, scope)
+    for route in _all(shuffle, ast.Route):
+        check_route(route, scope)
+    for weight in _all(shuffle, ast.WeightDecl):
+        check_weight(weight, scope)
+    checked = _check_paths(shuffle, scope)
+    if checked is not None:
+        _warn_about_unused(checked, scope)
+    return checked
+
+
+def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
+    """Enter every declared name, so that declarations may stand in any order."""
+    kinds = {
+        ast.Index: INDEX,
+        ast.Segment: SEGMENT,
+        ast.Layout: LAYOUT,
+        ast.View: VIEW,
+        ast.Route: ROUTE,
+        ast.WeightDecl: WEIGHT,
+    }
+    for declaration in shuffle.declarations:
+        if isinstance(declaration, ast.Const):
+            for binding in declaration.bindings:
+                scope.declare(binding.ident, CONSTANT)
+        elif not isinstance(declaration, ast.Place | ast.Dispatch | ast.Combine):
+            scope.declare(declaration.ident, kinds[type(declaration)])
+
+
+def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
+    dispatch = scope.single(shuffle.declarations, ast.Dispatch, "dispatch")
+    combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
+    if dispatch is None:
+        scope.sink.report(
+            "FSC050", shuffle.ident.span, f"the shuffle `{shuffle.ident.name}` has no dispatch"
+        )
+        return None
+    path = check_dispatch(dispatch, scope)
+    policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
+    combine = None
+    if combine_decl is not None:
+        combine = check_combine(combine_decl, dispatch, path, scope)
+    if path is None or scope.sink.errors:
+        return None
+    inputs = used_inputs(path, combine, scope)
+    return CheckedShuffle(
+        name=shuffle.ident.name,
+        source_file=scope.sink.source,
+        span=shuffle.span,
+        constants=tuple((n, v) for n, v in scope.constants.items() if v is not None),
+        extents=used_extents(path, inputs, scope),
+        inputs=inputs,
+        domain=path.domain,
+        num_source_dims=path.num_source_dims,
+        segment=path.segment,
+        fields=path.fields,
+        source=path.source,
+        target=path.target,
+        combine=combine,
+        policy=policy,
+        dispatch_span=dispatch.span,
+    )
+
+
+def _warn_about_unused(checked: CheckedShuffle, scope: Scope) -> None:
+    for name, symbol in scope.symbols.items():
+        if name not in scope.used:
+            scope.sink.report("FSC090", symbol.span, f"the {symbol.kind} `{name}` is never used")
+    used = checked.target.placement if isinstance(checked.target, PackedTarget) else None
+    for name, placement in scope.placements.items():
+        if placement != used:
+            scope.sink.report("FSC090", placement.span, f"the placement of `{name}` is never used")

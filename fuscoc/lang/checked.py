@@ -1,0 +1,205 @@
+"""A shuffle after checking: names resolved, constants folded, nothing left to go wrong.
+
+This is the only thing that later rooms see of the language. Scalars are tiny expressions over
+the domain's indices; they are lowered to ``arith`` by the dialect's builder and, independently,
+written into the manifest for the runtime's reference to interpret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from fuscoc.source import SourceFile, Span
+
+
+@dataclass(frozen=True)
+class Const:
+    """An integer known at compile time."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class IndexRef:
+    """The value of a domain index, e.g. ``t``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ExtentRef:
+    """A run-time extent of the executing rank, e.g. ``tokens``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of an input tensor, e.g. ``topk_idx[t, k]`` or ``height[n]``."""
+
+    input: str
+    at: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class BinaryOp:
+    """Integer arithmetic; ``/`` floors (operands are never negative), ``%`` is its remainder."""
+
+    op: Literal["+", "-", "*", "/", "%"]
+    lhs: Scalar
+    rhs: Scalar
+
+
+Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp
+
+
+@dataclass(frozen=True)
+class Input:
+    """A data tensor that the user passes with every call (routing, weights, image sizes)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Scalar, ...]
+    role: Literal["route", "weight", "extent", "placement"]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Field:
+    """One typed part of a segment; ``shape`` is empty for a scalar field."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class DomainIndex:
+    """One loop of the iteration space. ``extent`` may load inputs at *earlier* indices (ragged);
+    a division in a ragged extent must be exact at run time."""
+
+    name: str
+    extent: Scalar
+    span: Span
+
+
+@dataclass(frozen=True)
+class Subscript:
+    """One subscript of the source access: an index (``length is None``) or a run of cells."""
+
+    start: Scalar
+    length: int | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where segments are read at dispatch (and written back at combine).
+
+    The layout is an array of *cells*, row-major over ``dims`` (the innermost varies fastest), one
+    tensor a field. A cell of field ``f`` has shape ``fields[f].shape``; a segment is the block of
+    cells that ``subscripts`` names, so its field shape is the run lengths followed by the cell's
+    shape. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
+    are concatenated.
+    """
+
+    layout: str
+    fields: tuple[Field, ...]
+    dims: tuple[Scalar, ...]
+    subscripts: tuple[Subscript, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which rank owns a key: ``block``, ``cyclic``, or the i64 input ``table`` [num_keys]."""
+
+    kind: Literal["block", "cyclic", "table"]
+    table: str | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class PackedTarget:
+    """Ragged destination: fuscoc assigns the slots, contiguous for each key, keys ascending.
+
+    The first slot of every key is a multiple of ``align``. ``capacity`` is the most slots a rank
+    may hold (``None``: exactly what arrives). A key of -1 drops the point.
+    """
+
+    layout: str
+    key: Scalar
+    num_keys: int
+    align: int
+    capacity: int | None
+    placement: Placement
+    span: Span
+
+
+@dataclass(frozen=True)
+class DenseTarget:
+    """Destination whose slots the spec computes. A rank of -1 drops the point."""
+
+    layout: str
+    slot: Scalar
+    rank: Scalar
+    length: Scalar
+    span: Span
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Per-point factor of a weighted combine, read from an input at the domain's indices."""
+
+    name: str
+    input: str
+    dtype: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Combine:
+    """The way back. ``copy`` when every source segment has exactly one destination."""
+
+    kind: Literal["copy", "sum"]
+    weight: Weight | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Optional knobs, with the defaults the compiler chose."""
+
+    dedup: tuple[Literal["node", "rank"], ...]
+    balance: str
+    schedule: str
+    slice_bytes: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class CheckedShuffle:
+    """One shuffle, ready to lower.
+
+    ``domain[:num_source_dims]`` enumerates source segments; the remaining indices fan each out
+    (their extents are constants). ``segment`` is what moves; its fields correspond one to one to
+    ``source.fields``.
+    """
+
+    name: str
+    source_file: SourceFile
+    span: Span
+    constants: tuple[tuple[str, int], ...]
+    extents: tuple[str, ...]
+    inputs: tuple[Input, ...]
+    domain: tuple[DomainIndex, ...]
+    num_source_dims: int
+    segment: str
+    fields: tuple[Field, ...]
+    source: Source
+    target: PackedTarget | DenseTarget
+    combine: Combine | None
+    policy: Policy
+    dispatch_span: Span

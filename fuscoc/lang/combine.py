@@ -1,0 +1,117 @@
+"""The way back: a plain copy, or a sum over the places that a segment went to."""
+
+from __future__ import annotations
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang import ast
+from fuscoc.lang.bounds import are_disjoint
+from fuscoc.lang.checked import Combine, Weight
+from fuscoc.lang.dispatch import Path
+from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
+from fuscoc.lang.scope import WEIGHT, Scope
+
+
+def check_combine(
+    combine: ast.Combine, dispatch: ast.Dispatch, path: Path | None, scope: Scope
+) -> Combine | None:
+    """The combine of a shuffle; ``path`` is None if its dispatch was reported already."""
+    _same_path(combine, dispatch, scope)
+    reduce = combine.reduce
+    if reduce is not None and reduce.op == "max":
+        scope.sink.report(
+            "FSC062", reduce.span, "not yet supported: the maximum of what comes back"
+        )
+        return None
+    weight = None
+    if reduce is not None and reduce.weight is not None:
+        if scope.find(reduce.weight, {WEIGHT}, "a weight") is None:
+            return None
+        weight = scope.weights.get(reduce.weight.name)
+        if weight is None:
+            return None
+    if path is None:
+        return None
+
+    source_indices = [index.name for index in path.domain[: path.num_source_dims]]
+    if not are_disjoint(path.source.subscripts, source_indices):
+        scope.sink.report(
+            "FSC070",
+            combine.span,
+            "not yet supported: a way back into segments that may overlap",
+            secondary=[Label(path.source.span, "the segments")],
+        )
+        return None
+    if reduce is None:
+        return _copy(combine, path, scope)
+    if not _can_sum(reduce, path, scope):
+        return None
+    if weight is None:
+        return Combine("sum", None, combine.span)
+    domain = tuple(index.name for index in path.domain)
+    if weight.params != domain:
+        scope.sink.report(
+            "FSC054",
+            reduce.span,
+            f"`{weight.ident.name}` is given for ({', '.join(weight.params)}), "
+            f"and the shuffle runs over ({', '.join(domain)})",
+            secondary=[Label(weight.ident.span, "declared here")],
+        )
+        return None
+    checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
+    return Combine("sum", checked, combine.span)
+
+
+def _same_path(combine: ast.Combine, dispatch: ast.Dispatch, scope: Scope) -> None:
+    """A written-out combine has to name the dispatch's target and source, in this order."""
+    if combine.path is None or combine.path == (dispatch.target, dispatch.source):
+        return
+    start, end = combine.path
+    scope.sink.report(
+        "FSC051",
+        start.span.to(end.span),
+        "this is not the dispatch turned around",
+        secondary=[Label(dispatch.source.span.to(dispatch.target.span), "the dispatch")],
+        help="write `combine reverse` and what follows",
+    )
+
+
+def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
+    fan_out = path.domain[path.num_source_dims :]
+    if fan_out:
+        names = " and ".join(f"`{index.name}`" for index in fan_out)
+        scope.sink.report(
+            "FSC052",
+            combine.span,
+            f"each segment went out once for each {names}, so several come back to one place",
+            secondary=[Label(index.span, "fans out") for index in fan_out],
+            help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight",
+        )
+        return None
+    return Combine("copy", None, combine.span)
+
+
+def _can_sum(reduce: ast.Reduce, path: Path, scope: Scope) -> bool:
+    if len(path.fields) > 1:
+        scope.sink.report(
+            "FSC066",
+            reduce.span,
+            f"not yet supported: a sum of segments with {len(path.fields)} fields",
+            secondary=[Label(field.span) for field in path.fields],
+        )
+        return False
+    (field,) = path.fields
+    if field.dtype in INTEGERS:
+        scope.sink.report(
+            "FSC053",
+            reduce.span,
+            f"`{field.name}` is {field.dtype}, and only floating-point fields are summed",
+            secondary=[Label(field.span, "declared here")],
+        )
+    elif field.dtype not in SUMMABLE:
+        scope.sink.report(
+            "FSC066",
+            reduce.span,
+            f"not yet supported: a sum of {field.dtype}",
+            secondary=[Label(field.span, "declared here")],
+        )
+    return field.dtype in SUMMABLE

@@ -1,0 +1,44 @@
+"""Where an expression stands decides which names may occur in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang.scope import EXTENT, INDEX, ROUTE, SIZE, Scope, a
+from fuscoc.source import Span
+
+
+@dataclass(frozen=True)
+class Context:
+    """A place for expressions: the kinds of names that it allows beside constants."""
+
+    what: str
+    kinds: frozenset[str]
+    declares: bool = False  # unknown names become run-time extents and per-index inputs
+
+
+CONSTANT_VALUE = Context("a constant", frozenset())
+INDEX_EXTENT = Context("the extent of an index", frozenset({EXTENT, SIZE}), declares=True)
+DIM_EXTENT = Context("the extent of a dimension", frozenset({EXTENT, SIZE}))
+SOURCE_SUBSCRIPT = Context("a source's subscript", frozenset({INDEX, EXTENT, SIZE}))
+DESTINATION = Context("a destination", frozenset({INDEX, EXTENT, SIZE, ROUTE}))
+
+
+def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: Scope) -> None:
+    """Report a use of a name that has a value, but not one for this context."""
+    if not context.kinds:
+        scope.sink.report(
+            "FSC020",
+            span,
+            f"`{scope.text(span)}` is only known at run time",
+            "a constant is needed here",
+            secondary=[Label(scope.symbols[name].span, a(kind))],
+            help=scope.similar_constant(name),
+        )
+    elif context is SOURCE_SUBSCRIPT:
+        scope.sink.report("FSC065", span, f"not yet supported: {a(kind)} in {context.what}")
+    else:
+        scope.sink.report(
+            "FSC064", span, f"not yet supported: {context.what} that depends on {a(kind)}"
+        )

@@ -1,0 +1,209 @@
+"""Constants, indices, segments, routes, weights and placements: one function for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fuscoc.diagnostics import Label, nearest
+from fuscoc.lang import ast, dtypes
+from fuscoc.lang.checked import Field, Load, Placement, Scalar
+from fuscoc.lang.context import INDEX_EXTENT
+from fuscoc.lang.fold import fold_constant, fold_extent
+from fuscoc.lang.scalars import loads
+from fuscoc.lang.scope import (
+    INDEX,
+    RouteInfo,
+    Scope,
+    WeightInfo,
+    plural,
+)
+
+MAX_SEGMENT_BYTES = 2**31 - 1
+
+
+def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) -> None:
+    """``const a = 1, b = 2 * a``: each may use those before it."""
+    for binding in const.bindings:
+        value = fold_constant(binding.value, scope)
+        name = binding.ident.name
+        scope.constants.setdefault(name, overrides.get(name, value))
+
+
+def check_index(index: ast.Index, scope: Scope) -> None:
+    """``index i : height(n) / p``; what the extent depends on is checked once all are known."""
+    extent = fold_extent(index.extent, INDEX_EXTENT, scope)
+    if extent is not None:
+        scope.extents.setdefault(index.ident.name, extent)
+
+
+def check_sizes(indices: Sequence[ast.Index], scope: Scope) -> None:
+    """Extents that are given for each point of an index need that index to be regular itself."""
+    for index in indices:
+        extent = scope.extents.get(index.ident.name)
+        for load in loads(extent) if extent is not None else ():
+            if is_ragged(scope.extents.get(size_index(load, scope))):
+                scope.sink.report(
+                    "FSC064",
+                    index.extent.span,
+                    f"not yet supported: `{load.input}` is given for each "
+                    f"`{size_index(load, scope)}`, whose own extent varies",
+                    notes=["extents may vary with an index of one extent for the whole rank"],
+                )
+                del scope.extents[index.ident.name]
+                break
+
+
+def size_index(load: Load, scope: Scope) -> str:
+    """The index that an input of sizes is declared for."""
+    return scope.sizes[load.input].index
+
+
+def is_ragged(extent: Scalar | None) -> bool:
+    """Whether the extent varies from point to point of an outer index."""
+    return extent is not None and bool(loads(extent))
+
+
+def check_segment(segment: ast.Segment, scope: Scope) -> None:
+    """``segment token { x : bf16[hidden] }``."""
+    name = segment.ident.name
+    if name in dtypes.NAMES:
+        scope.sink.report("FSC010", segment.ident.span, f"`{name}` is an element type already")
+    scope.distinct([decl.ident for decl in segment.fields])
+    found = [check_field(decl.ident, decl.type, scope) for decl in segment.fields]
+    fields = [each for each in found if each is not None]
+    if len(fields) != len(found):
+        return
+    if segment_bytes(fields) > MAX_SEGMENT_BYTES:
+        scope.sink.report(
+            "FSC023",
+            segment.ident.span,
+            f"a segment of {segment_bytes(fields)} bytes is larger than 2 GiB",
+        )
+        return
+    scope.segments.setdefault(name, tuple(fields))
+
+
+def segment_bytes(fields: Sequence[Field]) -> int:
+    """The bytes of all fields together."""
+    total = 0
+    for each in fields:
+        count = 1
+        for dim in each.shape:
+            count *= dim
+        total += count * dtypes.ITEM_BYTES[each.dtype]
+    return total
+
+
+def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:
+    """A typed part: a known element type and positive constant dimensions."""
+    dtype = check_dtype(type.name, scope)
+    shape = [fold_constant(dim, scope, positive="a dimension") for dim in type.shape]
+    dims = tuple(dim for dim in shape if dim is not None)
+    if dtype is None or len(dims) != len(shape):
+        return None
+    return Field(ident.name, dtype, dims, ident.span)
+
+
+def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
+    """The normal name of an element type."""
+    dtype = dtypes.normal(ident.name)
+    if dtype is None:
+        match = nearest(ident.name, dtypes.NAMES)
+        scope.sink.report(
+            "FSC024",
+            ident.span,
+            f"there is no element type `{ident.name}`",
+            notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
+            help=f"did you mean `{match}`?" if match else None,
+        )
+    return dtype
+
+
+def check_route(route: ast.Route, scope: Scope) -> None:
+    """``route r(t, k) -> e = input topk_idx : int64``."""
+    params = _params(route.params, f"`{route.ident.name}`", scope)
+    distinct = scope.distinct(route.results)
+    if isinstance(route.relation, ast.ComputedRelation):
+        scope.sink.report(
+            "FSC060",
+            route.relation.span,
+            "not yet supported: a route that is computed",
+            help="give it as a tensor: `= input name : int64`",
+        )
+        return
+    scope.declare_input(route.relation.input, route.ident)
+    type = route.relation.type
+    dtype = check_dtype(type.name, scope)
+    if dtype is not None and dtype not in dtypes.ROUTES:
+        scope.sink.report(
+            "FSC043", type.name.span, "a route is made of int32 or int64", help="write `int64`"
+        )
+    shape = [fold_constant(dim, scope, positive="a dimension") for dim in type.shape]
+    count = len(route.results)
+    if None not in shape and shape != ([count] if count > 1 else []):
+        scope.sink.report(
+            "FSC042",
+            type.span,
+            f"`{route.ident.name}` has {plural(count, 'result')}, "
+            f"and each is one number of the input",
+            help=f"write `{type.name.name}{f'[{count}]' if count > 1 else ''}`",
+        )
+    elif None not in shape and params is not None and distinct and dtype in dtypes.ROUTES:
+        results = tuple(result.name for result in route.results)
+        info = RouteInfo(route.ident, params, results, route.relation.input, dtype)
+        scope.routes.setdefault(route.ident.name, info)
+
+
+def check_weight(weight: ast.WeightDecl, scope: Scope) -> None:
+    """``weight w(t, k) : f32 = input topk_weights``."""
+    params = _params(weight.params, f"`{weight.ident.name}`", scope)
+    scope.declare_input(weight.input, weight.ident)
+    dtype = check_dtype(weight.type.name, scope)
+    if weight.type.shape or (dtype is not None and dtype not in dtypes.SUMMABLE):
+        scope.sink.report(
+            "FSC043",
+            weight.type.span,
+            "a weight is one floating-point number",
+            notes=[f"the element types of weights are {', '.join(sorted(dtypes.SUMMABLE))}"],
+        )
+    elif params is not None and dtype is not None:
+        info = WeightInfo(weight.ident, params, weight.input, dtype)
+        scope.weights.setdefault(weight.ident.name, info)
+
+
+def _params(idents: Sequence[ast.Ident], what: str, scope: Scope) -> tuple[str, ...] | None:
+    """The indices that an input tensor is given for: each of one extent for the whole rank."""
+    good = scope.distinct(idents)
+    for ident in idents:
+        if scope.find(ident, {INDEX}, "an index") is None:
+            good = False
+        elif is_ragged(scope.extents.get(ident.name)):
+            scope.sink.report(
+                "FSC064",
+                ident.span,
+                f"not yet supported: {what} is given for each `{ident.name}`, whose extent varies",
+                secondary=[Label(scope.symbols[ident.name].span, "declared here")],
+            )
+            good = False
+        elif ident.name not in scope.extents:
+            good = False
+    return tuple(ident.name for ident in idents) if good else None
+
+
+def check_place(place: ast.Place, scope: Scope) -> None:
+    """``place e on rank by block``."""
+    if place.table is not None:
+        scope.declare_input(place.table)
+    if scope.find(place.index, {INDEX}, "an index") is None:
+        return
+    name = place.index.name
+    if name in scope.placements:
+        scope.sink.report(
+            "FSC013",
+            place.span,
+            f"`{name}` is placed twice",
+            secondary=[Label(scope.placements[name].span, "first placed here")],
+        )
+        return
+    table = place.table.name if place.table is not None else None
+    scope.placements[name] = Placement(place.kind, table, place.span)

@@ -1,0 +1,178 @@
+"""The way out: which segments a dispatch reads, over which domain, and where they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang import ast
+from fuscoc.lang.accesses import check_access, right_arity
+from fuscoc.lang.checked import Const, DenseTarget, DomainIndex, Field, PackedTarget, Scalar, Source
+from fuscoc.lang.declarations import is_ragged
+from fuscoc.lang.fields import match_fields
+from fuscoc.lang.scalars import extents, indices, rename
+from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
+from fuscoc.lang.target import TargetInfo, check_target
+
+
+@dataclass(frozen=True)
+class Path:
+    """A dispatch whose parts are all right."""
+
+    domain: tuple[DomainIndex, ...]
+    num_source_dims: int
+    segment: str
+    fields: tuple[Field, ...]
+    source: Source
+    target: PackedTarget | DenseTarget
+    target_scalars: tuple[Scalar, ...]
+
+
+def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
+    """The path of a dispatch. Mistakes of source and target are reported independently."""
+    source = _source(dispatch.source, scope)
+    target = check_target(dispatch, scope)
+    layout = scope.layouts.get(dispatch.target.layout.name)
+    if source is None or layout is None:
+        return None
+    source_indices, access = source
+    domain = _domain(source_indices, access, target, dispatch, scope)
+    matched = match_fields(access, layout, dispatch, scope)
+    if domain is None or matched is None or target.checked is None:
+        return None
+    segment, fields, source_fields = matched
+    return Path(
+        domain=domain,
+        num_source_dims=len(source_indices),
+        segment=segment,
+        fields=fields,
+        source=Source(
+            layout=access.layout.ident.name,
+            fields=source_fields,
+            dims=access.dims,
+            subscripts=access.subscripts,
+            span=dispatch.source.span,
+        ),
+        target=target.checked,
+        target_scalars=target.scalars,
+    )
+
+
+def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessInfo] | None:
+    """The indices that enumerate the segments, outermost first, and where each segment lies."""
+    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
+    subscripts = [_source_index(subscript, scope) for subscript in access.subscripts]
+    names = tuple(index.name for index in subscripts if index is not None)
+    if kind is None or len(names) != len(subscripts):
+        return None
+    if not scope.distinct([ast.Ident(i.name, span=i.span) for i in subscripts if i is not None]):
+        return None
+    if kind == LAYOUT:
+        info = check_access(access, scope)
+        return None if info is None else (names, info)
+
+    if access.layout.name not in scope.views:
+        return None
+    dims, info = scope.views[access.layout.name]
+    view = ast.Ident(access.layout.name, span=scope.symbols[access.layout.name].span)
+    if not right_arity(access, len(dims), view, scope):
+        return None
+    for index, dim in zip(subscripts, dims, strict=True):
+        if index is not None and scope.extents.get(index.name) != scope.extents[dim]:
+            scope.sink.report(
+                "FSC041",
+                index.span,
+                f"`{index.name}` and `{dim}` have different extents",
+                f"`{access.layout.name}` is declared for `{dim}`",
+                secondary=[Label(scope.symbols[name].span) for name in (index.name, dim)],
+            )
+            return None
+    renaming = dict(zip(dims, names, strict=True))
+    return names, replace(
+        info,
+        dims=tuple(rename(dim, renaming) for dim in info.dims),
+        subscripts=tuple(
+            replace(each, start=rename(each.start, renaming)) for each in info.subscripts
+        ),
+    )
+
+
+def _source_index(subscript: ast.Subscript, scope: Scope) -> ast.Name | None:
+    """A subscript of the source, which has to be a plain index whose extent is known."""
+    if isinstance(subscript, ast.Wildcard):
+        scope.sink.report("FSC036", subscript.span, "`*` stands for a slot of a packed target")
+        return None
+    if isinstance(subscript, ast.Range):
+        scope.sink.report(
+            "FSC036",
+            subscript.span,
+            "a dispatch reads one segment for each value of its indices",
+            help="declare what a segment covers as a `view`",
+        )
+        return None
+    if not isinstance(subscript, ast.Name):
+        scope.sink.report(
+            "FSC065",
+            subscript.span,
+            "not yet supported: a computed subscript of a source",
+            "a plain index is needed here",
+            help="declare the segments as a `view` and dispatch that",
+        )
+        return None
+    if scope.find(subscript, {INDEX}, "an index") is None or subscript.name not in scope.extents:
+        return None
+    return subscript
+
+
+def _domain(
+    source: tuple[str, ...],
+    access: AccessInfo,
+    target: TargetInfo,
+    dispatch: ast.Dispatch,
+    scope: Scope,
+) -> tuple[DomainIndex, ...] | None:
+    """The source's indices, then those of the target alone in the order of their declaration."""
+    used = {name for scalar in target.scalars for name in indices(scalar)}
+    fan_out = [name for name in scope.extents if name in used - set(source)]
+    good = True
+    varies_with = {name for dim in access.dims for name in indices(dim)}
+    if not varies_with <= {source[0]}:
+        scope.sink.report(
+            "FSC064",
+            dispatch.source.span,
+            f"not yet supported: the extents of `{access.layout.ident.name}` vary, but not with "
+            "the outermost index of the source",
+            secondary=[Label(access.layout.ident.span, "declared here")],
+        )
+        good = False
+    for name in source:
+        extent = scope.extents[name]
+        if is_ragged(extent) and (name == source[0] or set(indices(extent)) != {source[0]}):
+            scope.sink.report(
+                "FSC064",
+                dispatch.source.span,
+                f"not yet supported: the extent of `{name}` varies, but not with the outermost "
+                "index of the source alone",
+                secondary=[Label(scope.symbols[name].span, "declared here")],
+            )
+            good = False
+    for name in fan_out:
+        if not isinstance(scope.extents[name], Const):
+            _fan_out_not_constant(name, dispatch, scope)
+            good = False
+    if not good:
+        return None
+    return tuple(
+        DomainIndex(name, scope.extents[name], scope.symbols[name].span)
+        for name in (*source, *fan_out)
+    )
+
+
+def _fan_out_not_constant(name: str, dispatch: ast.Dispatch, scope: Scope) -> None:
+    scope.sink.report(
+        "FSC020",
+        scope.symbols[name].span,
+        f"each segment goes out once for each `{name}`, so its extent must be a constant",
+        secondary=[Label(dispatch.source.span, f"no `{name}` among the source's indices")],
+        help=scope.similar_constant(next(iter(extents(scope.extents[name])), name)),
+    )

@@ -1,0 +1,148 @@
+"""Expressions -> scalars: names looked up, constants folded.
+
+``/`` floors and ``%`` is its remainder. Both need a divisor that is a positive constant as soon as
+an operand is only known at run time, and a dividend that is never negative.
+"""
+
+from __future__ import annotations
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang import ast
+from fuscoc.lang.calls import fold_call
+from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
+from fuscoc.lang.context import CONSTANT_VALUE, Context, report_misplaced
+from fuscoc.lang.scalars import parts
+from fuscoc.lang.scope import CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
+from fuscoc.source import Span
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+def fold_constant(expr: ast.Expr, scope: Scope, positive: str | None = None) -> int | None:
+    """The value of a constant expression; with ``positive`` that it must be, and what it is."""
+    folded = fold(expr, CONSTANT_VALUE, scope)
+    if not isinstance(folded, Const):
+        return None
+    if positive is not None and folded.value <= 0:
+        not_positive(positive, folded.value, expr.span, scope)
+        return None
+    return folded.value
+
+
+def not_positive(what: str, value: int, span: Span, scope: Scope) -> None:
+    scope.sink.report("FSC021", span, f"{what} must be positive, and this is {value}")
+
+
+def fold_extent(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
+    """An extent: a positive constant, or a run-time value that cannot be negative."""
+    folded = fold(expr, context, scope)
+    if isinstance(folded, Const) and folded.value <= 0:
+        not_positive(context.what, folded.value, expr.span, scope)
+        return None
+    if folded is not None and not isinstance(folded, Const) and may_be_negative(folded, scope):
+        scope.sink.report(
+            "FSC068", expr.span, f"not yet supported: {context.what} that may become negative"
+        )
+        return None
+    return folded
+
+
+def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
+    """The scalar that the expression means; None, with a report, if it means none there."""
+    match expr:
+        case ast.Number(value=value):
+            return _in_range(value, expr.span, scope)
+        case ast.Name():
+            return _fold_name(expr, context, scope)
+        case ast.Call():
+            return fold_call(expr, None, context, scope)
+        case ast.Member(call=call, result=result):
+            return fold_call(call, result, context, scope)
+        case ast.Binary():
+            return _fold_binary(expr, context, scope)
+
+
+def may_be_negative(scalar: Scalar, scope: Scope) -> bool:
+    """Whether the value could be below zero for some inputs; indices and sizes never are."""
+    return any(
+        (isinstance(part, BinaryOp) and part.op == "-")
+        or (isinstance(part, Const) and part.value < 0)
+        or (isinstance(part, Load) and part.input not in scope.sizes)
+        for part in parts(scalar)
+    )
+
+
+def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
+    symbol = scope.symbols.get(name.name)
+    if symbol is None and context.declares:
+        scope.declare(ast.Ident(name.name, span=name.span), EXTENT)
+    elif symbol is not None and symbol.kind in {INDEX, EXTENT} - context.kinds:
+        scope.used.add(name.name)
+        report_misplaced(name.span, name.name, symbol.kind, context, scope)
+        return None
+    kind = scope.find(name, {CONSTANT} | context.kinds - {SIZE, ROUTE}, "a number")
+    if kind == CONSTANT:
+        if name.name not in scope.constants:
+            scope.sink.report(
+                "FSC011",
+                name.span,
+                f"`{name.name}` has no value yet",
+                "constants are computed in the order of the text",
+                secondary=[Label(scope.symbols[name.name].span, "declared here")],
+            )
+            return None
+        value = scope.constants[name.name]
+        return None if value is None else Const(value)
+    if kind == INDEX:
+        return IndexRef(name.name)
+    return ExtentRef(name.name) if kind == EXTENT else None
+
+
+def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | None:
+    lhs = fold(expr.lhs, context, scope)
+    rhs = fold(expr.rhs, context, scope)
+    if isinstance(rhs, Const) and rhs.value == 0 and expr.op in "/%":
+        scope.sink.report("FSC022", expr.rhs.span, "division by zero")
+        return None
+    if lhs is None or rhs is None:
+        return None
+    if isinstance(lhs, Const) and isinstance(rhs, Const):
+        return _in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
+    if expr.op in "/%":
+        if not isinstance(rhs, Const) or rhs.value < 0:
+            scope.sink.report(
+                "FSC068",
+                expr.rhs.span,
+                "not yet supported: dividing by anything but a positive constant",
+            )
+            return None
+        if may_be_negative(lhs, scope):
+            scope.sink.report(
+                "FSC068",
+                expr.lhs.span,
+                "not yet supported: dividing what may be negative",
+                notes=["a difference and a routed value may be; an index and an extent may not"],
+            )
+            return None
+    return BinaryOp(expr.op, lhs, rhs)
+
+
+def _compute(op: str, lhs: int, rhs: int) -> int:
+    match op:
+        case "+":
+            return lhs + rhs
+        case "-":
+            return lhs - rhs
+        case "*":
+            return lhs * rhs
+        case "/":
+            return lhs // rhs
+        case _:
+            return lhs % rhs
+
+
+def _in_range(value: int, span: Span, scope: Scope) -> Const | None:
+    if INT64_MIN <= value <= INT64_MAX:
+        return Const(value)
+    scope.sink.report("FSC023", span, f"{value} does not fit in 64 bits")
+    return None

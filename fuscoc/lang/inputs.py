@@ -1,0 +1,66 @@
+"""Which tensors and run-time extents a shuffle takes with every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fuscoc.lang.checked import (
+    Combine,
+    Const,
+    DenseTarget,
+    Input,
+    PackedTarget,
+    Scalar,
+)
+from fuscoc.lang.dispatch import Path
+from fuscoc.lang.scalars import extents, loads
+from fuscoc.lang.scope import Scope
+
+
+def used_inputs(path: Path, combine: Combine | None, scope: Scope) -> tuple[Input, ...]:
+    """The input tensors that the shuffle reads, in the order of their declaration."""
+    loaded = {load.input for scalar in _scalars(path) for load in loads(scalar)}
+    found = []
+    for name, size in scope.sizes.items():
+        if name in loaded:
+            found.append(Input(name, "i64", (scope.extents[size.index],), "extent", size.span))
+    for route in scope.routes.values():
+        if route.input.name in loaded:
+            shape = [scope.extents[param] for param in route.params]
+            if len(route.results) > 1:
+                shape.append(Const(len(route.results)))
+            found.append(
+                Input(route.input.name, route.dtype, tuple(shape), "route", route.input.span)
+            )
+    if isinstance(path.target, PackedTarget) and path.target.placement.table is not None:
+        placement = path.target.placement
+        table_shape = (Const(path.target.num_keys),)
+        found.append(
+            Input(path.target.placement.table, "i64", table_shape, "placement", placement.span)
+        )
+    if combine is not None and combine.weight is not None:
+        weight = scope.weights[combine.weight.name]
+        weight_shape = tuple(scope.extents[param] for param in weight.params)
+        found.append(
+            Input(weight.input.name, weight.dtype, weight_shape, "weight", weight.input.span)
+        )
+    return tuple(sorted(found, key=lambda each: each.span.start))
+
+
+def used_extents(path: Path, inputs: Iterable[Input], scope: Scope) -> tuple[str, ...]:
+    """The run-time extents that the shuffle depends on, in the order of their declaration."""
+    shapes = (dim for each in inputs for dim in each.shape)
+    used = {name for scalar in (*_scalars(path), *shapes) for name in extents(scalar)}
+    return tuple(sorted(used, key=lambda name: scope.symbols[name].span.start))
+
+
+def _scalars(path: Path) -> tuple[Scalar, ...]:
+    """Every scalar of a path."""
+    length = (path.target.length,) if isinstance(path.target, DenseTarget) else ()
+    return (
+        *(index.extent for index in path.domain),
+        *path.source.dims,
+        *(subscript.start for subscript in path.source.subscripts),
+        *path.target_scalars,
+        *length,
+    )

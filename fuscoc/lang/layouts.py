@@ -1,0 +1,184 @@
+"""Layouts: what they hold, how far they reach, and who assigns the slots."""
+
+from __future__ import annotations
+
+from fuscoc.diagnostics import Label, nearest
+from fuscoc.lang import ast, dtypes
+from fuscoc.lang.checked import Field, Scalar
+from fuscoc.lang.context import DIM_EXTENT
+from fuscoc.lang.declarations import check_field, is_ragged
+from fuscoc.lang.fold import fold_constant, fold_extent
+from fuscoc.lang.scalars import indices
+from fuscoc.lang.scope import INDEX, SEGMENT, LayoutInfo, Scope, plural
+
+
+def check_layout(layout: ast.Layout, scope: Scope) -> None:
+    """``layout by_expert[e, s] of token packed(s) align 128``."""
+    element = _element(layout.element, scope)
+    distinct = scope.distinct(layout.dims)
+    packed = scope.single(layout.clauses, ast.Packed, "packed")
+    dense = scope.single(layout.clauses, ast.Dense, "dense")
+    align = scope.single(layout.clauses, ast.Align, "align")
+    capacity = scope.single(layout.clauses, ast.Capacity, "capacity")
+    alignment = limit = None
+    if align is not None:
+        alignment = fold_constant(align.value, scope, positive="an alignment")
+    if capacity is not None and capacity.limit is not None:
+        limit = fold_constant(capacity.limit, scope, positive="a capacity")
+
+    if packed is not None and dense is not None:
+        scope.sink.report(
+            "FSC032",
+            dense.span,
+            "a layout is either packed or dense",
+            secondary=[Label(packed.span, "packed here")],
+        )
+        return
+    if packed is not None:
+        extents = _packed_extents(layout, packed, scope)
+    else:
+        extents = _dense_extents(layout, dense, scope)
+        for clause in (align, capacity):
+            if clause is not None:
+                scope.sink.report(
+                    "FSC032",
+                    clause.span,
+                    "only a packed layout has an alignment or a capacity",
+                    secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
+                )
+    if element is None or extents is None or not distinct:
+        return
+    info = LayoutInfo(
+        ident=layout.ident,
+        dims=tuple(dim.name for dim in layout.dims),
+        extents=extents,
+        segment=element[0],
+        fields=element[1],
+        packed=packed is not None,
+        align=alignment or 1,
+        capacity=limit,
+    )
+    scope.layouts.setdefault(layout.ident.name, info)
+
+
+def _element(type: ast.Type, scope: Scope) -> tuple[str | None, tuple[Field, ...]] | None:
+    """A segment with its fields, or one nameless field of an element type."""
+    name = type.name.name
+    if name in scope.symbols:
+        if scope.find(type.name, {SEGMENT}, "a segment or an element type") is None:
+            return None
+        if type.shape:
+            scope.sink.report("FSC012", type.span, f"the segment `{name}` takes no shape")
+        fields = scope.segments.get(name)
+        return None if fields is None else (name, fields)
+    if dtypes.normal(name) is not None:
+        field = check_field(type.name, type, scope)
+        return None if field is None else (None, (field,))
+    segments = {n for n, symbol in scope.symbols.items() if symbol.kind == SEGMENT}
+    match = nearest(name, segments | dtypes.NAMES)
+    scope.sink.report(
+        "FSC011",
+        type.name.span,
+        f"there is no segment or element type `{name}`",
+        help=f"did you mean `{match}`?" if match else None,
+    )
+    return None
+
+
+def _packed_extents(
+    layout: ast.Layout, packed: ast.Packed, scope: Scope
+) -> tuple[Scalar, ...] | None:
+    """The extents of a packed layout's keys: all dimensions but the last, which is packed."""
+    slot = packed.dim
+    if slot.name not in {dim.name for dim in layout.dims}:
+        scope.sink.report(
+            "FSC011",
+            slot.span,
+            f"`{slot.name}` is no dimension of `{layout.ident.name}`",
+            help=f"write `packed({layout.dims[-1].name})`",
+        )
+        return None
+    if slot.name in scope.symbols:
+        scope.sink.report(
+            "FSC031",
+            slot.span,
+            f"`{slot.name}` is packed, so it has no declared extent",
+            secondary=[Label(scope.symbols[slot.name].span, "declared here")],
+            help="give the slots a name of their own",
+        )
+        return None
+    if slot.name != layout.dims[-1].name or len(layout.dims) != 2:
+        scope.sink.report(
+            "FSC069",
+            packed.span,
+            "not yet supported: a packed layout that is not one index and its slots",
+            help=f"write `{layout.ident.name}[index, {slot.name}]`",
+        )
+        return None
+    key = layout.dims[0]
+    if scope.find(key, {INDEX}, "an index") is None or key.name not in scope.extents:
+        return None
+    return (scope.extents[key.name],)
+
+
+def _dense_extents(
+    layout: ast.Layout, dense: ast.Dense | None, scope: Scope
+) -> tuple[Scalar, ...] | None:
+    """The extents of all dimensions: those of the indices, or the trailing ones as given."""
+    given = dense.extents if dense is not None else ()
+    if dense is not None and len(given) > len(layout.dims):
+        scope.sink.report(
+            "FSC030",
+            dense.span,
+            f"`{layout.ident.name}` has {plural(len(layout.dims), 'dimension')}, "
+            f"and {plural(len(given), 'extent')} are given",
+        )
+        return None
+    num_leading = len(layout.dims) - len(given)
+    extents = [_index_extent(dim, scope) for dim in layout.dims[:num_leading]]
+    for dim, expr in zip(layout.dims[num_leading:], given, strict=True):
+        extent = fold_extent(expr, DIM_EXTENT, scope)
+        symbol = scope.symbols.get(dim.name)
+        if symbol is not None:
+            declared = _index_extent(dim, scope)
+            if extent is not None and declared is not None and extent != declared:
+                scope.sink.report(
+                    "FSC031",
+                    expr.span,
+                    f"the extent of `{dim.name}` is declared differently",
+                    secondary=[Label(symbol.span, "declared here")],
+                )
+                extent = None
+        extents.append(extent)
+    whole = [extent for extent in extents if extent is not None]
+    if len(whole) != len(extents) or not _ragged_by_outermost(layout, whole, scope):
+        return None
+    return tuple(whole)
+
+
+def _index_extent(dim: ast.Ident, scope: Scope) -> Scalar | None:
+    if dim.name not in scope.symbols:
+        scope.sink.report(
+            "FSC031",
+            dim.span,
+            f"the dimension `{dim.name}` has no extent",
+            help=f"declare `index {dim.name} : …`, or give the trailing extents in `dense(…)`",
+        )
+        return None
+    if scope.find(dim, {INDEX}, "an index") is None:
+        return None
+    return scope.extents.get(dim.name)
+
+
+def _ragged_by_outermost(layout: ast.Layout, extents: list[Scalar], scope: Scope) -> bool:
+    outermost = layout.dims[0].name
+    for position, (dim, extent) in enumerate(zip(layout.dims, extents, strict=True)):
+        if is_ragged(extent) and (position == 0 or set(indices(extent)) != {outermost}):
+            scope.sink.report(
+                "FSC064",
+                dim.span,
+                f"not yet supported: the extent of `{dim.name}` varies, but not with the "
+                "layout's outermost index alone",
+            )
+            return False
+    return True

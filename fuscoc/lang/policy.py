@@ -1,0 +1,107 @@
+"""The optional knobs of a dispatch, their values and their defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fuscoc.diagnostics import nearest
+from fuscoc.lang import ast
+from fuscoc.lang.checked import Policy
+from fuscoc.lang.fold import INT64_MAX, fold_constant
+from fuscoc.lang.scope import Scope
+
+# Every value that the language knows; the first is the default. ``auto`` leaves it to the compiler.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "balance": ("none", "auto", "greedy", "lpt", "split"),
+    "schedule": ("pairwise", "auto", "fast"),
+    "backend": ("triton", "auto", "cuda"),
+}
+# What the compiler can do today.
+SUPPORTED: dict[str, frozenset[str]] = {
+    "balance": frozenset({"none"}),
+    "schedule": frozenset({"pairwise"}),
+    "backend": frozenset({"triton"}),
+}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+DEFAULT_SLICE_BYTES = 4 * 2**20
+LEVELS: tuple[Literal["node", "rank"], ...] = ("node", "rank")
+
+
+def check_policy(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope) -> Policy:
+    """The options of a dispatch with the defaults filled in."""
+    cast = scope.single(dispatch.options, ast.Cast, "cast")
+    if cast is not None:
+        scope.sink.report("FSC061", cast.span, "not yet supported: a cast on the path")
+    return Policy(
+        dedup=_dedup(dispatch, scope),
+        balance=_choice("balance", dispatch, scope),
+        schedule=_choice("schedule", dispatch, scope),
+        slice_bytes=_slice_bytes(dispatch, segment_bytes, scope),
+        backend=_choice("backend", dispatch, scope),
+    )
+
+
+def _dedup(dispatch: ast.Dispatch, scope: Scope) -> tuple[Literal["node", "rank"], ...]:
+    dedup = scope.single(dispatch.options, ast.Dedup, "dedup")
+    if dedup is None:
+        return LEVELS
+    scope.distinct(dedup.levels)
+    names = [level.name for level in dedup.levels]
+    if names == ["none"]:
+        return ()
+    for level in dedup.levels:
+        if level.name == "none":
+            scope.sink.report("FSC055", level.span, "`none` stands alone")
+        elif level.name not in LEVELS:
+            _unknown(level, "dedup", ("node", "rank", "none"), scope)
+    return tuple(level for level in LEVELS if level in names)
+
+
+def _choice(knob: str, dispatch: ast.Dispatch, scope: Scope) -> str:
+    choices = [o for o in dispatch.options if isinstance(o, ast.Choice) and o.knob == knob]
+    choice = scope.single(choices, ast.Choice, knob)
+    default = CHOICES[knob][0]
+    if choice is None or choice.value.name == "auto":
+        return default
+    if choice.value.name not in CHOICES[knob]:
+        _unknown(choice.value, knob, CHOICES[knob], scope)
+    elif choice.value.name not in SUPPORTED[knob]:
+        scope.sink.report(
+            "FSC067",
+            choice.span,
+            f"not yet supported: `{knob} {choice.value.name}`",
+            help=f"leave it out for `{knob} {default}`",
+        )
+    return choice.value.name
+
+
+def _slice_bytes(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope) -> int:
+    clause = scope.single(dispatch.options, ast.Slice, "slice")
+    if clause is None:
+        return max(DEFAULT_SLICE_BYTES, segment_bytes or 0)
+    size = fold_constant(clause.size, scope, positive="the size of a slice")
+    unit = UNITS.get(clause.unit.name)
+    if unit is None:
+        _unknown(clause.unit, "slice", tuple(UNITS), scope)
+    if size is None or unit is None:
+        return DEFAULT_SLICE_BYTES
+    if size * unit > INT64_MAX:
+        scope.sink.report("FSC023", clause.size.span, "a slice is counted in 64 bits")
+    elif segment_bytes is not None and size * unit < segment_bytes:
+        scope.sink.report(
+            "FSC056",
+            clause.span,
+            f"a slice holds whole segments, and one segment is {segment_bytes} bytes",
+        )
+    return size * unit
+
+
+def _unknown(ident: ast.Ident, knob: str, values: tuple[str, ...], scope: Scope) -> None:
+    match = nearest(ident.name, values)
+    scope.sink.report(
+        "FSC055",
+        ident.span,
+        f"`{knob}` knows no `{ident.name}`",
+        notes=[f"it knows {', '.join(values)}"],
+        help=f"did you mean `{match}`?" if match else None,
+    )

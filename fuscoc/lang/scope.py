@@ -1,0 +1,213 @@
+"""The names of one shuffle and what is known about them so far.
+
+The check fills the tables in stages: constants, indices, segments, layouts, routes, dispatch.
+A name that is declared but missing from its table was reported already, and whoever needs it gives
+up silently: one mistake, one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fuscoc.diagnostics import DiagnosticSink, Label, nearest
+from fuscoc.lang import ast
+from fuscoc.lang.checked import Field, Placement, Scalar, Subscript
+from fuscoc.source import Span
+
+T = TypeVar("T", bound=ast.Node)
+
+# Kinds of names, in the user's words.
+CONSTANT, INDEX, SEGMENT, LAYOUT, VIEW = "constant", "index", "segment", "layout", "view"
+ROUTE, WEIGHT, EXTENT, SIZE = "route", "weight", "run-time extent", "per-index input"
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A declared name."""
+
+    kind: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class LayoutInfo:
+    """A layout whose parts are all right. ``extents`` are over the layout's own dimensions."""
+
+    ident: ast.Ident
+    dims: tuple[str, ...]
+    extents: tuple[Scalar, ...]  # without that of a packed dimension
+    segment: str | None
+    fields: tuple[Field, ...]
+    packed: bool
+    align: int = 1
+    capacity: int | None = None
+
+
+@dataclass(frozen=True)
+class AccessInfo:
+    """Where in a layout segments lie: ``dims`` and ``subscripts`` over domain indices."""
+
+    layout: LayoutInfo
+    dims: tuple[Scalar, ...]
+    subscripts: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
+class RouteInfo:
+    """A route given as an input tensor."""
+
+    ident: ast.Ident
+    params: tuple[str, ...]
+    results: tuple[str, ...]
+    input: ast.Ident
+    dtype: str
+
+
+@dataclass(frozen=True)
+class WeightInfo:
+    """A weight given as an input tensor."""
+
+    ident: ast.Ident
+    params: tuple[str, ...]
+    input: ast.Ident
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SizeInfo:
+    """An input with one value for each point of an index, such as ``height(n)``."""
+
+    index: str
+    span: Span
+
+
+@dataclass
+class Scope:
+    """Everything that is known about one shuffle while it is checked."""
+
+    sink: DiagnosticSink
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
+    inputs: dict[str, Span] = field(default_factory=dict)
+
+    constants: dict[str, int | None] = field(default_factory=dict)  # None: reported
+    extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
+    sizes: dict[str, SizeInfo] = field(default_factory=dict)
+    segments: dict[str, tuple[Field, ...]] = field(default_factory=dict)
+    layouts: dict[str, LayoutInfo] = field(default_factory=dict)
+    views: dict[str, tuple[tuple[str, ...], AccessInfo]] = field(default_factory=dict)
+    routes: dict[str, RouteInfo] = field(default_factory=dict)
+    weights: dict[str, WeightInfo] = field(default_factory=dict)
+    placements: dict[str, Placement] = field(default_factory=dict)
+
+    def declare(self, ident: ast.Ident, kind: str) -> bool:
+        """Enter a name; False, with a report, if it is taken."""
+        previous = self.symbols.get(ident.name)
+        if previous is None:
+            self.symbols[ident.name] = Symbol(kind, ident.span)
+            return True
+        self.twice(ident, previous.span)
+        self.repeated.add(ident.name)
+        return False
+
+    def declare_input(self, ident: ast.Ident, owner: ast.Ident | None = None) -> None:
+        """Enter an input tensor; only the declaration it feeds may have the same name."""
+        symbol = self.symbols.get(ident.name)
+        if ident.name in self.inputs:
+            self.twice(ident, self.inputs[ident.name])
+        elif symbol is not None and (owner is None or ident.name != owner.name):
+            self.twice(ident, symbol.span)
+        self.inputs.setdefault(ident.name, ident.span)
+
+    def twice(self, ident: ast.Ident, first: Span) -> None:
+        self.sink.report(
+            "FSC010",
+            ident.span,
+            f"the name `{ident.name}` is taken",
+            secondary=[Label(first, "first declared here")],
+        )
+
+    def distinct(self, idents: Sequence[ast.Ident]) -> bool:
+        """Whether the names of a list differ; repeated ones are reported."""
+        seen: dict[str, Span] = {}
+        for ident in idents:
+            if ident.name in seen:
+                self.twice(ident, seen[ident.name])
+            seen.setdefault(ident.name, ident.span)
+        return len(seen) == len(idents)
+
+    def single(self, clauses: Iterable[object], cls: type[T], keyword: str) -> T | None:
+        """The clause of a class, if given; the first, with a report, if given twice."""
+        found = [clause for clause in clauses if isinstance(clause, cls)]
+        for clause in found[1:]:
+            self.sink.report(
+                "FSC013",
+                clause.span,
+                f"`{keyword}` is given twice",
+                secondary=[Label(found[0].span, "first given here")],
+            )
+        return found[0] if found else None
+
+    def find(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> str | None:
+        """The kind of a name that is used; None, with a report, if it is none of ``kinds``."""
+        kinds = tuple(kinds)
+        symbol = self.symbols.get(ident.name)
+        if symbol is None:
+            self.unknown(ident, kinds, wanted)
+            return None
+        self.used.add(ident.name)
+        if symbol.kind in kinds:
+            return symbol.kind
+        if ident.name in self.repeated:
+            return None  # the other declaration may have been meant
+        self.sink.report(
+            "FSC012",
+            ident.span,
+            f"`{ident.name}` is {a(symbol.kind)}, not {wanted}",
+            f"{wanted} is needed here",
+            secondary=[Label(symbol.span, "declared here")],
+        )
+        return None
+
+    def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
+        kinds = tuple(kinds)
+        candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
+        match = nearest(ident.name, candidates)
+        notes = []
+        if match is None and 0 < len(candidates) <= 4:
+            notes.append(f"declared: {', '.join(f'`{name}`' for name in candidates)}")
+        if {EXTENT, SIZE} & set(kinds):
+            notes.append("run-time values are introduced by the extent of an `index`")
+        self.sink.report(
+            "FSC011",
+            ident.span,
+            f"`{ident.name}` is not declared",
+            f"{wanted} is needed here",
+            secondary=[Label(self.symbols[match].span, "a similar name")] if match else (),
+            notes=notes,
+            help=f"did you mean `{match}`?" if match else None,
+        )
+
+    def similar_constant(self, name: str) -> str | None:
+        """Help for a name that stands where a constant should, if it is almost one's name."""
+        constants = (n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT)
+        match = nearest(name, constants)
+        return f"did you mean the constant `{match}`?" if match else None
+
+    def text(self, span: Span) -> str:
+        """The source text of a span, on one line."""
+        return " ".join(self.sink.source.text[span.start : span.end].split())
+
+
+def a(noun: str) -> str:
+    """The noun with its article."""
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 index``, ``2 subscripts``."""
+    plurals = {"index": "indices"}
+    return f"{count} {noun if count == 1 else plurals.get(noun, noun + 's')}"

@@ -1,0 +1,231 @@
+"""The manifest of an artifact: what the runtime has to know, as JSON (``docs/abi.md``).
+
+What the spec says comes from the checked shuffles, what to launch from the lowered modules. A
+reference that interprets the spec's part shares nothing with the kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import PurePath
+from typing import Any
+
+import fuscoc
+from fuscoc.codegen.points import BLOCK
+from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.l0 import Shuffle
+from fuscoc.dialect.l1 import Path
+from fuscoc.dialect.l2 import Exchange
+from fuscoc.dialect.l3 import Kernel, Launch, Signal, Wait
+from fuscoc.dialect.relation import Point
+from fuscoc.lang.checked import (
+    BinaryOp,
+    CheckedShuffle,
+    Const,
+    DenseTarget,
+    ExtentRef,
+    Field,
+    IndexRef,
+    Load,
+    PackedTarget,
+    Scalar,
+)
+from fuscoc.source import SourceFile
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class CompiledShuffle:
+    """A shuffle with its module at L3, and the module's text at every level (``L0`` ...)."""
+
+    checked: CheckedShuffle
+    module: Any
+    dumps: Mapping[str, str]
+
+    @property
+    def kernel_file(self) -> str:
+        """The file of its kernels in an artifact."""
+        return f"kernels/{self.checked.name}.py"
+
+
+def build_manifest(
+    spec: SourceFile, shuffles: Sequence[CompiledShuffle], files: Mapping[str, str]
+) -> dict[str, Any]:
+    """The manifest of a spec's shuffles, as JSON values; ``files`` maps paths to their text."""
+    functions = [(item, name) for item in shuffles for name in _kernel_names(item)]
+    uses = Counter(name for _, name in functions)
+
+    def unique(item: CompiledShuffle) -> Callable[[str], str]:
+        # moe_reduce + forward, moe + reduce_forward: a name need not be its kernel's alone.
+        return lambda name: name if uses[name] == 1 else f"{item.checked.name}.{name}"
+
+    return {
+        "schema": SCHEMA,
+        "compiler": fuscoc.__version__,
+        "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text)},
+        "files": {path: sha256(text) for path, text in files.items()},
+        "shuffles": [_shuffle(item, unique(item)) for item in shuffles],
+        "kernels": [kernel for item in shuffles for kernel in _kernels(item, unique(item))],
+    }
+
+
+def sha256(text: str) -> str:
+    """The digest of a text as it is written, in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _kernel_names(item: CompiledShuffle) -> list[str]:
+    return [kernel.read("sym_name") for kernel in ops_of(item.module, Kernel)]
+
+
+def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any]:
+    checked = item.checked
+    (shuffle,) = ops_of(item.module, Shuffle)
+    paths = {path.read("direction"): path for path in ops_of(item.module, Path)}
+    combine = checked.combine
+    point = terminator(shuffle, 1, Point)
+    strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
+    place = "key" if isinstance(checked.target, PackedTarget) else "slot"
+    ragged = shuffle.read("ragged")
+    return {
+        "name": checked.name,
+        "constants": dict(checked.constants),
+        "extents": list(checked.extents),
+        "inputs": [
+            {
+                "name": given.name,
+                "dtype": given.dtype,
+                "shape": _scalars(given.shape),
+                "role": given.role,
+            }
+            for given in checked.inputs
+        ],
+        "domain": [
+            {"name": index.name, "extent": scalar_json(index.extent)} for index in checked.domain
+        ],
+        "num_source_dims": checked.num_source_dims,
+        "ragged": ragged,
+        "segment": checked.segment,
+        "fields": _fields(checked.fields),
+        "source": {
+            "layout": checked.source.layout,
+            "fields": _fields(checked.source.fields),
+            "dims": _scalars(checked.source.dims),
+            "subscripts": [
+                {"start": scalar_json(subscript.start), "length": subscript.length}
+                for subscript in checked.source.subscripts
+            ],
+        },
+        "target": _target(checked.target),
+        "combine": combine
+        and {
+            "kind": combine.kind,
+            "weight": combine.weight
+            and {
+                "name": combine.weight.name,
+                "input": combine.weight.input,
+                "dtype": combine.weight.dtype,
+            },
+        },
+        "policy": {**asdict(checked.policy), "dedup": list(checked.policy.dedup)},
+        "src_strides": len(strides),
+        "runs": [
+            {**runs, "run_dims": [dict(dim) for dim in runs["run_dims"]]}
+            for runs in shuffle.read("runs")
+        ],
+        "relation": {
+            "kernel": kernel_name(f"{checked.name}_relation"),
+            "block": BLOCK,
+            "outputs": ["source", "src_offset", *strides, "rank", place],
+        },
+        "extents_kernel": kernel_name(f"{checked.name}_extents") if ragged else None,
+        "dispatch": _steps(paths["dispatch"], kernel_name),
+        "combine_steps": combine and _steps(paths["combine"], kernel_name),
+    }
+
+
+def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
+    if isinstance(target, DenseTarget):
+        return {
+            "kind": "dense",
+            "layout": target.layout,
+            "slot": scalar_json(target.slot),
+            "rank": scalar_json(target.rank),
+            "length": scalar_json(target.length),
+        }
+    return {
+        "kind": "packed",
+        "layout": target.layout,
+        "key": scalar_json(target.key),
+        "num_keys": target.num_keys,
+        "align": target.align,
+        "capacity": target.capacity,
+        "placement": {"kind": target.placement.kind, "table": target.placement.table},
+    }
+
+
+def _steps(path: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
+    return {"steps": [_step(step, kernel_name) for step in ops_of(path, Launch, Exchange)]}
+
+
+def _step(step: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
+    held = step.read("list")[-1]
+    if isinstance(step, Exchange):
+        return {"op": "exchange", "list": held, "direction": step.read("direction")}
+    launch = {
+        "op": "launch",
+        "kernel": kernel_name(step.read("kernel")[0]),
+        "list": held,
+        "bind": {bound["arg"]: bound["buffer"] for bound in step.read("bind")},
+    }
+    if step.read("signal") is not None:
+        launch["signal"] = step.read("signal")
+    if step.read("wait"):
+        launch["wait"] = list(step.read("wait"))
+    return launch
+
+
+def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterable[dict[str, Any]]:
+    for kernel in ops_of(item.module, Kernel):
+        function = kernel.read("sym_name")
+        marks = {"signal": Signal, "wait": Wait}
+        yield {
+            "name": kernel_name(function),
+            "file": item.kernel_file,
+            "function": function,
+            "args": [
+                {key: argument[key] for key in ("name", "kind", "value")}
+                for argument in kernel.read("args")
+            ],
+            "num_warps": kernel.read("num_warps"),
+            "emits": [mark for mark, op in marks.items() if ops_of(kernel, op)],
+        }
+
+
+def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    return [
+        {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
+    ]
+
+
+def _scalars(scalars: Iterable[Scalar]) -> list[Any]:
+    return [scalar_json(scalar) for scalar in scalars]
+
+
+def scalar_json(scalar: Scalar) -> Any:
+    """A scalar as JSON: an integer, or an object that says what to look up or compute."""
+    match scalar:
+        case Const(value):
+            return value
+        case IndexRef(name):
+            return {"index": name}
+        case ExtentRef(name):
+            return {"extent": name}
+        case Load(name, at):
+            return {"load": name, "at": _scalars(at)}
+        case BinaryOp(op, lhs, rhs):
+            return {"op": op, "args": _scalars((lhs, rhs))}

@@ -1,0 +1,47 @@
+"""fsc.combine and the path of its dispatch -> the path of the combine, every hop turned around.
+
+A copy from one row to many transposes to a reduction of many rows to one; what was fanned out last
+is reduced first. Weights apply to the rows that are still one a point.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuscoc.dialect.base import PassError, ops_of
+from fuscoc.dialect.l0 import Combine
+from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.mlir import ir
+
+
+def run(module: Any) -> None:
+    dispatched = {path.read("shuffle"): path for path in ops_of(module, Path)}
+    for combine in ops_of(module, Combine):
+        shuffle = combine.read("shuffle")
+        if shuffle not in dispatched:
+            raise PassError(combine, "has no dispatch to turn around")
+        _transpose(combine, dispatched[shuffle])
+        combine.operation.erase()
+
+
+def _transpose(combine: Any, dispatch: Any) -> None:
+    weight = combine.read("weight")
+    policies = {name: dispatch.read(name) for name in ("balance", "schedule", "slice_bytes")}
+    with combine.location, ir.InsertionPoint(combine):
+        path = Path.build(
+            sym_name=f"{combine.read('shuffle')[0]}_combine",
+            direction="combine",
+            shuffle=combine.read("shuffle"),
+            **policies,
+        )
+        with ir.InsertionPoint(path.body.blocks.append()):
+            for hop in reversed(ops_of(dispatch, Hop)):
+                Collect.build(
+                    scope=hop.read("scope"),
+                    per=hop.read("per"),
+                    src=hop.read("dst"),
+                    dst=hop.read("src"),
+                    forwarder=hop.read("forwarder"),
+                    kind=combine.read("kind"),
+                    weight=weight if hop.read("scope") == "local" else None,
+                )

@@ -1,0 +1,188 @@
+"""Paths of hops -> paths of descriptor lists and the copies, exchanges and reductions over them.
+
+A hop becomes a list and its copy; one over the network is copied into slices, which are exchanged.
+On the way back, what a hop inside the target would reduce is reduced by the next leg as it reads
+its terms, and one more reduction at the source merges the legs that end there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.mlir import ir
+
+# Signal slots: one for each copy into peers' memory.
+DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD = range(4)
+NO_SIGNAL = -1
+
+
+def run(module: Any) -> None:
+    for path in ops_of(module, Path):
+        strides = _stride_columns(path.follow("shuffle"))
+        if path.read("direction") == "dispatch":
+            for hop in ops_of(path, Hop):
+                with ir.InsertionPoint(hop), hop.location:
+                    _lower_hop(path, hop, strides)
+                hop.operation.erase()
+        else:
+            _lower_collects(path, strides)
+        for policy in ("schedule", "slice_bytes"):
+            del path.attributes[policy]
+
+
+def _stride_columns(shuffle: Any) -> list[str]:
+    """The columns that hold run-time source strides (the same ones for every field)."""
+    dims = shuffle.read("runs")[0]["run_dims"]
+    return [dim["src_stride"] for dim in dims if isinstance(dim["src_stride"], str)]
+
+
+def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
+    per = hop.read("per")
+    match hop.read("src"), hop.read("dst"):
+        case "source", "landing":
+            Descriptors.build(
+                sym_name="net_send",
+                builder="source",
+                per=per,
+                columns=["src_offset", *strides, "dst_row"],
+            )
+            GatherSend.build(
+                list="net_send", src="source", dst="slice", scope="node", signal=NO_SIGNAL
+            )
+            _exchange(path, hop, "net_send", "forward")
+        case "source", "target":
+            Descriptors.build(
+                sym_name="direct",
+                builder="source",
+                per=per,
+                columns=["src_offset", *strides, "dst_peer", "dst_slot"],
+            )
+            GatherSend.build(list="direct", src="source", dst="target", scope="rank", signal=DIRECT)
+        case "landing", "target":
+            Descriptors.build(
+                sym_name="forward",
+                builder="forwarder",
+                per=per,
+                columns=["src_row", "dst_peer", "dst_slot"],
+            )
+            GatherSend.build(
+                list="forward", src="landing", dst="target", scope="rank", signal=FORWARD
+            )
+        case "target", "target":
+            Descriptors.build(
+                sym_name="local", builder="target", per=per, columns=["src_slot", "dst_slot"]
+            )
+            ScatterRecv.build(list="local", src="target", dst="target", wait=[DIRECT, FORWARD])
+
+
+def _lower_collects(path: Any, strides: list[str]) -> None:
+    weight = None
+    collects = ops_of(path, Collect)
+    kind = collects[0].read("kind")
+    for collect in collects:
+        with ir.InsertionPoint(collect), collect.location:
+            if collect.read("scope") == "local":
+                weight = collect.read("weight")
+            elif collect.read("scope") == "rank":
+                _reduce_at_target(path, collect, weight)
+            else:
+                _reduce_at_forwarder(path, collect)
+        collect.operation.erase()
+    with ir.InsertionPoint(path.body.blocks[0]), path.location:
+        _reduce_at_source(path, kind, strides)
+
+
+def _reduce_at_target(path: Any, collect: Any, weight: Any) -> None:
+    """One result for each row that was copied here, straight into its reader's staging."""
+    forwarded = collect.read("dst") == "landing"
+    name = "reduce_forward" if forwarded else "reduce_direct"
+    Descriptors.build(
+        sym_name=name,
+        builder="target",
+        per=collect.read("per"),
+        columns=["dst_peer", "dst_row", "term_begin", "term_end"],
+        terms=["term_slot", "term_point"] if weight else ["term_slot"],
+    )
+    Reduce.build(
+        list=name,
+        kind=collect.read("kind"),
+        src="target",
+        dst="forward_staging" if forwarded else "staging",
+        scope="rank",
+        rows=_rows(path, collect.read("kind"), wide_dst=forwarded),
+        signal=REDUCE_FORWARD if forwarded else REDUCE_DIRECT,
+        weight=weight,
+    )
+
+
+def _reduce_at_forwarder(path: Any, collect: Any) -> None:
+    """One result for each landed row, which goes back the way it came."""
+    Descriptors.build(
+        sym_name="reduce_node",
+        builder="forwarder",
+        per=collect.read("per"),
+        columns=["term_begin", "term_end", "dst_row"],
+    )
+    Reduce.build(
+        list="reduce_node",
+        kind=collect.read("kind"),
+        src="forward_staging",
+        dst="slice",
+        scope="node",
+        rows=_rows(path, collect.read("kind"), wide_src=True),
+        signal=NO_SIGNAL,
+        wait=[REDUCE_FORWARD],
+    )
+    (shuffle,) = path.read("shuffle")
+    _exchange(path, collect, (f"{shuffle}_dispatch", "net_send"), "back")
+
+
+def _reduce_at_source(path: Any, kind: str, strides: list[str]) -> None:
+    """One result for each source segment: of none, where all of its points were dropped."""
+    strides = [f"dst{column.removeprefix('src')}" for column in strides]
+    Descriptors.build(
+        sym_name="reduce_source",
+        builder="source",
+        per="source",
+        columns=["dst_offset", *strides, "term_begin", "term_end"],
+        terms=["term_row"],
+    )
+    Reduce.build(
+        list="reduce_source",
+        kind=kind,
+        src="staging",
+        dst="source",
+        scope="local",
+        rows=_rows(path, kind),
+        signal=NO_SIGNAL,
+        wait=[REDUCE_DIRECT],
+    )
+
+
+def _exchange(path: Any, hop: Any, rows: str | tuple[str, ...], direction: str) -> None:
+    Exchange.build(
+        list=rows,
+        direction=direction,
+        forwarder=hop.read("forwarder"),
+        schedule=path.read("schedule"),
+        slice_bytes=path.read("slice_bytes"),
+    )
+
+
+def _rows(
+    path: Any, kind: str, *, wide_src: bool = False, wide_dst: bool = False
+) -> list[dict[str, str]]:
+    """The dtypes of a reduction's rows; wide ones are the accumulator's: nothing is lost."""
+    rows = []
+    for field in path.follow("shuffle").follow("segment").read("fields"):
+        dtype, _ = field["type"]
+        if kind == "copy":
+            rows.append({"name": field["name"], "src": dtype, "dst": dtype})
+            continue
+        acc = "f64" if dtype == "f64" else "f32"
+        src, dst = acc if wide_src else dtype, acc if wide_dst else dtype
+        rows.append({"name": field["name"], "src": src, "acc": acc, "dst": dst})
+    return rows

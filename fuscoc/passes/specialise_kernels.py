@@ -1,0 +1,91 @@
+"""Steps over descriptor lists -> one specialised kernel each, and launches of them.
+
+The regions of every shuffle become kernels as well. What a kernel does follows from its list's
+columns and from the shuffle's copy shape alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuscoc.codegen.points import build_extents, build_relation
+from fuscoc.codegen.rows import RowKernel, build_row_kernel
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l0 import Shuffle
+from fuscoc.dialect.l1 import Path
+from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.l3 import Launch
+from fuscoc.dialect.mlir import PassManager, ir
+
+# Kernels and buffers by the ends of a step: (kernel, buffer read, buffer written).
+_COPIES = {
+    ("source", "slice"): ("pack", "source", "slices"),
+    ("source", "target"): ("send", "source", "peers.target"),
+    ("landing", "target"): ("forward", "landing", "peers.target"),
+    ("target", "target"): ("duplicate", "target", "target"),
+}
+_REDUCTIONS = {
+    ("target", "staging"): ("reduce_direct", "rows", "peers.staging"),
+    ("target", "forward_staging"): ("reduce_forward", "rows", "peers.forward_staging"),
+    ("forward_staging", "slice"): ("reduce_node", "forward_staging", "return_slices"),
+    ("staging", "source"): ("reduce_source", "staging", "result"),
+}
+
+
+def run(module: Any) -> None:
+    for shuffle in ops_of(module, Shuffle):
+        with ir.InsertionPoint(module.body), shuffle.location:
+            if shuffle.read("ragged"):
+                build_extents(shuffle)
+            build_relation(shuffle)
+    for path in ops_of(module, Path):
+        for step in ops_of(path, GatherSend, ScatterRecv, Reduce):
+            with step.location:
+                _specialise(module, path.follow("shuffle"), step)
+            step.operation.erase()
+    PassManager.parse("builtin.module(cse)").run(module.operation)
+
+
+def _specialise(module: Any, shuffle: Any, step: Any) -> None:
+    """Replace a step by a launch of its kernel."""
+    ends = step.read("src"), step.read("dst")
+    suffix, read, written = (_REDUCTIONS if isinstance(step, Reduce) else _COPIES)[ends]
+    name = f"{shuffle.read('sym_name')}_{suffix}"
+    descriptors: Descriptors = step.follow("list")
+    signal = step.read("signal") if "signal" in step.attrs else -1
+    weight = step.follow("weight") if isinstance(step, Reduce) else None
+    wanted = RowKernel(
+        name=name,
+        columns=descriptors.read("columns"),
+        terms=descriptors.read("terms"),
+        rows=_sums(step),
+        weight=weight.read("type")[0] if weight is not None else None,
+        signals=signal >= 0,
+        wait=step.read("wait") if "wait" in step.attrs else (),
+    )
+    with ir.InsertionPoint(module.body):
+        build_row_kernel(wanted, shuffle)
+    fields = [field["name"] for field in shuffle.follow("segment").read("fields")]
+    bind = [
+        {"arg": f"{field}_{side}", "buffer": f"{buffer}.{field}"}
+        for field in fields
+        for side, buffer in (("src", read), ("dst", written))
+    ]
+    if weight is not None:
+        bind.append({"arg": "weights", "buffer": "weights"})
+    with ir.InsertionPoint(step):
+        Launch.build(
+            kernel=name,
+            list=step.read("list"),
+            bind=bind,
+            signal=signal if signal >= 0 else None,
+            wait=wanted.wait,
+        )
+
+
+def _sums(step: Any) -> tuple[dict[str, Any], ...]:
+    """The dtypes of a sum by field; none where bits are copied."""
+    if isinstance(step, Reduce) and step.read("kind") == "sum":
+        rows: tuple[dict[str, Any], ...] = step.read("rows")
+        return rows
+    return ()

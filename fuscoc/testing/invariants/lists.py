@@ -1,0 +1,141 @@
+"""Lists that are well-formed, rows that are sent and received alike, buffers of the right size."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from fuscoc.testing.arrays import Bools, Ints, first
+from fuscoc.testing.facts import TERMS, PlanFacts, Table, require, require_all
+from fuscoc.testing.violations import PlanViolation
+from fuscoc_runtime.plan import BufferRows
+
+
+def check_lists(facts: PlanFacts) -> None:
+    """Every list has its columns, equally long, and no entry points outside of its buffer.
+
+    The other checks rely on this one.
+    """
+    for plan in facts.ranks:
+        for name in facts.tables.keys() - plan.lists.keys():
+            raise PlanViolation("check_lists", "is missing", list=name, rank=plan.rank)
+    rows = {name: facts.row_counts(name) for name in (f.name for f in fields(BufferRows))}
+    num_terms = {name: np.diff(facts.terms[name].begin) for name in TERMS}
+    length = {name: np.diff(table.begin) for name, table in facts.tables.items()}
+    weights = np.array([sum(plan.point_recv_counts) for plan in facts.ranks])
+
+    def inside(table: Table, column: str, limit: Ints) -> None:
+        ok = (table[column] >= 0) & (table[column] < limit)
+        require_all(table, ok, "check_lists", f"{column} points outside of its buffer")
+
+    for name, table in facts.tables.items():
+        if "dst_peer" in table.columns:
+            limit = np.full(len(table), facts.topology.ranks_per_node)
+            inside(table, "dst_peer", limit)
+    for name, column, buffer in (
+        ("net_send", "dst_row", "slices"),
+        ("forward", "src_row", "landing"),
+        ("local", "src_slot", "target"),
+        ("local", "dst_slot", "target"),
+        ("reduce_node", "dst_row", "landing"),
+    ):
+        inside(facts.tables[name], column, rows[buffer][facts.tables[name].rank])
+    for name in ("direct", "forward"):
+        table = facts.tables[name]
+        inside(table, "dst_slot", rows["target"][facts.peer(table)])
+    for name, written in (("reduce_direct", "direct"), ("reduce_forward", "forward")):
+        table, terms = facts.tables[name], facts.terms[name]
+        inside(table, "dst_row", length[written][facts.peer(table)])
+        inside(terms, "term_slot", rows["target"][terms.rank])
+        inside(terms, "term_point", weights[terms.rank])
+    inside(facts.terms["reduce_source"], "term_row", rows["staging"][facts.terms["reduce_source"].rank])
+    for name, limits in (*num_terms.items(), ("reduce_node", rows["forward_staging"])):
+        table = facts.tables[name]
+        begin, end = table["term_begin"], table["term_end"]
+        ok = (begin >= 0) & (begin <= end) & (end <= limits[table.rank])
+        require_all(table, ok, "check_lists", "its terms lie outside of the term columns")
+
+
+def check_exchanges(facts: PlanFacts) -> None:
+    """What a rank sends to another, that rank expects, row for row and weight for weight.
+
+    Rows of the network hop travel by position, so the slices must be filled from row 0 on, each
+    row once.
+    """
+    _same_counts("network rows", facts.send_counts, facts.recv_counts)
+    sent = np.array([plan.point_send_counts for plan in facts.ranks])
+    received = np.array([plan.point_recv_counts for plan in facts.ranks])
+    _same_counts("weights", sent, received)
+    net = facts.tables["net_send"]
+    for rank, plan in enumerate(facts.ranks):
+        num_listed = int(net.begin[rank + 1] - net.begin[rank])
+        if num_listed != sum(plan.net_send_counts):
+            raise PlanViolation(
+                "check_exchanges",
+                f"lists {num_listed} rows and sends {sum(plan.net_send_counts)}",
+                list="net_send",
+                rank=rank,
+            )
+        if len(plan.point_order) != sum(plan.point_send_counts):
+            raise PlanViolation(
+                "check_exchanges",
+                f"orders {len(plan.point_order)} weights and sends {sum(plan.point_send_counts)}",
+                rank=rank,
+            )
+    require_all(net, first_of(net.rank, net["dst_row"]), "check_exchanges",
+                "this row of the slices is filled twice")
+
+
+def check_buffers(facts: PlanFacts) -> None:
+    """Bytes are conserved: every buffer has exactly the rows that are put into it."""
+    length = {name: np.diff(table.begin) for name, table in facts.tables.items()}
+    wanted = {
+        "target": facts.expected.num_slots,
+        "staging": length["direct"] + length["net_send"],
+        "forward_staging": length["forward"],
+        "slices": facts.send_counts.sum(axis=1),
+        "landing": facts.recv_counts.sum(axis=1),
+    }
+    for name, rows in wanted.items():
+        has = facts.row_counts(name)
+        at = first(has != rows)
+        if at is not None:
+            problem = f"its {name} buffer has {has[at]} rows and needs {rows[at]}"
+            raise PlanViolation("check_buffers", problem, rank=at)
+        for plan in facts.ranks:
+            largest = getattr(plan.max_rows, name)
+            if largest != has.max():
+                problem = f"says that the largest {name} buffer has {largest} rows, not {has.max()}"
+                raise PlanViolation("check_buffers", problem, rank=plan.rank)
+    written = len(facts.writes.rank)
+    num_live = len(facts.expected.rank)
+    require(
+        written == num_live,
+        "check_buffers",
+        f"{num_live} points move and {written} rows are written",
+    )
+
+
+def first_of(*columns: Ints) -> Bools:
+    """Mask of the rows that are the first of their kind."""
+    order = np.lexsort(columns)
+    new = np.ones(len(order), np.bool_)
+    if len(order) > 1:
+        same = [column[order][1:] == column[order][:-1] for column in columns]
+        new[1:] = ~np.logical_and.reduce(same)
+    mask = np.empty(len(order), np.bool_)
+    mask[order] = new
+    return mask
+
+
+def _same_counts(what: str, sent: Ints, received: Ints) -> None:
+    at = first((sent != received.T).ravel())
+    if at is not None:
+        source, target = divmod(at, len(sent))
+        raise PlanViolation(
+            "check_exchanges",
+            f"rank {source} sends rank {target} {sent[source, target]} {what}, "
+            f"and rank {target} expects {received[target, source]}",
+            rank=source,
+        )

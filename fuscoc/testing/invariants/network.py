@@ -1,0 +1,155 @@
+"""The network hop: who forwards for whom, in which stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuscoc.testing.arrays import Ints, first
+from fuscoc.testing.facts import PlanFacts, require_all
+from fuscoc.testing.violations import PlanViolation
+from fuscoc_runtime.plan.schedule import Schedule
+
+GROUPED = ("none", "static", "greedy")
+"""Balance policies whose forwarders form communication groups."""
+
+
+def check_hops(facts: PlanFacts) -> None:
+    """A network row goes from its source to a forwarder of another node, which passes it on."""
+    net, rows, m = facts.tables["net_send"], facts.rows, facts.topology.ranks_per_node
+    away = rows.forwarder // m != net.rank // m
+    require_all(net, away, "check_hops", "crosses the network to its own node")
+    used = np.zeros(len(net), np.bool_)
+    used[facts.forward_row] = True
+    require_all(net, used, "check_hops", "lands at a forwarder that passes it on to nobody")
+
+
+def check_groups(facts: PlanFacts) -> None:
+    """Every communication group holds one rank of each node (policies that form groups).
+
+    A rank and its forwarders are in one group, and so are their forwarders.
+    """
+    if facts.shuffle.policy.balance not in GROUPED:
+        return
+    net, m = facts.tables["net_send"], facts.topology.ranks_per_node
+    num_ranks = facts.topology.num_ranks
+    linked = np.eye(num_ranks, dtype=np.bool_)
+    linked[net.rank, facts.rows.forwarder] = True
+    linked |= linked.T
+    for _ in range(max(1, num_ranks.bit_length())):
+        linked = (linked.astype(np.int64) @ linked) > 0
+    rank = np.arange(num_ranks)
+    clash = linked & (rank[:, None] // m == rank // m) & (rank[:, None] < rank)
+    found = np.argwhere(clash)
+    if len(found):
+        one, other = found[0]
+        at = first(np.isin(net.rank, (one, other)) | np.isin(facts.rows.forwarder, (one, other)))
+        net.fail(
+            "check_groups",
+            f"ranks {one} and {other} of node {one // m} end up in one communication group",
+            at or 0,
+        )
+
+
+def check_forwarders(facts: PlanFacts) -> None:
+    """``Plan.forwarders`` agrees with the lists wherever a flow has one forwarder."""
+    net, m = facts.tables["net_send"], facts.topology.ranks_per_node
+    told = np.asarray(facts.plan.forwarders.cpu().numpy())
+    node = facts.rows.forwarder // m
+    flow = net.rank * facts.topology.num_nodes + node
+    lowest = np.full(told.size, facts.topology.num_ranks)
+    highest = np.full(told.size, -1)
+    np.minimum.at(lowest, flow, facts.rows.forwarder)
+    np.maximum.at(highest, flow, facts.rows.forwarder)
+    whole = (lowest == highest)[flow]
+    ok = ~whole | (told[net.rank, node] == facts.rows.forwarder)
+    require_all(net, ok, "check_forwarders", "is not sent to the forwarder that the plan names")
+
+
+def check_schedule(facts: PlanFacts) -> None:
+    """Every stage is a partial permutation of the nodes, and the stages add up to the flows."""
+    schedule = facts.plan.schedule
+    if schedule is None:
+        return
+    _check_stages(schedule)
+    _check_sums(schedule)
+    pairs = schedule.assignment.pairs
+    at = first((pairs != facts.send_counts).ravel())
+    if at is not None:
+        source, target = divmod(at, len(pairs))
+        raise PlanViolation(
+            "check_schedule",
+            f"schedules {pairs[source, target]} rows from rank {source} to rank {target}, "
+            f"of {facts.send_counts[source, target]}",
+            list="net_send",
+            rank=source,
+        )
+    _check_transfers(facts, schedule)
+
+
+def _check_stages(schedule: Schedule) -> None:
+    for stage, peer in enumerate(schedule.peer):
+        nodes = np.flatnonzero(peer >= 0)
+        values, counts = np.unique(peer[nodes], return_counts=True)
+        if (counts > 1).any():
+            target = int(values[counts > 1][0])
+            senders = [int(node) for node in nodes if peer[node] == target]
+            problem = f"in stage {stage} node {target} receives from nodes {senders} at once"
+            raise PlanViolation("check_schedule", problem)
+        if (peer[nodes] == nodes).any():
+            node = int(nodes[peer[nodes] == nodes][0])
+            raise PlanViolation("check_schedule", f"in stage {stage} node {node} sends to itself")
+
+
+def _check_sums(schedule: Schedule) -> None:
+    """The ranges of every tile follow each other without gaps, from 0 to the tile's size."""
+    reached = np.zeros_like(schedule.tile)
+    for stage in range(schedule.num_stages):
+        source = np.flatnonzero(schedule.peer[stage] >= 0)
+        target = schedule.peer[stage, source]
+        begin, end = schedule.begin[stage, source], schedule.end[stage, source]
+        at = first((reached[source, target] != begin) | (end < begin))
+        if at is not None:
+            raise PlanViolation(
+                "check_schedule",
+                f"stage {stage} sends rows {begin[at]}:{end[at]} from node {source[at]} to node "
+                f"{target[at]}, of which {reached[source[at], target[at]]} have been sent",
+            )
+        reached[source, target] = end
+    at = first((reached != schedule.tile).ravel())
+    if at is not None:
+        one, other = divmod(at, len(reached))
+        raise PlanViolation(
+            "check_schedule",
+            f"the stages send {reached[one, other]} of the {schedule.tile[one, other]} rows from "
+            f"node {one} to node {other}",
+        )
+
+
+def _check_transfers(facts: PlanFacts, schedule: Schedule) -> None:
+    """Both ends of every transfer name the same stage and rows, and all rows are transferred."""
+    num_ranks = facts.topology.num_ranks
+    sent = [_transfers(schedule, rank, sending=True) for rank in range(num_ranks)]
+    received = [_transfers(schedule, rank, sending=False) for rank in range(num_ranks)]
+    both = [np.concatenate(side) for side in (sent, received)]
+    one, other = (side[np.lexsort(side.T)] for side in both)
+    if one.shape != other.shape or (one != other).any():
+        raise PlanViolation("check_schedule", "senders and receivers name different transfers")
+    total = np.zeros((num_ranks, num_ranks), np.int64)
+    np.add.at(total, (one[:, 1], one[:, 2]), one[:, 4] - one[:, 3])
+    at = first((total != facts.send_counts).ravel())
+    if at is not None:
+        source, target = divmod(at, num_ranks)
+        raise PlanViolation(
+            "check_schedule",
+            f"its transfers move {total[source, target]} of {facts.send_counts[source, target]} "
+            f"rows from rank {source} to rank {target}",
+            rank=source,
+        )
+
+
+def _transfers(schedule: Schedule, rank: int, *, sending: bool) -> Ints:
+    """[num_transfers, 5]: stage, sender, receiver, begin, end."""
+    moved = schedule.sends(rank) if sending else schedule.receives(rank)
+    me = np.full(len(moved.peer), rank)
+    pair = (me, moved.peer) if sending else (moved.peer, me)
+    return np.stack([moved.stage, *pair, moved.begin, moved.end], axis=1)

@@ -1,0 +1,70 @@
+"""Where every point must go, worked out from the relation alone: the planner's oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuscoc.testing.arrays import Ints, before, ints, joined
+from fuscoc.testing.points import owners
+from fuscoc_runtime.plan import Points
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """All live points of all ranks, by (source rank, domain order); int64 [num_live] each.
+
+    ``source_rank``, ``point`` (in the domain of that rank), ``source`` (the segment's id there),
+    ``rank`` and ``slot`` of the destination. ``num_slots`` [num_ranks]: slots of every target,
+    padding included. ``key_owner``, ``key_counts``, ``key_offset`` [num_keys]: rank, rows and
+    first slot of every key; empty for a dense target.
+    """
+
+    source_rank: Ints
+    point: Ints
+    source: Ints
+    rank: Ints
+    slot: Ints
+    num_slots: Ints
+    key_owner: Ints
+    key_counts: Ints
+    key_offset: Ints
+
+
+def expect(
+    shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData], points: Sequence[Points]
+) -> Expected:
+    """The live points and their slots. Within a key, slots follow (source rank, domain order)."""
+    rank_columns = [ints(each.columns["rank"]) for each in points]
+    alive = joined(rank_columns) >= 0
+    lengths = [len(column) for column in rank_columns]
+    source_rank = np.repeat(np.arange(len(points)), lengths)[alive]
+    point = joined([np.arange(length) for length in lengths])[alive]
+    rank = joined(rank_columns)[alive]
+    source = point // shuffle.fanout
+    if shuffle.target.kind == "dense":
+        slot = joined([ints(each.columns["slot"]) for each in points])[alive]
+        num_slots = ints([each.target_length or 0 for each in points])
+        none = np.zeros(0, np.int64)
+        return Expected(source_rank, point, source, rank, slot, num_slots, none, none, none)
+
+    target = shuffle.target
+    key = joined([ints(each.columns["key"]) for each in points])[alive]
+    owner = owners(target, topology, ranks[0])
+    counts = np.bincount(key, minlength=target.num_keys)
+    padded = -(-counts // target.align) * target.align
+    offset = np.zeros_like(padded)
+    for each in range(topology.num_ranks):
+        mine = owner == each
+        offset[mine] = before(padded[mine])
+    order = np.argsort(key, kind="stable")
+    slot = np.empty_like(key)
+    slot[order] = np.arange(len(key)) - before(counts)[key[order]] + offset[key[order]]
+    num_slots = np.zeros(topology.num_ranks, np.int64)
+    np.add.at(num_slots, owner, padded)
+    return Expected(source_rank, point, source, rank, slot, num_slots, owner, counts, offset)

@@ -1,0 +1,194 @@
+"""Domain points from the manifest's expressions, in numpy: the oracle of the relation kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from fuscoc.testing.arrays import Ints, before, ints
+from fuscoc_runtime.plan import Points
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar
+from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+
+class Domain:
+    """The domain of one rank: the value of any expression at all of its points at once.
+
+    Attributes:
+        num_points: points of the domain, in row-major order.
+        indices: int64 [num_points], the value of every index at every point.
+    """
+
+    def __init__(self, shuffle: ShuffleSpec, data: RankData) -> None:
+        self._data = data
+        outer, *inner = shuffle.domain
+        entries = self._range(outer.extent)
+        extents = [self._at_entries(index.extent, outer.name, entries) for index in inner]
+        counts = np.prod([np.ones_like(entries), *extents], axis=0)
+        point_entry = np.repeat(entries, counts)
+        rest = np.arange(len(point_entry)) - before(counts)[point_entry]
+        digits: dict[str, Ints] = {}
+        for index, extent in zip(reversed(inner), reversed(extents), strict=True):
+            rest, digits[index.name] = np.divmod(rest, extent[point_entry])
+        self.num_points = len(point_entry)
+        self.indices: dict[str, Ints] = {outer.name: point_entry, **digits}
+
+    def values(self, scalar: Scalar) -> Ints:
+        """int64 [num_points]: ``scalar`` at every point."""
+        value = evaluate(scalar, self._data, self.indices)
+        return np.array(np.broadcast_to(value, self.num_points))
+
+    def entries(self, load: Load) -> Ints:
+        """int64 [num_points]: the flat position in ``load``'s input that every point reads."""
+        at = tuple(self.values(position) for position in load.at)
+        shape = tuple(self._data.inputs[load.input].shape)
+        return np.asarray(np.ravel_multi_index(at, shape) if self.num_points else at[0])
+
+    def cell_offsets(self, shuffle: ShuffleSpec) -> Ints:
+        """int64 [num_points]: the first cell of every point's segment, rows major."""
+        source = shuffle.source
+        entries = self._range(source.dims[0])
+        sizes = np.ones_like(entries)
+        for dim in source.dims[1:]:
+            sizes *= self._at_entries(dim, shuffle.domain[0].name, entries)
+        starts = [self.values(subscript.start) for subscript in source.subscripts]
+        inside = np.zeros(self.num_points, np.int64)
+        for start, dim in zip(starts[1:], source.dims[1:], strict=True):
+            inside = inside * self.values(dim) + start
+        return inside + (before(sizes)[starts[0]] if self.num_points else 0)
+
+    def strides(self, shuffle: ShuffleSpec, dim: int) -> Ints:
+        """int64 [num_points]: cells from one step of source dimension ``dim`` to the next."""
+        stride = np.ones(self.num_points, np.int64)
+        for inner in shuffle.source.dims[dim + 1 :]:
+            stride *= self.values(inner)
+        return stride
+
+    def _range(self, extent: Scalar) -> Ints:
+        return np.arange(int(evaluate(extent, self._data, {})), dtype=np.int64)
+
+    def _at_entries(self, scalar: Scalar, name: str, entries: Ints) -> Ints:
+        value = evaluate(scalar, self._data, {name: entries})
+        return np.array(np.broadcast_to(value, entries.shape))
+
+
+def evaluate(scalar: Scalar, data: RankData, indices: Mapping[str, Ints]) -> Ints:
+    """``scalar`` with arrays for its indices; the result broadcasts against them."""
+    match scalar:
+        case int():
+            return np.asarray(scalar, np.int64)
+        case Index(name):
+            return indices[name]
+        case Extent(name):
+            return np.asarray(data.extents[name], np.int64)
+        case Load(name, at):
+            where = tuple(evaluate(position, data, indices) for position in at)
+            return ints(data.inputs[name])[where]
+        case BinaryOp(op, lhs, rhs):
+            a, b = evaluate(lhs, data, indices), evaluate(rhs, data, indices)
+            match op:
+                case "+":
+                    return a + b
+                case "-":
+                    return a - b
+                case "*":
+                    return a * b
+                case "/":
+                    return a // b
+                case "%":
+                    return a % b
+
+
+def points_of(
+    shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]
+) -> list[Points]:
+    """What the relation kernel has to compute on every rank, for the planner to plan.
+
+    Evaluates the manifest's expressions; shares nothing with the generated kernels, nor with the
+    planner. Keys and ranks out of range are marked with rank -2, as the kernels do.
+    """
+    return [_points(shuffle, topology, data) for data in ranks]
+
+
+def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
+    """int64 [num_keys]: the rank that every key is placed on."""
+    keys = np.arange(target.num_keys, dtype=np.int64)
+    match target.placement.kind:
+        case "block":
+            return keys * topology.num_ranks // target.num_keys
+        case "cyclic":
+            return keys % topology.num_ranks
+        case "table":
+            return ints(data.inputs[str(target.placement.table)])
+
+
+def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
+    domain, target = Domain(shuffle, data), shuffle.target
+    columns = {
+        "source": np.arange(domain.num_points) // shuffle.fanout,
+        "src_offset": domain.cell_offsets(shuffle),
+        **{
+            name: domain.strides(shuffle, dim) for name, dim in stride_dims(shuffle).items()
+        },
+    }
+    owner = length = None
+    if target.kind == "packed":
+        owner = owners(target, topology, data)
+        key = columns["key"] = domain.values(target.key)
+        in_range = (key >= 0) & (key < target.num_keys)
+        columns["rank"] = np.where(in_range, owner[np.where(in_range, key, 0)], -2)
+        columns["rank"][key == -1] = -1
+    else:
+        rank = domain.values(target.rank)
+        columns["rank"] = np.where((rank >= -1) & (rank < topology.num_ranks), rank, -2)
+        columns["slot"] = domain.values(target.slot)
+        length = int(evaluate(target.length, data, {}))
+    return Points(
+        {name: torch.from_numpy(column) for name, column in columns.items()},
+        None if owner is None else torch.from_numpy(owner),
+        length,
+        data.inputs,
+        data.extents,
+    )
+
+
+def stride_dims(shuffle: ShuffleSpec) -> dict[str, int]:
+    """The source dimension whose stride every stride column holds.
+
+    A copy's runs and outer run dimensions are the segment's block of cells, innermost first; each
+    covers one or more of the block's dimensions and has the stride of the innermost of them.
+    """
+    block = [
+        (dim, subscript.length)
+        for dim, subscript in enumerate(shuffle.source.subscripts)
+        if subscript.length is not None and subscript.length > 1
+    ]
+    runs = shuffle.runs[0]
+    found: dict[str, int] = {}
+    _take(block, runs.run_elems // runs.cell_elems)
+    for run in reversed(runs.run_dims):
+        dim = _take(block, run.count)
+        if isinstance(run.src_stride, str):
+            found[run.src_stride] = dim
+    return dict(sorted(found.items()))
+
+
+def _take(block: list[tuple[int, int]], count: int) -> int:
+    """Remove the innermost dimensions that make up ``count`` cells; the innermost of them."""
+    innermost = block[-1][0] if block else -1
+    taken = 1
+    while taken < count and block:
+        taken *= block.pop()[1]
+    if taken != count:
+        raise ValueError(f"runs of {count} do not cover whole dimensions of the segment")
+    return innermost
+
+
+def num_cells(shuffle: ShuffleSpec) -> int:
+    """Cells of a segment."""
+    return math.prod(each.length or 1 for each in shuffle.source.subscripts)

@@ -1,0 +1,180 @@
+"""Spec texts over the whole language: what ``specs()`` draws.
+
+Every text is one shuffle. Its parts are drawn independently: where segments come from (rows, a
+grid, tiles of a grid, pieces of ragged pictures or documents), where they go (packed by key, or
+slots that the spec computes), fan-out, fields, placement, capacity, the way back and the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from fuscoc.lang.dtypes import ITEM_BYTES, SUMMABLE
+from fuscoc.lang.policy import SUPPORTED
+
+NUM_KEYS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 64)
+DEDUPS = ("", "dedup(node)", "dedup(rank)", "dedup(none)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where segments come from.
+
+    ``indices`` enumerate them; a route may depend on the first ``num_routed`` of them, whose
+    extents do not vary. ``access`` is what dispatch reads; ``cells`` are the run lengths of a
+    segment that is a block of cells, and ``number`` says which block of a picture it is.
+    """
+
+    declarations: tuple[str, ...]
+    indices: tuple[str, ...]
+    access: str
+    layout: str
+    cells: tuple[int, ...] = ()
+    num_routed: int = 1
+    number: str = ""
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """The text of a correct spec with one shuffle, ``generated``; shrinks to plain rows by key."""
+    source = draw(st.sampled_from([rows, grid, documents, tiles, pictures]).flatmap(lambda f: f()))
+    fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
+    num_fields = draw(st.integers(1, 3)) if not source.cells else 1
+    dtypes = draw(
+        st.lists(st.sampled_from(sorted(ITEM_BYTES)), min_size=num_fields, max_size=num_fields)
+    )
+    summed = fan_out > 0 or draw(st.booleans())
+    if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
+        num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
+    weighted = summed and source.num_routed == len(source.indices) and draw(st.booleans())
+    shapes = [draw(st.lists(st.integers(1, 5), max_size=2)) for _ in dtypes]
+    routed = [*source.indices[: source.num_routed], *(["k"] if fan_out else [])]
+    params = ", ".join(routed)
+
+    lines = [f"index {source.indices[0]} : rows"]
+    lines += source.declarations
+    lines += [f"const fan = {fan_out}", "index k : fan"] if fan_out else []
+    segment = [
+        f"{name} : {dtype}{_shape([*source.cells, *shape])}"
+        for name, dtype, shape in zip("abc", dtypes, shapes, strict=False)
+    ]
+    lines.append(f"segment item {{ {', '.join(segment)} }}")
+    cell = "item" if not source.cells else f"{dtypes[0]}{_shape(shapes[0])}"
+    lines.append(source.layout.format(cell=cell))
+    if draw(st.booleans()):
+        number = source.number
+        lines += [
+            "index s : length",
+            "layout slots[s] of item dense(length)",
+            f"route where({params}) -> (rank, slot) = input table : int64[2]",
+        ]
+        target = f"slots[where({params}).slot{number}] on where({params}).rank"
+    else:
+        lines += draw(packed_target(params))
+        target = f"by_key[r({params}), *]"
+    if weighted:
+        dtype = draw(st.sampled_from(["f32", "bf16"]))
+        lines.append(f"weight w({params}) : {dtype} = input weights")
+    lines.append(f"dispatch {source.access} -> {target} {draw(policies())}".rstrip())
+    if summed:
+        lines.append(f"combine reverse reduce sum{'(w)' if weighted else ''}")
+    elif draw(st.booleans()):
+        lines.append("combine reverse")
+    return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+@st.composite
+def packed_target(draw: st.DrawFn, params: str) -> list[str]:
+    """Keys with their placement, alignment and capacity, and the route to them."""
+    num_keys = draw(st.sampled_from(NUM_KEYS))
+    align = draw(st.sampled_from([1, 2, 3, 16]))
+    capacity = draw(st.sampled_from(["", " capacity exact", f" capacity max {4 * align + 5}"]))
+    placement = draw(st.sampled_from(["block", "cyclic", "table owner"]))
+    dtype = draw(st.sampled_from(["int64", "int32"]))
+    return [
+        f"index e : {num_keys}",
+        f"layout by_key[e, s] of item packed(s) align {align}{capacity}",
+        f"place e on rank by {placement}",
+        f"route r({params}) -> e = input keys : {dtype}",
+    ]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> str:
+    """Options of a dispatch: every value that the compiler supports."""
+    options = [draw(st.sampled_from(DEDUPS))]
+    for knob in ("balance", "schedule"):
+        values = sorted(SUPPORTED[knob])
+        chosen = draw(st.sampled_from(["", *values]))
+        options.append(f"{knob} {chosen}" if chosen else "")
+    return " ".join(option for option in options if option)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Source:
+    """One segment for each row."""
+    return Source((), ("t",), "table[t]", "layout table[t] of {cell}")
+
+
+@st.composite
+def grid(draw: st.DrawFn) -> Source:
+    """Rows of several segments each."""
+    width = draw(st.integers(1, 3))
+    return Source(
+        (f"index j : {width}",), ("t", "j"), "table[t, j]", "layout table[t, j] of {cell}",
+        num_routed=2,
+    )
+
+
+@st.composite
+def tiles(draw: st.DrawFn) -> Source:
+    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride."""
+    p, q, across = (draw(st.integers(1, 3)) for _ in range(3))
+    return Source(
+        (f"const p = {p}, q = {q}, across = {across}", "index j : across"),
+        ("t", "j"),
+        "blocks[t, j]",
+        "layout table[y, x] of {cell} dense(rows * p, across * q)\n"
+        "  view blocks[t, j] = table[t*p .. t*p+p, j*q .. j*q+q]",
+        (p, q),
+        num_routed=2,
+    )
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Source:
+    """Documents of different lengths, a segment for each of their lines."""
+    return Source(
+        ("index i : size(t)",),
+        ("t", "i"),
+        "table[t, i]",
+        "layout table[t, i] of {cell}",
+        number=" + i",
+    )
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Source:
+    """Patches of pictures that differ in size, channels last or first: run-time strides."""
+    p = draw(st.integers(1, 3))
+    channels = draw(st.sampled_from([0, 2]))
+    first = f"layout table[t, c, y, x] of {{cell}} dense({channels}, height(t), width(t))"
+    last = "layout table[t, y, x] of {cell} dense(height(t), width(t))"
+    block = "i*p .. i*p+p, j*p .. j*p+p"
+    layout = first if channels else last
+    at = f"t, 0 .. {channels}, {block}" if channels else f"t, {block}"
+    return Source(
+        (f"const p = {p}", "index i : height(t) / p", "index j : width(t) / p"),
+        ("t", "i", "j"),
+        "patches[t, i, j]",
+        f"{layout}\n  view patches[t, i, j] = table[{at}]",
+        (channels, p, p) if channels else (p, p),
+        number=" + i * width(t) / p + j",
+    )
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, sizes))}]" if sizes else ""

@@ -1,0 +1,105 @@
+"""Opening an artifact: the directory that the compiler wrote, checked before it is trusted.
+
+``manifest.json`` lists every other file with its sha256, so an artifact that was edited, cut short
+or written by another schema is refused, never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fuscoc_runtime.decode import DecodeError, decode
+from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A checked artifact directory."""
+
+    path: Path
+    manifest: Manifest
+    kernels: Mapping[str, KernelSpec]
+
+    def shuffle(self, name: str | None = None) -> ShuffleSpec:
+        """The shuffle of that name; the name may be left out when there is only one."""
+        shuffles = {shuffle.name: shuffle for shuffle in self.manifest.shuffles}
+        if name is None and len(shuffles) == 1:
+            return next(iter(shuffles.values()))
+        if name not in shuffles:
+            wanted = "no shuffle was named" if name is None else f"there is no shuffle `{name}`"
+            raise ArtifactError(str(self.path), f"{wanted}; it holds {', '.join(shuffles)}")
+        return shuffles[name]
+
+    def kernel_file(self, kernel: KernelSpec) -> Path:
+        """The module that defines ``kernel``."""
+        return self.path / kernel.file
+
+
+def load_artifact(path: str | Path) -> Artifact:
+    """Read and check the artifact directory ``path``.
+
+    Raises:
+        ArtifactError: not an artifact, another schema version, or a missing or altered file; the
+            message names the file.
+    """
+    root = Path(path)
+    manifest = _read_manifest(root)
+    for name, digest in sorted(manifest.files.items()):
+        _check_file(root, name, digest)
+    kernels = {kernel.name: kernel for kernel in manifest.kernels}
+    _check_references(root, manifest, kernels)
+    return Artifact(root, manifest, kernels)
+
+
+def _read_manifest(root: Path) -> Manifest:
+    file = root / MANIFEST
+    if not file.is_file():
+        raise ArtifactError(
+            str(root), f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
+        )
+    try:
+        value: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ArtifactError(str(file), f"is not JSON: {error}") from error
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if schema != SCHEMA:
+        raise ArtifactError(
+            str(file), f"has schema {schema}; this runtime reads schema {SCHEMA}: compile it again"
+        )
+    try:
+        return decode(Manifest, value)
+    except DecodeError as error:
+        raise ArtifactError(str(file), f"does not follow schema {SCHEMA}: {error}") from error
+
+
+def _check_file(root: Path, name: str, digest: str) -> None:
+    file = root / name
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise ArtifactError(str(root / MANIFEST), f"lists `{name}`, which is outside the artifact")
+    if not file.is_file():
+        raise ArtifactError(str(file), "is missing: compile it again")
+    if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        raise ArtifactError(str(file), "was altered after it was compiled: compile it again")
+
+
+def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec]) -> None:
+    """Every kernel that a shuffle names exists, in a file whose sha256 is known."""
+    for kernel in manifest.kernels:
+        if kernel.file not in manifest.files:
+            raise ArtifactError(str(root / MANIFEST), f"does not list `{kernel.file}`")
+    for shuffle in manifest.shuffles:
+        paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
+        launched = [step.kernel for path in paths for step in path.steps if step.op == "launch"]
+        optional = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []
+        for name in (*launched, shuffle.relation.kernel, *optional):
+            if name not in kernels:
+                raise ArtifactError(str(root / MANIFEST), f"has no kernel `{name}`")

@@ -1,0 +1,1 @@
+"""How ranks talk: requests, and the engines that answer them."""

@@ -1,0 +1,94 @@
+"""All ranks in one process, advanced request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request
+from fuscoc_runtime.errors import ProtocolError
+
+T = TypeVar("T")
+Handler = Callable[[Sequence[Any]], Sequence[Any]]
+"""Answers one request kind: requests of all ranks, in rank order -> results of all ranks."""
+
+
+def run_lockstep(
+    generators: Sequence[Generator[Request, Any, T]],
+    handlers: Mapping[type, Handler] | None = None,
+) -> list[T]:
+    """Run the generators of ranks 0, 1, ... to their end and return their results.
+
+    ``handlers`` adds to, or replaces, the answers for ``AllGather``, ``AllToAll`` and ``Phase``.
+    An error of any rank ends all of them. Ranks that yield different request kinds, or of which
+    only some end, are a ``ProtocolError``.
+    """
+    answers: dict[type, Handler] = {**COLLECTIVES, **(handlers or {})}
+    inbox: Sequence[Any] = [None] * len(generators)
+    try:
+        while True:
+            requests, results = _advance(generators, inbox)
+            if not requests:
+                return results
+            inbox = answers[_common_kind(requests, len(generators))](requests)
+    finally:
+        for generator in generators:
+            generator.close()
+
+
+def _advance(
+    generators: Sequence[Generator[Request, Any, T]], inbox: Sequence[Any]
+) -> tuple[list[Request], list[T]]:
+    requests: list[Request] = []
+    results: list[T] = []
+    for generator, value in zip(generators, inbox, strict=True):
+        try:
+            requests.append(generator.send(value))
+        except StopIteration as stop:
+            results.append(stop.value)
+    return requests, results
+
+
+def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
+    kinds = list(dict.fromkeys(type(request) for request in requests))
+    if len(kinds) > 1 or len(requests) < num_ranks:
+        names = " and ".join(kind.__name__ for kind in kinds)
+        raise ProtocolError(
+            f"ranks are out of step: {len(requests)} of {num_ranks} ranks yielded {names}"
+        )
+    return kinds[0]
+
+
+def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
+    stacked = torch.stack([request.tensor for request in requests])
+    return [stacked] * len(requests)
+
+
+def _all_to_all(requests: Sequence[AllToAll]) -> list[Tensor]:
+    blocks = [torch.split(request.tensor, list(request.send_counts)) for request in requests]
+    for destination, request in enumerate(requests):
+        sent = tuple(len(block[destination]) for block in blocks)
+        if sent != request.recv_counts:
+            raise ProtocolError(
+                f"rank {destination} expects {request.recv_counts} rows and is sent {sent}"
+            )
+    return [
+        torch.cat([block[destination] for block in blocks]) for destination in range(len(requests))
+    ]
+
+
+def _phase(requests: Sequence[Phase]) -> list[None]:
+    names = {request.name for request in requests}
+    if len(names) > 1:
+        raise ProtocolError(f"ranks are out of step: in phases {sorted(names)}")
+    return [None] * len(requests)
+
+
+COLLECTIVES: dict[type, Handler] = {
+    AllGather: _all_gather,
+    AllToAll: _all_to_all,
+    Phase: _phase,
+}

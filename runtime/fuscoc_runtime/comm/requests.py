@@ -1,0 +1,86 @@
+"""What a rank asks of the other ranks.
+
+A rank's work is a generator that yields these requests and is sent their results. The same
+generator runs in one process per rank, where a request is a collective, and in the lockstep
+engine, where all ranks live in one process and are advanced request by request. Every rank yields
+the same sequence of request kinds; counts are host integers because they size buffers.
+
+Result tensors may be shared between ranks (lockstep hands out one tensor): never write to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AllGather:
+    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape]."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAll:
+    """Rows to every rank along dimension 0, in rank order.
+
+    ``tensor`` [sum(send_counts), ...]; result [sum(recv_counts), ...], ordered by source rank.
+    ``recv_counts[s]`` must be what rank ``s`` has as ``send_counts[this rank]``.
+    """
+
+    tensor: Tensor
+    send_counts: tuple[int, ...]
+    recv_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Memory of this rank that its whole node can address.
+
+    ``local``: uint8 [nbytes], this rank's part. ``peer_bases``: int64 [ranks_per_node], on the
+    compute device, the address of every local rank's part as seen from this rank.
+    """
+
+    local: Tensor
+    peer_bases: Tensor
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows by name, at least so many bytes each. Result: ``dict[str, Window]``.
+
+    Collective inside the node, with the same sizes on all its ranks. A window grows and never
+    shrinks; its bytes are zero only when it is new.
+    """
+
+    nbytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """The network hop: rows to and from every rank, all fields together. Result: ``None``.
+
+    ``send[field]`` and ``recv[field]`` are [rows, ...], blocks ordered by peer rank, with
+    ``send_counts[r]`` rows for and ``recv_counts[r]`` rows from rank ``r``. Rows travel in slices
+    of at most ``slice_rows`` rows.
+    """
+
+    send: Mapping[str, Tensor]
+    recv: Mapping[str, Tensor]
+    send_counts: tuple[int, ...]
+    recv_counts: tuple[int, ...]
+    slice_rows: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """All ranks have got here: a barrier in lockstep, nothing between processes. Result: None."""
+
+    name: str
+
+
+Request: TypeAlias = AllGather | AllToAll | Windows | Transfer | Phase

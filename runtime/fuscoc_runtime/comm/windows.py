@@ -1,0 +1,55 @@
+"""The windows of one rank: by name, grown when a larger one is asked for, never shrunk.
+
+A window that has to grow grows by a quarter at least: sizes follow the routing, which changes with
+every batch, and every growth is a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.comm.device_memory import allocate_symmetric
+from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.shared_memory import allocate_shared
+
+Allocate = Callable[[int], Window]
+"""Bytes -> a zeroed window; collective inside the node."""
+
+
+class WindowPool:
+    """Windows by name. All ranks of a node ask for the same sizes in the same order."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._windows: dict[str, Window] = {}
+
+    def get(self, nbytes: Mapping[str, int]) -> dict[str, Window]:
+        """Windows of at least so many bytes each; only a new or grown one is zeroed."""
+        for name, size in sorted(nbytes.items()):
+            held = self._windows.get(name)
+            if held is None or held.local.numel() < size:
+                # The old one is let go first: both at once might not fit.
+                outgrown = 0 if held is None else held.local.numel()
+                held = None
+                self._windows.pop(name, None)
+                self._windows[name] = self._allocate(max(size, outgrown * 5 // 4))
+        return {name: self._windows[name] for name in nbytes}
+
+
+def node_allocator(node_group: dist.ProcessGroup, device: torch.device) -> Allocate:
+    """How the ranks of a node share memory on ``device``."""
+    if dist.get_world_size(node_group) == 1:
+        return lambda nbytes: private_window(nbytes, device)
+    if device.type == "cuda":
+        return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
+    return lambda nbytes: allocate_shared(nbytes, node_group)
+
+
+def private_window(nbytes: int, device: torch.device) -> Window:
+    """A zeroed window of a node with one rank: nobody else has to address it."""
+    local = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)
+    bases = torch.tensor([local.data_ptr()], dtype=torch.int64, device=device)
+    return Window(local[:nbytes], bases)

@@ -1,0 +1,151 @@
+"""Data for any shuffle, made up from its manifest: what every rank passes to dispatch.
+
+Awkward on purpose: the last of several ranks has nothing to send, some points are dropped, one key
+gets nothing, pictures differ in size, and destinations have unused slots.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.demo.packing import NoDataError, pack_routes
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, Scope, evaluate, subexpressions
+from fuscoc_runtime.schema import FieldSpec, InputSpec, PackedTarget, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+DROP = 1 / 8
+INNER_EXTENT = 4
+MAX_MULTIPLE = 4
+
+
+def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -> list[RankData]:
+    """Arguments of every rank, on the CPU; the same for the same ``seed``.
+
+    ``tokens`` is the extent of the outermost index on every rank but the last of several.
+
+    Raises:
+        NoDataError: a route that is neither a key read from an input nor a slot that adds an
+            input to an expression.
+    """
+    ranks = []
+    for rank in range(topology.num_ranks):
+        random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
+        idle = topology.num_ranks > 1 and rank == topology.num_ranks - 1
+        extents = _extents(shuffle, 0 if idle else tokens)
+        shared = torch.Generator().manual_seed(seed)
+        inputs = {
+            spec.name: _input(shuffle, spec, extents, topology, random, shared)
+            for spec in shuffle.inputs
+        }
+        ranks.append(RankData({}, inputs, extents))
+    if shuffle.target.kind == "dense":
+        random = torch.Generator().manual_seed(seed)
+        ranks = pack_routes(shuffle, shuffle.target, ranks, DROP, random)
+    return [
+        RankData(_source(shuffle, data, seed + rank), data.inputs, data.extents)
+        for rank, data in enumerate(ranks)
+    ]
+
+
+def _extents(shuffle: ShuffleSpec, tokens: int) -> dict[str, int]:
+    """The outermost index gets ``tokens``, further ones a few; all multiples of their divisors."""
+    outer = _names(shuffle.domain[0].extent)
+    extents = {}
+    for name in shuffle.extents:
+        step = _divisor(shuffle, partial(operator.eq, Extent(name)))
+        wanted = tokens if name in outer else INNER_EXTENT
+        extents[name] = -(-wanted // step) * step
+    return extents
+
+
+def _names(scalar: Scalar) -> set[str]:
+    return {part.name for part in subexpressions(scalar) if isinstance(part, Extent)}
+
+
+def _divisor(shuffle: ShuffleSpec, matches: Callable[[Scalar], bool]) -> int:
+    """The least size that every division of the domain's extents by a constant leaves whole."""
+    divisors = [
+        part.rhs
+        for index in shuffle.domain
+        for part in subexpressions(index.extent)
+        if isinstance(part, BinaryOp)
+        and part.op == "/"
+        and isinstance(part.rhs, int)
+        and any(matches(inner) for inner in subexpressions(part.lhs))
+    ]
+    return math.lcm(*divisors)
+
+
+def _input(
+    shuffle: ShuffleSpec,
+    spec: InputSpec,
+    extents: Mapping[str, int],
+    topology: Topology,
+    random: torch.Generator,
+    shared: torch.Generator,
+) -> Tensor:
+    """One input of one rank; ``shared`` makes what has to be equal on all ranks."""
+    shape = [evaluate(size, Scope(extents)) for size in spec.shape]
+    dtype = TORCH_DTYPES[spec.dtype]
+    match spec.role:
+        case "weight":
+            return torch.rand(shape, generator=random).to(dtype)
+        case "placement":
+            return torch.randint(topology.num_ranks, shape, generator=shared).to(dtype)
+        case "extent":
+            step = _divisor(
+                shuffle, lambda part: isinstance(part, Load) and part.input == spec.name
+            )
+            return step * torch.randint(1, MAX_MULTIPLE + 1, shape, generator=random).to(dtype)
+        case "route":
+            if shuffle.target.kind == "dense":
+                return torch.zeros(shape, dtype=dtype)  # pack_routes fills it in
+            return _keys(shuffle.target, spec, shape, random).to(dtype)
+
+
+def _keys(
+    target: PackedTarget, spec: InputSpec, shape: list[int], random: torch.Generator
+) -> Tensor:
+    """Random keys: some dropped, and the middle one, if there are several, never named."""
+    if not isinstance(target.key, Load) or target.key.input != spec.name:
+        raise NoDataError(f"`{spec.name}` is not read as a key: no values can be made up for it")
+    keys = torch.randint(max(1, target.num_keys - 1), shape, generator=random)
+    keys += (keys >= target.num_keys // 2) & (target.num_keys > 1)
+    return torch.where(torch.rand(shape, generator=random) < DROP, -1, keys)
+
+
+def _source(shuffle: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    shape = source_shape(shuffle, Scope(data.extents, data.inputs))
+    return {
+        field.name: _values(field, (*shape, *field.shape), random)
+        for field in shuffle.source.fields
+    }
+
+
+def source_shape(shuffle: ShuffleSpec, scope: Scope) -> tuple[int, ...]:
+    """The source's cells: its dims, or their sum over the outer entries if those differ."""
+    outer, *inner = shuffle.source.dims
+    if not any(isinstance(part, Load) for dim in inner for part in subexpressions(dim)):
+        return tuple(evaluate(dim, scope) for dim in shuffle.source.dims)
+    index = shuffle.domain[0].name
+    entries = (scope.at({index: entry}) for entry in range(evaluate(outer, scope)))
+    return (sum(math.prod(evaluate(dim, entry) for dim in inner) for entry in entries),)
+
+
+def _values(field: FieldSpec, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    dtype = TORCH_DTYPES[field.dtype]
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=random).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=random) < 0.5
+    size = torch.Size(shape).numel() * dtype.itemsize
+    return torch.randint(256, (size,), generator=random, dtype=torch.uint8).view(dtype).view(shape)

@@ -1,0 +1,121 @@
+"""Start a process for every rank on this machine, watch them, and collect their reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import IO, Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from fuscoc_runtime.comm.shared_memory import unlink_leftovers
+from fuscoc_runtime.demo.rank import RankReport
+from fuscoc_runtime.demo.worker import Job
+from fuscoc_runtime.engine.handle import HopStats
+from fuscoc_runtime.errors import from_json
+
+POLL_SECONDS = 0.05
+# After one rank has failed, the others may still say what they saw of it.
+LAST_WORDS_SECONDS = 5.0
+SHOWN_OUTPUT = 4000
+
+
+class RankDiedError(RuntimeError):
+    """A rank's process failed; the message names the rank and shows the end of its output."""
+
+
+def start_ranks(job: Job) -> list[RankReport]:
+    """Run a job's ranks to their end and return their reports in rank order.
+
+    Raises:
+        FuscoRuntimeError: the ranks' common error.
+        RankDiedError: a rank failed in another way. No process survives.
+    """
+    # The store lives here, so that no rank's death takes it away from the others.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory(prefix="fuscoc-run-") as scratch:
+        outputs = [open(f"{scratch}/{rank}", "w+b") for rank in range(job.num_ranks)]  # noqa: SIM115
+        workers = [_start(job, rank, store.port, out) for rank, out in enumerate(outputs)]
+        try:
+            codes = _wait(workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+                unlink_leftovers(worker.pid)
+        said = [_said(store, job.report_key(rank)) for rank in range(job.num_ranks)]
+        _raise_failures(said, codes, outputs)
+    return [_report(each["report"]) for each in said]
+
+
+def _start(job: Job, rank: int, store_port: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    node = rank // (job.num_ranks // job.num_nodes)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        # Interpreted kernels gain nothing from threads, and the ranks share the cores.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "NCCL_HOSTID": f"fuscoc-node-{node}",
+    }
+    arguments = [json.dumps(asdict(job)), str(rank), str(store_port)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fuscoc_runtime.demo.worker", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
+    """Until all have ended, or one has failed and the others have had time to notice.
+
+    Returns their exit codes; ``None`` for one that still runs.
+    """
+    deadline = float("inf")
+    while True:
+        codes = [worker.poll() for worker in workers]
+        if None not in codes or time.monotonic() > deadline:
+            return codes
+        if any(codes):
+            deadline = min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
+        time.sleep(POLL_SECONDS)
+
+
+def _said(store: TCPStore, key: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(store.get(key)) if store.check([key]) else {}
+    return found
+
+
+def _raise_failures(
+    said: Sequence[dict[str, Any]], codes: Sequence[int | None], outputs: Sequence[IO[bytes]]
+) -> None:
+    """Silent deaths first: they are the cause of what the others say."""
+    for rank, (words, code) in enumerate(zip(said, codes, strict=True)):
+        if not words and code is not None:
+            raise RankDiedError(_death(rank, code, outputs[rank]))
+    for rank, words in enumerate(said):
+        if "traceback" in words:
+            raise RankDiedError(f"rank {rank} failed:\n{words['traceback']}")
+    for words in said:
+        if "error" in words:
+            raise from_json(words["error"])
+
+
+def _death(rank: int, code: int, output: IO[bytes]) -> str:
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    output.seek(0)
+    shown = output.read()[-SHOWN_OUTPUT:].decode(errors="replace").rstrip()
+    return f"rank {rank} ended with {how}" + (f":\n{shown}" if shown else "")
+
+
+def _report(values: dict[str, Any]) -> RankReport:
+    hops = {name: HopStats(**values[name]) for name in ("network", "nvlink", "local")}
+    return RankReport(**{**values, **hops})

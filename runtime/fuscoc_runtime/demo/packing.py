@@ -1,0 +1,116 @@
+"""Routes of a dense target that collide nowhere: a rank and free slots for every table entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, subexpressions
+from fuscoc_runtime.schema import DenseTarget, DomainIndex, ShuffleSpec
+
+SPARE_SLOTS = 2
+
+Entry = tuple[int, ...]
+
+
+class NoDataError(ValueError):
+    """The relation has a form for which no data can be made up."""
+
+
+def pack_routes(
+    shuffle: ShuffleSpec,
+    target: DenseTarget,
+    ranks: Sequence[RankData],
+    drop: float,
+    random: torch.Generator,
+) -> list[RankData]:
+    """``ranks`` with their route inputs, until now zero, filled in, and the length of each target.
+
+    Every table entry that the rank expression loads gets a random rank, or -1 with probability
+    ``drop``; every entry that the slot expression adds gets the next free slots of that rank.
+
+    Raises:
+        NoDataError: the relation is not of that form.
+    """
+    rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
+    free = [0] * len(ranks)
+    for data in ranks:
+        points = list(domain_points(shuffle.domain, Scope(data.extents, data.inputs)))
+        if rank_load is not None:
+            for here in points:
+                owner = int(torch.randint(len(ranks), (), generator=random))
+                dropped = float(torch.rand((), generator=random)) < drop
+                data.inputs[rank_load.input][_entry(rank_load, here)] = -1 if dropped else owner
+        for owner, entry, slots in _slot_groups(target, slot_load, points):
+            if owner == -1:
+                continue
+            base = 0
+            if slot_load is not None:
+                base = free[owner] - min(slots)
+                data.inputs[slot_load.input][entry] = base
+            free[owner] = max(free[owner], base + max(slots) + 1)
+    return [
+        replace(data, extents={**data.extents, **_length(target, data, num_slots)})
+        for data, num_slots in zip(ranks, free, strict=True)
+    ]
+
+
+def domain_points(domain: Sequence[DomainIndex], scope: Scope) -> Iterator[Scope]:
+    """The scope at every domain point, in order."""
+    if not domain:
+        yield scope
+        return
+    for value in range(evaluate(domain[0].extent, scope)):
+        here = scope.at({**scope.indices, domain[0].name: value})
+        yield from domain_points(domain[1:], here)
+
+
+def _route_load(shuffle: ShuffleSpec, scalar: Scalar) -> Load | None:
+    """The one element of a route input that ``scalar`` reads, if it reads any."""
+    routes = {spec.name for spec in shuffle.inputs if spec.role == "route"}
+    found = {
+        part for part in subexpressions(scalar) if isinstance(part, Load) and part.input in routes
+    }
+    if len(found) > 1:
+        names = ", ".join(sorted(load.input for load in found))
+        raise NoDataError(f"one expression reads several route entries: {names}")
+    return next(iter(found), None)
+
+
+def _entry(load: Load, here: Scope) -> Entry:
+    return tuple(evaluate(index, here) for index in load.at)
+
+
+def _slot_groups(
+    target: DenseTarget, load: Load | None, points: Sequence[Scope]
+) -> list[tuple[int, Entry, list[int]]]:
+    """(destination rank, table entry, slots relative to the entry) of the points that share one.
+
+    Without a table every point is a group of its own.
+    """
+    if load is None:
+        return [(evaluate(target.rank, at), (), [evaluate(target.slot, at)]) for at in points]
+    groups: dict[Entry, tuple[int, Entry, list[int]]] = {}
+    for here in points:
+        entry, owner = _entry(load, here), evaluate(target.rank, here)
+        slot = evaluate(target.slot, here)
+        raised = {**here.inputs, load.input: here.inputs[load.input] + 1}
+        if evaluate(target.slot, Scope(here.extents, raised, here.indices)) != slot + 1:
+            raise NoDataError(f"`{load.input}` is not added to a slot")
+        group = groups.setdefault(entry, (owner, entry, []))
+        if group[0] != owner:
+            raise NoDataError(f"an entry of `{load.input}` places slots on several ranks")
+        group[2].append(slot)
+    return list(groups.values())
+
+
+def _length(target: DenseTarget, data: RankData, num_slots: int) -> dict[str, int]:
+    """The extent that makes room for so many slots, if one does."""
+    if isinstance(target.length, Extent):
+        return {target.length.name: num_slots + SPARE_SLOTS}
+    if evaluate(target.length, Scope(data.extents, data.inputs)) < num_slots:
+        raise NoDataError(f"{num_slots} slots do not fit the target's length")
+    return {}

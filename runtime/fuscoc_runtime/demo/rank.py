@@ -1,0 +1,147 @@
+"""One rank's part of a verified run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.demo.verify import (
+    MismatchError,
+    check_result,
+    check_rows,
+    expect,
+    slot_keys,
+    work_on,
+)
+from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Scope, evaluate
+from fuscoc_runtime.shuffle import Shuffle
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank of a run did and measured.
+
+    Attributes:
+        tokens: extent of the rank's outermost index.
+        slots: rows of its target, padding included.
+        network, nvlink, local: rows by hop; see ``DispatchStats``.
+        planning_ms, dispatch_ms, combine_ms: host time of a second call; planning is a part of
+            dispatch. Without a combine, ``combine_ms`` is ``None``.
+        problem: how a result differs from the reference; ``None`` if none does.
+    """
+
+    rank: int
+    node: int
+    device: str
+    tokens: int
+    slots: int
+    network: HopStats
+    nvlink: HopStats
+    local: HopStats
+    planning_ms: float
+    dispatch_ms: float
+    combine_ms: float | None
+    problem: str | None
+
+    @property
+    def verified(self) -> bool:
+        return self.problem is None
+
+
+def run_rank(
+    artifact: Artifact, name: str | None, tokens: int, seed: int, **options: Any
+) -> RankReport:
+    """Dispatch and combine made-up data on this rank, verify both, and time them once more.
+
+    ``options`` are those of ``Shuffle``. Collective over all ranks.
+    """
+    shuffle = Shuffle(artifact, name, **options)
+    spec, device = shuffle.spec, shuffle.device
+    ranks = generate(spec, shuffle.topology, tokens, seed)
+    expected = expect(spec, ranks)
+    mine, rank = ranks[shuffle.rank], shuffle.rank
+
+    def dispatch() -> tuple[dict[str, Tensor], Handle]:
+        rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
+        return _by_field(shuffle, rows), handle
+
+    rows, handle = dispatch()
+    wanted = expected.rows[rank]
+    problem = _problem(lambda: check_rows(wanted, rows, handle))
+    weights = _weights(shuffle, mine)
+
+    def combine(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
+        return _by_field(shuffle, shuffle.combine(rows, handle, **weights))
+
+    combines = expected.results is not None
+    if expected.results is not None:
+        worked = work_on(spec, rows, wanted.written, slot_keys(wanted))
+        result, reference = combine(worked, handle), expected.results[rank]
+        problem = problem or _problem(lambda: check_result(reference, result))
+
+    (rows, handle), dispatch_ms = _timed(dispatch, device)
+    combine_ms = _timed(lambda: combine(rows, handle), device)[1] if combines else None
+    stats = handle.stats
+    return RankReport(
+        rank=rank,
+        node=shuffle.topology.node(rank),
+        device=str(device),
+        tokens=evaluate(spec.domain[0].extent, Scope(mine.extents, mine.inputs)),
+        slots=handle.num_slots,
+        network=stats.network,
+        nvlink=stats.nvlink,
+        local=stats.local,
+        planning_ms=handle.planning_ms,
+        dispatch_ms=dispatch_ms,
+        combine_ms=combine_ms,
+        problem=problem,
+    )
+
+
+def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
+    tensors = {
+        **data.source,
+        **{s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role != "weight"},
+    }
+    return {
+        **{name: tensor.to(shuffle.device) for name, tensor in tensors.items()},
+        **data.extents,
+    }
+
+
+def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Tensor]:
+    weight = shuffle.spec.combine.weight if shuffle.spec.combine is not None else None
+    return {} if weight is None else {weight.input: data.inputs[weight.input].to(shuffle.device)}
+
+
+def _by_field(shuffle: Shuffle, fields: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(fields, Tensor):
+        return {shuffle.spec.fields[0].name: fields}
+    return dict(fields)
+
+
+def _problem(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except MismatchError as error:
+        return str(error)
+    return None
+
+
+def _timed(call: Callable[[], T], device: torch.device) -> tuple[T, float]:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    result = call()
+    return result, (time.perf_counter() - started) * 1e3

@@ -1,0 +1,132 @@
+"""Compare one rank's rows and results with the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime import reference
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.reference import RankData, RankResult, RankRows
+from fuscoc_runtime.schema import ShuffleSpec
+
+# Allowed error of a sum, in units of the sum of its absolute terms or, for the short dtypes, in
+# units in the last place of that sum.
+RELATIVE = {torch.float64: 1e-14, torch.float32: 1e-6}
+ULPS = 2.0
+
+
+class MismatchError(AssertionError):
+    """A rank does not hold what the reference says."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What every rank must hold: rows after dispatch, those rows worked on, results of combine."""
+
+    rows: list[RankRows]
+    worked: list[dict[str, Tensor]]
+    results: list[RankResult] | None
+
+
+def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> Expected:
+    """Run the reference, with ``work_on`` between dispatch and combine."""
+    rows = reference.dispatch(shuffle, ranks)
+    worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
+    results = reference.combine(shuffle, ranks, worked) if shuffle.combine is not None else None
+    return Expected(rows, worked, results)
+
+
+def slot_keys(rows: RankRows) -> Tensor:
+    """The key of every slot, padding included: int64 [num_slots]; 0 for a dense target."""
+    if not rows.keys:
+        return torch.zeros(len(rows.written), dtype=torch.int64)
+    sizes = torch.tensor(rows.key_offsets).diff()
+    return torch.repeat_interleave(torch.tensor(rows.keys), sizes)
+
+
+def work_on(
+    shuffle: ShuffleSpec, rows: Mapping[str, Tensor], written: Tensor, keys: Tensor
+) -> dict[str, Tensor]:
+    """Stands in for an expert: rows of key k times 1 + (k mod 8) / 8, in their own dtype.
+
+    Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
+    their bits (NaN in floats), which must not reach any result.
+    """
+    worked = {}
+    scales = shuffle.combine is not None and shuffle.combine.kind == "sum"
+    for name, tensor in rows.items():
+        shape = (-1, *[1] * (tensor.dim() - 1))
+        if scales and tensor.is_floating_point():
+            factor = 1 + (keys % 8).view(shape).to(tensor.device) / 8
+            result = (tensor.double() * factor).to(tensor.dtype)
+        else:
+            result = tensor.clone()
+        _bytes(result)[~written.to(tensor.device)] = 0xFF
+        worked[name] = result
+    return worked
+
+
+def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -> None:
+    """Every row bit by bit, and the slots of every key."""
+    layout = (
+        ("keys", tuple(handle.keys.tolist()), expected.keys),
+        ("key_counts", tuple(handle.key_counts.tolist()), expected.key_counts),
+        ("key_offsets", tuple(handle.key_offsets.tolist()), expected.key_offsets),
+    )
+    for name, found, wanted in layout:
+        if found != wanted:
+            raise MismatchError(f"{name} are {found}; the reference has {wanted}")
+    for name, wanted_rows in expected.fields.items():
+        written = expected.written
+        _check_bits(f"rows of `{name}`", rows[name].cpu()[written], wanted_rows[written])
+
+
+def check_result(expected: RankResult, result: Mapping[str, Tensor]) -> None:
+    """Copies bit by bit; sums within rounding of the magnitude of what was added."""
+    for name, wanted in expected.fields.items():
+        found = result[name].cpu()
+        if name not in expected.magnitude:
+            _check_bits(f"result `{name}`", found, wanted)
+            continue
+        error = (found.double() - wanted).abs()
+        allowed = tolerance(found.dtype, expected.magnitude[name])
+        # A NaN is never within the tolerance.
+        bad = torch.nonzero(~(error <= allowed)).tolist()
+        if bad:
+            at = tuple(bad[0])
+            raise MismatchError(
+                f"result `{name}` is {float(found[at])} at {list(at)}; the reference has "
+                f"{float(wanted[at])} and allows an error of {float(allowed[at]):.3g}"
+            )
+
+
+def tolerance(dtype: torch.dtype, magnitude: Tensor) -> Tensor:
+    """The error that a sum of ``dtype`` may have, given the f64 sum of its absolute terms."""
+    if dtype in RELATIVE:
+        return RELATIVE[dtype] * magnitude
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(magnitude).exponent - 1
+    ulp = torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
+    return ULPS * torch.where(magnitude > 0, ulp.clamp(min=info.eps * info.tiny), 0)
+
+
+def _check_bits(what: str, found: Tensor, wanted: Tensor) -> None:
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        raise MismatchError(
+            f"{what}: {found.dtype} {list(found.shape)}; the reference has {wanted.dtype} "
+            f"{list(wanted.shape)}"
+        )
+    differs = _bytes(found) != _bytes(wanted)
+    if differs.any():
+        first = int(torch.nonzero(differs.any(1))[0])
+        raise MismatchError(f"{what} differ from the reference's, first at {first}")
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The bytes of every entry along the first dimension: uint8 [entries, bytes], a view."""
+    row_bytes = tensor.shape[1:].numel() * tensor.dtype.itemsize
+    return tensor.contiguous().view(-1).view(torch.uint8).view(len(tensor), row_bytes)

@@ -1,0 +1,83 @@
+"""A rank started by ``fuscoc_runtime.run``: joins, runs, reports through the job's store."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from fuscoc_runtime.artifact import load_artifact
+from fuscoc_runtime.comm.group import BACKSTOP
+from fuscoc_runtime.demo.rank import RankReport, run_rank
+from fuscoc_runtime.errors import FuscoRuntimeError, to_json
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told on its command line, as JSON."""
+
+    artifact: str
+    shuffle: str | None
+    tokens: int
+    seed: int
+    timeout: float
+    num_ranks: int
+    num_nodes: int
+    device_type: str
+
+    def report_key(self, rank: int) -> str:
+        """Where in the store a rank leaves its report."""
+        return f"fuscoc/report/{rank}"
+
+
+def main() -> None:
+    """Run one rank and leave ``{"report": ...}``, ``{"error": ...}`` or ``{"traceback": ...}``."""
+    job = Job(**json.loads(sys.argv[1]))
+    rank, store_port = int(sys.argv[2]), int(sys.argv[3])
+    limit = timedelta(seconds=job.timeout) + BACKSTOP
+    store = TCPStore("127.0.0.1", store_port, timeout=limit)
+    try:
+        report: dict[str, Any] = {"report": asdict(_run(job, rank, store, limit))}
+    except FuscoRuntimeError as error:
+        report = {"error": to_json(error)}
+    except Exception:
+        report = {"traceback": traceback.format_exc()}
+    store.set(job.report_key(rank), json.dumps(report))
+    # Without a word to the peers: taking a broken job down in order can hang.
+    sys.stdout.flush()
+    os._exit(0 if "report" in report else 1)
+
+
+def _run(job: Job, rank: int, store: TCPStore, limit: timedelta) -> RankReport:
+    on_gpu = job.device_type == "cuda"
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=PrefixStore("fuscoc/job", store),
+        rank=rank,
+        world_size=job.num_ranks,
+        timeout=limit,
+    )
+    return run_rank(
+        load_artifact(job.artifact),
+        job.shuffle,
+        job.tokens,
+        job.seed,
+        topology=f"{job.num_nodes}x{job.num_ranks // job.num_nodes}",
+        device=device,
+        timeout=job.timeout,
+    )
+
+
+if __name__ == "__main__":
+    main()

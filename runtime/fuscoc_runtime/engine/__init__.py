@@ -1,0 +1,1 @@
+"""Executing an artifact: relation, plan, steps; the same code on every backend."""

@@ -1,0 +1,185 @@
+"""What the user passes with a call, checked against the spec, in the spec's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.schema import InputSpec, ShuffleSpec
+
+ALIGNMENT = 16
+"""Kernels assume that every buffer starts at a multiple of so many bytes."""
+
+Shape = tuple[Scalar | str, ...]
+"""Expected sizes; a string stands for a size that only the inputs' values tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """Checked arguments of a dispatch.
+
+    ``fields``: the source, a tensor a field. ``inputs``: everything but weights. ``extents``: all
+    run-time extents of this rank.
+    """
+
+    fields: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Checks the arguments of one rank; every problem is an ``InputError`` naming the argument."""
+
+    shuffle: ShuffleSpec
+    rank: int
+    device: torch.device
+
+    def dispatch_arguments(
+        self, positional: Sequence[Tensor], named: Mapping[str, Any]
+    ) -> Arguments:
+        """Source fields (by position or name), inputs by name, extents inferred or by name."""
+        spec = self.shuffle
+        fields = [field.name for field in spec.source.fields]
+        inputs = {item.name: item for item in spec.inputs if item.role != "weight"}
+        given = self._by_name(fields, positional, named)
+        self._check_names(given, [*fields, *inputs], optional=spec.extents)
+        shapes: dict[str, Shape] = {
+            **{field.name: self._source_shape(field.shape) for field in spec.source.fields},
+            **{name: item.shape for name, item in inputs.items()},
+        }
+        dtypes = {
+            **{field.name: field.dtype for field in spec.source.fields},
+            **{name: item.dtype for name, item in inputs.items()},
+        }
+        tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
+        extents = self._extents(given, tensors, shapes)
+        for name, shape in shapes.items():
+            self._check_shape(name, tensors[name], shape, extents)
+        return Arguments(
+            {name: aligned(tensors[name]) for name in fields},
+            {name: tensors[name].contiguous() for name in inputs},
+            extents,
+        )
+
+    def weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
+        """The weight input of a weighted combine, with the extents of its dispatch."""
+        weight = self.shuffle.combine.weight if self.shuffle.combine is not None else None
+        self._check_names(named, [weight.input] if weight is not None else [])
+        if weight is None:
+            return None
+        item = self._input(weight.input)
+        tensor = self._tensor(item.name, named[item.name], item.dtype)
+        self._check_shape(item.name, tensor, item.shape, extents)
+        return tensor
+
+    def rows(self, given: Tensor | Mapping[str, Tensor], num_rows: int) -> dict[str, Tensor]:
+        """The rows that combine reads: one tensor, or one a field by name."""
+        fields = self.shuffle.fields
+        tensors = {fields[0].name: given} if isinstance(given, Tensor) else dict(given)
+        self._check_names(tensors, [field.name for field in fields])
+        for field in fields:
+            tensor = self._tensor(field.name, tensors[field.name], field.dtype)
+            self._check_shape(field.name, tensor, (num_rows, *field.shape), {})
+        return {name: aligned(tensor) for name, tensor in tensors.items()}
+
+    def problem(self, name: str, problem: str) -> InputError:
+        """The error for an argument of this rank."""
+        return InputError(name, self.rank, problem)
+
+    def _by_name(
+        self, fields: Sequence[str], positional: Sequence[Tensor], named: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if len(positional) > len(fields):
+            raise self.problem(
+                ", ".join(fields),
+                f"was given {len(positional)} tensors; only source fields "
+                "go by position, everything else by name",
+            )
+        given = dict(zip(fields, positional, strict=False))
+        twice = given.keys() & named.keys()
+        if twice:
+            raise self.problem(min(twice), "was given by position and by name")
+        return {**given, **named}
+
+    def _check_names(
+        self, given: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()
+    ) -> None:
+        unknown = sorted(given.keys() - {*required, *optional})
+        if unknown:
+            takes = ", ".join((*required, *optional)) or "nothing else"
+            raise self.problem(unknown[0], f"is no argument of this call, which takes {takes}")
+        for name in required:
+            if name not in given:
+                raise self.problem(name, "is missing")
+
+    def _tensor(self, name: str, value: Any, dtype: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            raise self.problem(name, f"is a {type(value).__name__}; it must be a tensor")
+        if value.dtype != TORCH_DTYPES[dtype]:
+            raise self.problem(name, f"is {value.dtype}; the spec says {TORCH_DTYPES[dtype]}")
+        if value.device != self.device:
+            raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
+        return value.detach()
+
+    def _source_shape(self, cell: tuple[int, ...]) -> Shape:
+        dims = self.shuffle.source.dims
+        if is_ragged(dims):
+            return (" * ".join(map(render, dims[1:])) + " of every " + render(dims[0]), *cell)
+        return (*dims, *cell)
+
+    def _extents(
+        self, given: Mapping[str, Any], tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]
+    ) -> dict[str, int]:
+        """Run-time extents: as given, else the first tensor size that the spec calls so."""
+        extents: dict[str, int] = {}
+        for name in self.shuffle.extents:
+            value = given.get(name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise self.problem(name, f"is {value!r}; an extent is a whole number, 0 or more")
+            sizes = (
+                tensors[tensor].shape[axis]
+                for tensor, shape in shapes.items()
+                for axis, size in enumerate(shape)
+                if size == Extent(name) and tensors[tensor].dim() == len(shape)
+            )
+            found = value if value is not None else next(sizes, None)
+            if found is None:
+                raise self.problem(name, "is in no tensor's shape: pass it by name")
+            extents[name] = found
+        return extents
+
+    def _check_shape(
+        self, name: str, tensor: Tensor, shape: Shape, extents: Mapping[str, int]
+    ) -> None:
+        scope = Scope(extents)
+        sizes = [None if isinstance(size, str) else evaluate(size, scope) for size in shape]
+        fits = len(sizes) == tensor.dim() and all(
+            size in (None, actual) for size, actual in zip(sizes, tensor.shape, strict=True)
+        )
+        if not fits:
+            spelled = ", ".join(s if isinstance(s, str) else render(s) for s in shape)
+            values = ", ".join("?" if size is None else str(size) for size in sizes)
+            meaning = f"[{spelled}]" + (f" = [{values}]" if values != spelled else "")
+            raise self.problem(name, f"has the shape {list(tensor.shape)}; the spec says {meaning}")
+
+    def _input(self, name: str) -> InputSpec:
+        return next(item for item in self.shuffle.inputs if item.name == name)
+
+
+def is_ragged(dims: Sequence[Scalar]) -> bool:
+    """Whether a source's inner sizes are data, so that its outer entries are concatenated."""
+    return any(isinstance(scalar, Load) for dim in dims for scalar in subexpressions(dim))
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy if kernels could not address it: strided or unaligned."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor

@@ -1,0 +1,128 @@
+"""The row buffers of a call: which are windows, how large they are, and what kernels call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import Window, Windows
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES, accumulator
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.plan import RankPlan
+
+SIGNALS = "signals"
+PEERS = "peers."
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Tensors and windows by the names that a manifest's ``bind`` uses, ``<buffer>.<field>``."""
+
+    tensors: Mapping[str, Tensor]
+    windows: Mapping[str, Window]
+
+    def address(self, name: str) -> int:
+        """What a kernel is passed for a buffer: its address, or that of the peers' addresses."""
+        if name.startswith(PEERS):
+            return address(self.windows[name.removeprefix(PEERS)].peer_bases)
+        return address(self.tensors[name])
+
+    def rows(self, buffer: str) -> dict[str, Tensor]:
+        """A buffer's fields by name."""
+        prefix = f"{buffer}."
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
+
+@dataclass(frozen=True)
+class RowField:
+    """A field of a segment row: contiguous, ``shape`` elements of ``dtype``."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+def row_fields(machine: Machine, *, partial: bool = False) -> list[RowField]:
+    """The fields of a segment row; ``partial``: of an unrounded partial sum of rows."""
+    shuffle = machine.shuffle
+    sums = partial and shuffle.combine is not None and shuffle.combine.kind == "sum"
+    dtypes = {field.name: TORCH_DTYPES[field.dtype] for field in shuffle.fields}
+    return [
+        RowField(f.name, accumulator(dtypes[f.name]) if sums else dtypes[f.name], f.shape)
+        for f in shuffle.fields
+    ]
+
+
+def row_bytes(machine: Machine) -> int:
+    """Bytes of a segment, all fields."""
+    return sum(field.row_bytes for field in row_fields(machine))
+
+
+def dispatch_windows(machine: Machine, plan: RankPlan) -> Windows:
+    """The windows of a dispatch: the target that peers store into."""
+    return Windows(_signal_bytes(machine) | _window_bytes(machine, plan, "target"))
+
+
+def combine_windows(machine: Machine, plan: RankPlan) -> Windows:
+    """The windows of a combine: partial results at the source and at the forwarder."""
+    return Windows(
+        _signal_bytes(machine)
+        | _window_bytes(machine, plan, "staging")
+        | _window_bytes(machine, plan, "forward_staging")
+    )
+
+
+def _signal_bytes(machine: Machine) -> dict[str, int]:
+    return {SIGNALS: machine.num_signal_slots * machine.num_peers * WORD_BYTES}
+
+
+def _window_bytes(machine: Machine, plan: RankPlan, buffer: str) -> dict[str, int]:
+    num_rows = getattr(plan.max_rows, buffer)
+    return {
+        f"{buffer}.{field.name}": num_rows * field.row_bytes
+        for field in _fields_of(machine, buffer)
+    }
+
+
+def window_rows(
+    machine: Machine, plan: RankPlan, windows: Mapping[str, Window], buffer: str
+) -> dict[str, Tensor]:
+    """This rank's rows of a buffer that lives in windows, as named tensors."""
+    rows = {}
+    for field in _fields_of(machine, buffer):
+        name, num_rows = f"{buffer}.{field.name}", getattr(plan.rows, buffer)
+        held = windows[name].local[: num_rows * field.row_bytes]
+        rows[name] = held.view(field.dtype).view(num_rows, *field.shape)
+    return rows
+
+
+def private_rows(machine: Machine, buffer: str, num_rows: int) -> dict[str, Tensor]:
+    """Uninitialised rows of a buffer that no peer addresses, as named tensors."""
+    return {
+        f"{buffer}.{field.name}": torch.empty(
+            (num_rows, *field.shape), dtype=field.dtype, device=machine.device
+        )
+        for field in _fields_of(machine, buffer)
+    }
+
+
+def named(buffer: str, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The user's tensors under a buffer's name."""
+    return {f"{buffer}.{field}": tensor for field, tensor in fields.items()}
+
+
+def _fields_of(machine: Machine, buffer: str) -> list[RowField]:
+    return row_fields(machine, partial=buffer == "forward_staging")

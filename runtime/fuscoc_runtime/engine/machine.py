@@ -1,0 +1,135 @@
+"""What one rank computes with: its kernels, its device and the state of its signals."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.engine.arguments import Checker
+from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
+from fuscoc_runtime.plan import PlanContext
+from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+CALIBRATION_SPINS = {"cpu": 200, "cuda": 20_000}
+
+
+@dataclass(frozen=True)
+class Late:
+    """A wait that ran out: ``peer`` (a local rank) did not signal after ``hop``."""
+
+    hop: str
+    peer: int
+
+
+class Machine:
+    """One rank of one shuffle.
+
+    Args:
+        num_programs: grid of every launch over descriptors; the same on all ranks, because a
+            waiting kernel counts the programs of the kernel it waits for.
+        device: a CUDA device, or the CPU, where kernels run under Triton's interpreter.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        topology: Topology,
+        rank: int,
+        device: torch.device,
+        num_programs: int,
+    ) -> None:
+        self.shuffle = shuffle
+        self.context = PlanContext(shuffle, topology, rank, device)
+        self.checker = Checker(shuffle, rank, device)
+        self.num_programs = num_programs
+        self.num_peers = topology.ranks_per_node
+        self.my_peer = topology.local_rank(rank)
+        self.device = device
+        self.error = torch.zeros(1, dtype=torch.int32, device=device)
+        self.max_spins = 0
+        self._epochs: Counter[int] = Counter()
+        self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
+
+    @property
+    def num_signal_slots(self) -> int:
+        """Rows of the signal window: one for every step that signals."""
+        return 1 + max((slot for slot in self._signal_names()), default=-1)
+
+    def launch(self, kernel: str, values: Mapping[str, int], num_programs: int) -> None:
+        """Launch a kernel on the current stream; ``values`` by the manifest's value names."""
+        with self.current_device():
+            self._kernels[kernel].launch(values, num_programs)
+
+    def current_device(self) -> AbstractContextManager[object]:
+        """Makes this rank's device the current one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def signalled(self, slot: int) -> None:
+        """Count a launch that signals ``slot``: every rank of the node does the same launches."""
+        self._epochs[slot] += 1
+
+    def expected(self, slot: int) -> int:
+        """What every peer's word of ``slot`` reaches when its latest launch has ended."""
+        return self._epochs[slot] * self.num_programs
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let kernels wait for about so long, by timing a wait for a signal that never comes."""
+        waiting = next((k for k in self._kernels.values() if "wait" in k.spec.emits), None)
+        if waiting is not None:
+            self._spin(waiting, 1)  # compiles it
+            num_spins = CALIBRATION_SPINS[self.device.type]
+            self.max_spins = max(1, round(seconds / self._spin(waiting, num_spins) * num_spins))
+
+    def late(self) -> Late | None:
+        """The wait that ran out since the last call, if any. Reads device memory."""
+        word = int(self.error.item())
+        if word == 0:
+            return None
+        self.error.zero_()
+        slot, peer = divmod(word - 1, self.num_peers)
+        return Late(self._signal_names()[slot], peer)
+
+    def _spin(self, kernel: Kernel, num_spins: int) -> float:
+        """Seconds that one program of ``kernel`` takes to give up after ``num_spins`` polls."""
+        words = torch.zeros(self.num_signal_slots, dtype=torch.int32, device=self.device)
+        error = torch.zeros_like(self.error)
+        values = {arg.value: address(words) for arg in kernel.spec.args}
+        expected = [name for name in values if name.startswith("expected_")]
+        values |= {**dict.fromkeys(expected, 0), expected[0]: 1}
+        values |= {"num_descriptors": 0, "num_peers": 1, "max_spins": num_spins}
+        values |= {"error": address(error)}
+        with self.current_device():
+            started = time.perf_counter()
+            kernel.launch(values, 1)
+            error.item()
+            return time.perf_counter() - started
+
+    def _signal_names(self) -> dict[int, str]:
+        return {
+            step.signal: step.list.replace("_", " ")
+            for step in _launches(self.shuffle)
+            if step.signal is not None
+        }
+
+
+def _launches(shuffle: ShuffleSpec) -> list[LaunchStep]:
+    paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
+    return [s for path in paths for s in path.steps if not isinstance(s, ExchangeStep)]
+
+
+def _kernel_names(shuffle: ShuffleSpec) -> list[str]:
+    extents = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []
+    return [shuffle.relation.kernel, *extents, *(step.kernel for step in _launches(shuffle))]
+
+
+def _load(artifact: Artifact, name: str, device: torch.device) -> Kernel:
+    spec = artifact.kernels[name]
+    return load_kernel(artifact.kernel_file(spec), spec, interpreted=device.type == "cpu")

@@ -1,0 +1,241 @@
+"""Everything that can go wrong at run time, as coded, structured data.
+
+An error carries fields, not prose; its message is written once, here. It can be sent to another
+rank and be rebuilt there (``to_json``, ``from_json``): that is how all ranks raise the same error
+together instead of leaving the others waiting. Codes are stable.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+class FuscoRuntimeError(RuntimeError):
+    """Base of all run-time errors of fuscoc."""
+
+    code: ClassVar[str]
+
+    @property
+    def message(self) -> str:
+        """The sentence for the user, without the code."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return from_json, (to_json(self),)
+
+
+@dataclass(eq=False)
+class ArtifactError(FuscoRuntimeError):
+    """An artifact that cannot be trusted: missing, altered or of another version."""
+
+    code: ClassVar[str] = "FSR001"
+    path: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+@dataclass(eq=False)
+class TopologyError(FuscoRuntimeError):
+    """Ranks and nodes that do not fit together, or do not fit the spec."""
+
+    code: ClassVar[str] = "FSR002"
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
+class InputError(FuscoRuntimeError):
+    """A tensor or extent of the wrong shape, dtype, device or presence."""
+
+    code: ClassVar[str] = "FSR003"
+    input: str
+    rank: int
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"`{self.input}` on rank {self.rank} {self.problem}"
+
+
+@dataclass(eq=False)
+class IndexOutOfRangeError(FuscoRuntimeError):
+    """A routing value that names no key or rank.
+
+    ``position`` is where in ``input`` it stands; a computed value has none, and ``input`` is the
+    expression.
+    """
+
+    code: ClassVar[str] = "FSR010"
+    input: str
+    rank: int
+    position: tuple[int, ...]
+    value: int
+    lowest: int
+    highest: int
+
+    @property
+    def message(self) -> str:
+        at = f"[{', '.join(map(str, self.position))}]" if self.position else ""
+        return (
+            f"`{self.input}{at}` on rank {self.rank} is {self.value}; "
+            f"it must be between {self.lowest} and {self.highest}"
+        )
+
+
+@dataclass(eq=False)
+class InexactDivisionError(FuscoRuntimeError):
+    """A ragged extent whose division leaves a remainder."""
+
+    code: ClassVar[str] = "FSR011"
+    rank: int
+    index: str
+    position: int
+    dividend: str
+    value: int
+    divisor: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"`{self.dividend}` is {self.value} at {self.index} = {self.position} on rank "
+            f"{self.rank}, which {self.divisor} does not divide"
+        )
+
+
+@dataclass(eq=False)
+class SlotOverlapError(FuscoRuntimeError):
+    """Two segments for one slot of a dense target. A source is (rank, source id)."""
+
+    code: ClassVar[str] = "FSR012"
+    rank: int
+    slot: int
+    first: tuple[int, int]
+    second: tuple[int, int]
+
+    @property
+    def message(self) -> str:
+        return (
+            f"slot {self.slot} on rank {self.rank} is written twice: by segment {self.first[1]} "
+            f"of rank {self.first[0]} and by segment {self.second[1]} of rank {self.second[0]}"
+        )
+
+
+@dataclass(eq=False)
+class SlotOutOfRangeError(FuscoRuntimeError):
+    """A slot beyond the end of a dense target."""
+
+    code: ClassVar[str] = "FSR013"
+    rank: int
+    slot: int
+    length: int
+    source: tuple[int, int]
+
+    @property
+    def message(self) -> str:
+        return (
+            f"segment {self.source[1]} of rank {self.source[0]} goes to slot {self.slot} of rank "
+            f"{self.rank}, which has {self.length} slots"
+        )
+
+
+@dataclass(eq=False)
+class CapacityError(FuscoRuntimeError):
+    """More slots than a rank may hold."""
+
+    code: ClassVar[str] = "FSR014"
+    rank: int
+    num_slots: int
+    capacity: int
+
+    @property
+    def message(self) -> str:
+        return f"rank {self.rank} needs {self.num_slots} slots; the capacity is {self.capacity}"
+
+
+@dataclass(eq=False)
+class PlacementMismatchError(FuscoRuntimeError):
+    """Ranks that disagree about which rank owns a key."""
+
+    code: ClassVar[str] = "FSR015"
+    table: str
+    rank: int
+
+    @property
+    def message(self) -> str:
+        return f"`{self.table}` on rank {self.rank} differs from rank 0's: all must be equal"
+
+
+@dataclass(eq=False)
+class HopTimeoutError(FuscoRuntimeError):
+    """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come."""
+
+    code: ClassVar[str] = "FSR020"
+    rank: int
+    hop: str
+    peer: int
+    seconds: float
+
+    @property
+    def message(self) -> str:
+        return (
+            f"rank {self.rank} waited {self.seconds:g} s for rank {self.peer} in the {self.hop} "
+            "hop: is that rank alive, and did it make the same calls?"
+        )
+
+
+@dataclass(eq=False)
+class NetworkError(FuscoRuntimeError):
+    """The communication library failed underneath."""
+
+    code: ClassVar[str] = "FSR021"
+    rank: int
+    operation: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.operation} failed on rank {self.rank}: {self.problem}"
+
+
+@dataclass(eq=False)
+class ProtocolError(FuscoRuntimeError):
+    """Ranks out of step: a bug in fuscoc, or ranks that made different calls."""
+
+    code: ClassVar[str] = "FSR090"
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"internal error: {self.problem}"
+
+
+ERRORS: dict[str, type[FuscoRuntimeError]] = {
+    error.code: error for error in FuscoRuntimeError.__subclasses__()
+}
+
+
+def to_json(error: FuscoRuntimeError) -> str:
+    """The error as text, for the wire."""
+    return json.dumps({"code": error.code, **asdict(error)})  # type: ignore[call-overload]
+
+
+def from_json(text: str) -> FuscoRuntimeError:
+    """The error that ``to_json`` wrote."""
+    values = json.loads(text)
+    error = ERRORS[values.pop("code")]
+    return error(**{name: _tuple(value) for name, value in values.items()})
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,176 @@
+"""Compile generated CUDA text to cubins, once for each content, and launch their kernels.
+
+NVRTC (through ``cuda.bindings``) is used where it is installed, else an ``nvcc``. Cubins are cached
+by a hash of everything they depend on; a file appears in the cache by an atomic rename, so any
+number of processes may share it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+INCLUDE = Path(__file__).parent / "include"
+STANDARD = "--std=c++17"
+COMPILER_HINT = (
+    "CUDA kernels need a compiler: install 'cuda-bindings' with 'nvidia-cuda-nvrtc', "
+    "or put an nvcc (13.0 or newer) on the PATH"
+)
+
+
+class CudaError(RuntimeError):
+    """The kernels could not be compiled, loaded or launched."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A way to make cubins: ``nvrtc``, or ``nvcc`` at ``path``; ``version`` is part of cache keys."""
+
+    kind: str
+    version: str
+    path: str = ""
+
+
+@lru_cache(maxsize=1)
+def find_compiler() -> Compiler:
+    """The compiler of this machine.
+
+    Raises:
+        CudaError: there is none.
+    """
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+        if status == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            return Compiler("nvrtc", f"{major}.{minor}")
+    except (ImportError, RuntimeError, OSError):
+        pass  # not installed, or its library is not: look for nvcc
+    path = shutil.which("nvcc")
+    if path is None:
+        raise CudaError(COMPILER_HINT)
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return Compiler("nvcc", version.stdout, path)
+
+
+def headers_digest() -> str:
+    """A hash of the device headers that generated text includes."""
+    digest = hashlib.sha256()
+    for header in sorted(INCLUDE.glob("*.cuh")):
+        digest.update(header.name.encode() + b"\0" + header.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def default_cache() -> Path:
+    """Where cubins are kept: ``$FUSCOC_CACHE_DIR`` or ``~/.cache/fuscoc``."""
+    return Path(os.environ.get("FUSCOC_CACHE_DIR") or Path.home() / ".cache" / "fuscoc")
+
+
+def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
+    """Machine code of ``text`` for ``arch`` (e.g. ``sm_90``), from the cache when it is there.
+
+    Raises:
+        CudaError: no compiler, or it rejects the text; carries its output.
+    """
+    compiler = find_compiler()
+    parts = (compiler.kind, compiler.version, arch, STANDARD, headers_digest(), text)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    path = (cache or default_cache()) / "cubin" / f"{key}.cubin"
+    if path.exists():
+        return path.read_bytes()
+    code = _nvrtc(text, arch) if compiler.kind == "nvrtc" else _nvcc(compiler.path, text, arch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(code)
+    os.replace(temporary, path)
+    return code
+
+
+def _nvrtc(text: str, arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    def check(result: tuple[Any, ...]) -> Any:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CudaError(f"NVRTC: {result[0].name}")
+        return result[1] if len(result) == 2 else result[1:]
+
+    program = check(nvrtc.nvrtcCreateProgram(text.encode(), b"shuffle.cu", 0, [], []))
+    options = [f"--gpu-architecture={arch}".encode(), STANDARD.encode(), f"-I{INCLUDE}".encode()]
+    compiled = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if compiled[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+        check(nvrtc.nvrtcGetProgramLog(program, log))
+        raise CudaError(f"NVRTC rejects the generated kernels:\n{log.decode(errors='replace')}")
+    code = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    check(nvrtc.nvrtcGetCUBIN(program, code))
+    nvrtc.nvrtcDestroyProgram(program)
+    return code
+
+
+def _nvcc(path: str, text: str, arch: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "shuffle.cu"), Path(folder, "shuffle.cubin")
+        source.write_text(text)
+        command = [path, "-cubin", f"-arch={arch}", STANDARD, f"-I{INCLUDE}", str(source)]
+        done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise CudaError(f"nvcc rejects the generated kernels:\n{done.stderr}")
+        return target.read_bytes()
+
+
+def _driver(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call.
+
+    Raises:
+        CudaError: the call failed.
+    """
+    if int(result[0]) != 0:
+        raise CudaError(f"CUDA driver: {result[0].name}")
+    return result[1] if len(result) > 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class CudaKernel:
+    """A loaded kernel and the CTA it is launched with."""
+
+    function: Any
+    threads: int
+    shared_bytes: int
+
+    def launch(self, num_ctas: int, arguments: ctypes.Structure, stream: int) -> None:
+        """Launch on ``stream`` (an address), with ``arguments`` as the one parameter, by value."""
+        from cuda.bindings import driver
+
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        grid, block = (num_ctas, 1, 1), (self.threads, 1, 1)
+        _driver(
+            driver.cuLaunchKernel(
+                self.function, *grid, *block, self.shared_bytes, stream, ctypes.addressof(pointers), 0
+            )
+        )
+
+
+def load_kernels(
+    code: bytes, launches: Mapping[str, tuple[int, int]]
+) -> dict[str, CudaKernel]:
+    """Load a cubin into the current context; ``launches`` maps names to (threads, shared bytes)."""
+    from cuda.bindings import driver
+
+    module = _driver(driver.cuModuleLoadData(code))
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    kernels = {}
+    for name, (threads, shared_bytes) in launches.items():
+        function = _driver(driver.cuModuleGetFunction(module, name.encode()))
+        _driver(driver.cuFuncSetAttribute(function, attribute, shared_bytes))
+        kernels[name] = CudaKernel(function, threads, shared_bytes)
+    return kernels

@@ -1,0 +1,71 @@
+// Words shared by every device header: integer types, memory-order primitives, bounded waits.
+//
+// The headers need no other header, so NVRTC and nvcc compile them alike.
+#pragma once
+
+namespace fuscoc {
+
+using i64 = long long;
+using u64 = unsigned long long;
+using u32 = unsigned int;
+using u16 = unsigned short;
+
+constexpr int kWarp = 32;
+constexpr u32 kAllLanes = 0xffffffffu;
+constexpr int kMaxRanks = 8;
+constexpr int kMaxFields = 8;
+constexpr int kMaxInputs = 8;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool kBulkCopies = true;  // 1-D TMA
+#else
+constexpr bool kBulkCopies = false;
+#endif
+
+__host__ __device__ constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+// Words that other GPUs write or read are accessed at system scope. An aligned 8-byte word is
+// written whole, so {count, epoch} needs no fence between its halves.
+__device__ __forceinline__ u32 load_relaxed(const u32* at) {
+  u32 value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ __forceinline__ u64 load_relaxed(const u64* at) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_relaxed(u32* at, u32 value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+// What the flag's writer did before its fence is visible after this load (cheaper than a fence).
+__device__ __forceinline__ u32 load_acquire(const u32* at) {
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+__device__ __forceinline__ void fence_system() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+// Orders what ordinary loads have seen before what the bulk-copy engine reads next.
+__device__ __forceinline__ void fence_bulk_proxy() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ u64 tagged(u32 value, u32 epoch) { return (u64(epoch) << 32) | value; }
+__device__ __forceinline__ bool reached(u32 flag, u32 epoch) { return int(flag - epoch) >= 0; }
+
+__device__ __forceinline__ u32 lanes_below() {
+  u32 mask;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
+  return mask;
+}
+
+}  // namespace fuscoc

@@ -1,0 +1,121 @@
+// What a call hands to the kernels, and where things lie in a rank's symmetric window.
+//
+// `Call` is mirrored by a ctypes structure in fuscoc_runtime/engine/nvlink.py: same order, same
+// types. Every rank's window has the same layout; offsets are bytes from its base.
+#pragma once
+#include "base.cuh"
+
+namespace fuscoc {
+
+// Device-resident, zeroed once. Epochs live here and not in kernel arguments, so that a captured
+// graph can be replayed; flags hold the epoch that wrote them and are never cleared.
+struct State {
+  u32 plan_epoch;          // plans finished
+  u32 combine_epoch;       // combines finished
+  u32 combine_saw_plan;    // plan_epoch when the last combine finished
+  u32 exits;               // CTAs that have left the running kernel
+  u32 next_send;           // work counters of the running kernel
+  u32 next_expand;
+  u32 next_reduce;
+  u32 next_finalise;
+  u32 timed_out;           // 0, or stage * 2^24 + peer * 2^20 + (group mod 2^20) + 2^31
+  u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
+  u32 overflowed;          // points whose slot was beyond the capacity, never moved
+};
+
+struct Call {
+  char* window[kMaxRanks];        // every rank's window, as mapped here
+  const char* source[kMaxFields]; // dispatch: source tensors
+  const void* inputs[kMaxInputs]; // the relation's input tensors
+  i64 extents[kMaxInputs];        // the relation's run-time extents
+  i64 rows_at[kMaxFields];        // [capacity] rows of each field
+  i64 counts_at;                  // u64 [2 parities][num_ranks][num_keys + 1] {count, epoch}
+  i64 dispatch_flags_at;          // u32 [num_ranks][max_sources] epochs, one a group
+  i64 combine_flags_at;           // u32 [num_ranks][max_sources]
+  i64 barrier_at;                 // u32 [num_ranks] combine epochs
+  i64 points_at;                  // u64 [num_ranks][max_sources][fanout] {slot code, weight bits}
+  i64 staging_at;                 // [num_ranks][max_sources] partial rows
+  State* state;
+  u64* cta_counts;                // [plan CTAs][num_keys] {count, epoch}
+  int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
+  int* key_counts;                // [num_keys] rows of each of my keys, in key order
+  int* key_starts;                // [num_keys] first slot of each of my keys
+  int* num_sources_of;            // [kMaxRanks] source segments on every rank, then the most of any
+  const float* weights;           // [num_sources][fanout], null when unweighted
+  const char* rows;               // combine: rows in slot order
+  char* result;                   // combine: [num_sources] rows
+  i64 num_sources;
+  i64 max_sources;
+  i64 capacity;
+  i64 timeout_cycles;
+  int rank;
+  int num_ranks;
+  int send_ctas;                  // CTAs that hold sending warps, and how many each;
+  int send_warps;                 // the others expand (dispatch)
+  int reduce_teams;               // teams of a CTA that reduce before they finalise (combine)
+  int dispatch_group;             // most source segments signalled together
+  int combine_group;
+};
+
+// A slot code packs (rank, slot); -1 is a dropped point.
+constexpr int kSlotBits = 27;
+__device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSlotBits) | int(slot); }
+__device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
+__device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
+
+enum Stage : u32 { kPlanLocal = 0, kPlanPeers = 1, kDispatchGroup = 2, kCombineGroup = 3, kCombineEnter = 4 };
+
+// Spins until ready() or the call's time is up; false, and recorded once, when it never was.
+template <class Ready>
+__device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready) {
+  if (ready()) return true;
+  const i64 start = clock64();
+  for (u32 spins = 1;; ++spins) {
+    if (ready()) return true;
+    if (spins % 64 == 0) {
+      if (*(volatile u32*)&call.state->timed_out) return false;  // someone else gave up: so do we
+      if (clock64() - start > call.timeout_cycles) {
+        atomicCAS(&call.state->timed_out, 0u,
+                  0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff));
+        return false;
+      }
+    }
+    __nanosleep(32);
+  }
+}
+
+// Source segments signalled together: fewer when every rank has few, so that a small batch still
+// spreads over the machine. All ranks see the same counts, hence the same size.
+__device__ __forceinline__ int group_size(const Call& call, int most) {
+  return min(most, max(1, call.num_sources_of[kMaxRanks] / 1024));
+}
+
+// Remote items (segments or groups) are visited round-robin over their source ranks, nearest
+// following rank first, so that ranks do not all work for the same peer at once.
+struct RemoteItem {
+  int source_rank;
+  int index;
+};
+__device__ __forceinline__ RemoteItem remote_item(const Call& call, u32 item) {
+  const u32 others = call.num_ranks - 1;
+  return {int((call.rank + 1 + item % others) % call.num_ranks), int(item / others)};
+}
+// Ranks with fewer segments than the most of any have items that do not exist: they are skipped.
+__device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
+  return (call.num_sources_of[kMaxRanks] + group - 1) / group * (call.num_ranks - 1);
+}
+
+// The last CTA to leave runs `reset`: everything it changes was read by the others before.
+template <class Reset>
+__device__ __forceinline__ void leave(const Call& call, Reset reset) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    if (atomicAdd(&call.state->exits, 1u) == gridDim.x - 1) {
+      call.state->exits = 0;
+      reset(*call.state);
+    }
+  }
+}
+
+}  // namespace fuscoc

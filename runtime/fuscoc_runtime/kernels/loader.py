@@ -1,0 +1,121 @@
+"""Load the kernel modules of an artifact and launch their kernels by argument name.
+
+The same Triton source runs natively on CUDA devices and, on the CPU, under Triton's interpreter.
+Every argument is an integer: counts and indices are passed as they are, tensors as addresses.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from fuscoc_runtime.kernels.bfloat16 import exact_bfloat16
+from fuscoc_runtime.schema import KernelSpec
+
+TRITON_HINT = (
+    "running an artifact's kernels needs triton >= 3.6; install it with 'pip install triton' "
+    "(it also runs them on machines without a GPU)"
+)
+
+
+PLACEHOLDER_ADDRESS = 1 << 40
+
+
+class KernelError(RuntimeError):
+    """A kernel could not be loaded, or its arguments do not match its manifest entry."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of an artifact, ready to launch."""
+
+    spec: KernelSpec
+    function: Any
+    interpreted: bool
+
+    def launch(self, values: Mapping[str, int], num_programs: int) -> None:
+        """Launch on a grid of ``(num_programs,)``, on the current stream of the current device.
+
+        ``values`` has, by value name (``docs/abi.md``), at least what the kernel takes. Addresses
+        are of memory that lives until the kernel has run.
+
+        Raises:
+            KernelError: the kernel takes something that ``values`` lacks.
+        """
+        missing = [arg.value for arg in self.spec.args if arg.value not in values]
+        if missing:
+            raise KernelError(f"kernel {self.spec.name}: no value for {', '.join(missing)}")
+        arguments = {arg.name: values[arg.value] for arg in self.spec.args}
+        exact = exact_bfloat16() if self.interpreted else nullcontext()
+        with _interpreting(self.interpreted), exact:
+            self.function[(num_programs,)](**arguments, num_warps=self.spec.num_warps)
+
+
+def load_kernel(path: Path, spec: KernelSpec, *, interpreted: bool) -> Kernel:
+    """Load a kernel from its module at ``path``, which is executed once for each mode.
+
+    Raises:
+        KernelError: Triton is missing, or the module has no such function.
+    """
+    module = _load_module(path.resolve(), interpreted)
+    function = getattr(module, spec.function, None)
+    if function is None:
+        raise KernelError(f"{path} has no kernel {spec.function}")
+    return Kernel(spec, function, interpreted)
+
+
+@cache
+def _load_module(path: Path, interpreted: bool) -> ModuleType:
+    """Execute a kernel file. Triton reads the source through ``inspect``, so it stays a file."""
+    mode = "interpreted" if interpreted else "native"
+    name = f"fuscoc_runtime.kernels.loaded_{abs(hash(path)):x}_{mode}.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"{path} is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _interpreting(interpreted):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _interpreting(interpreted: bool) -> Iterator[None]:
+    """Choose Triton's mode for the enclosed code, whatever TRITON_INTERPRET says.
+
+    The knob is read when ``@triton.jit`` is applied and by some helpers during a run, so it is
+    set around both; the process's own setting is restored afterwards.
+    """
+    triton = _import_triton()
+    if triton.knobs.runtime.interpret == interpreted:
+        yield
+        return
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = interpreted
+        yield
+
+
+def _import_triton() -> Any:
+    try:
+        import triton
+    except ImportError as error:
+        raise KernelError(TRITON_HINT) from error
+    return triton
+
+
+def address(tensor: Tensor) -> int:
+    """Address of a tensor's first element; a non-null placeholder if the tensor is empty.
+
+    Kernels never dereference addresses of empty tensors, but the interpreter takes a small integer
+    for 32 bits wide, which is no pointer.
+    """
+    return tensor.data_ptr() or PLACEHOLDER_ADDRESS

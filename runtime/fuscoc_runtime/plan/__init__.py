@@ -1,0 +1,15 @@
+"""From routing to descriptor lists, on the device, for any topology."""
+
+from fuscoc_runtime.plan.placement import key_to_rank
+from fuscoc_runtime.plan.planner import plan_rank
+from fuscoc_runtime.plan.types import BufferRows, DescriptorList, PlanContext, Points, RankPlan
+
+__all__ = [
+    "BufferRows",
+    "DescriptorList",
+    "PlanContext",
+    "Points",
+    "RankPlan",
+    "key_to_rank",
+    "plan_rank",
+]

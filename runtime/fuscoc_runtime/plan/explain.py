@@ -1,0 +1,69 @@
+"""Why a relation failed, in the user's terms: evaluated again, one point, on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError
+from fuscoc_runtime.plan.types import PlanContext, Points
+from fuscoc_runtime.scalar import BinaryOp, Load, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.schema import ShuffleSpec
+
+
+def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRangeError:
+    """The error of a domain point whose key (packed) or rank (dense) is out of range."""
+    scope = Scope(points.extents, points.inputs)
+    position = coordinates(ctx.shuffle, scope, point)
+    scope = scope.at(position)
+    target = ctx.shuffle.target
+    if target.kind == "packed":
+        scalar, highest = target.key, target.num_keys - 1
+    else:
+        scalar, highest = target.rank, ctx.topology.num_ranks - 1
+    value = evaluate(scalar, scope)
+    if isinstance(scalar, Load):
+        at = tuple(evaluate(index, scope) for index in scalar.at)
+        return IndexOutOfRangeError(scalar.input, ctx.rank, at, value, -1, highest)
+    computed = render(scalar, position)
+    return IndexOutOfRangeError(computed, ctx.rank, (), value, -1, highest)
+
+
+def explain_division(
+    shuffle: ShuffleSpec,
+    rank: int,
+    inputs: Mapping[str, Tensor],
+    extents: Mapping[str, int],
+    outer: int,
+) -> InexactDivisionError:
+    """The error of an outer index at which a ragged extent's division leaves a remainder."""
+    index = shuffle.domain[0].name
+    scope = Scope(extents, inputs, {index: outer})
+    for inner in shuffle.domain[1:]:
+        for scalar in subexpressions(inner.extent):
+            if isinstance(scalar, BinaryOp) and scalar.op == "/":
+                value, divisor = evaluate(scalar.lhs, scope), evaluate(scalar.rhs, scope)
+                if value % divisor:
+                    dividend = render(scalar.lhs)
+                    return InexactDivisionError(rank, index, outer, dividend, value, divisor)
+    raise ValueError(f"every extent of {shuffle.name} is exact at {index} = {outer}")
+
+
+def coordinates(shuffle: ShuffleSpec, scope: Scope, point: int) -> dict[str, int]:
+    """The domain indices of a domain point; only the outermost one may change the other extents."""
+    outer, *inner = shuffle.domain
+    for position in range(evaluate(outer.extent, scope)):
+        here = scope.at({outer.name: position})
+        extents = [evaluate(index.extent, here) for index in inner]
+        size = math.prod(extents)
+        if point < size:
+            found = []
+            for extent in reversed(extents):
+                point, digit = divmod(point, extent)
+                found.append(digit)
+            names = (index.name for index in inner)
+            return {outer.name: position, **dict(zip(names, reversed(found), strict=True))}
+        point -= size
+    raise IndexError(f"{shuffle.name} has no domain point so far out")

@@ -1,0 +1,63 @@
+"""Which rank owns which key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
+from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.topology import Topology
+
+
+def key_to_rank(
+    target: PackedTarget,
+    topology: Topology,
+    rank: int,
+    inputs: Mapping[str, Tensor],
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Owner of every key: int64 [num_keys] on ``device``.
+
+    ``block`` gives each rank num_keys / num_ranks consecutive keys, ``cyclic`` deals them out one
+    by one, ``table`` reads the input that the placement names. ``rank`` is who asks, for messages.
+
+    Raises:
+        TopologyError: ``block`` with a number of keys that the ranks do not divide.
+        InputError: a table of the wrong shape or dtype.
+        IndexOutOfRangeError: a table entry that is no rank.
+    """
+    num_keys, num_ranks = target.num_keys, topology.num_ranks
+    if target.placement.kind == "table":
+        return _checked_table(target, num_ranks, rank, inputs).to(device)
+    keys = torch.arange(num_keys, dtype=torch.int64, device=device)
+    if target.placement.kind == "cyclic":
+        return keys % num_ranks
+    if num_keys % num_ranks:
+        raise TopologyError(
+            f"`{target.layout}` has {num_keys} keys, which {num_ranks} ranks ({topology}) do not "
+            "divide: `by block` gives every rank equally many; use `by cyclic` or a table"
+        )
+    return keys // (num_keys // num_ranks)
+
+
+def _checked_table(
+    target: PackedTarget, num_ranks: int, rank: int, inputs: Mapping[str, Tensor]
+) -> Tensor:
+    name = target.placement.table or ""
+    if name not in inputs:
+        raise InputError(name, rank, "is missing: it places the keys on ranks")
+    table = inputs[name]
+    if table.dtype != torch.int64 or table.shape != (target.num_keys,):
+        raise InputError(
+            name,
+            rank,
+            f"is {table.dtype} {list(table.shape)}; it must be torch.int64 [{target.num_keys}]",
+        )
+    bad = torch.nonzero((table < 0) | (table >= num_ranks)).flatten().tolist()
+    if bad:
+        value = int(table[bad[0]])
+        raise IndexOutOfRangeError(name, rank, (bad[0],), value, 0, num_ranks - 1)
+    return table

@@ -1,0 +1,88 @@
+"""What goes into a rank's plan and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+CPU = torch.device("cpu")
+
+DescriptorList = dict[str, Tensor]
+"""Columns of a descriptor list by name, int64 [num_descriptors] each (terms: [num_terms])."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """Who plans what, where. ``device`` is the compute device: all lists live there."""
+
+    shuffle: ShuffleSpec
+    topology: Topology
+    rank: int
+    device: torch.device = CPU
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Outputs of the relation kernel on one rank, and what it was evaluated on.
+
+    ``columns``: int64 [num_points] each, in domain order: ``source``, ``src_offset``,
+    ``src_stride0`` ..., ``rank`` (-1 dropped, -2 out of range), and ``key`` (packed) or ``slot``
+    (dense). ``key_to_rank``: int64 [num_keys], packed only. ``target_length``: slots of this
+    rank's target, dense only. ``inputs`` and ``extents`` are kept to explain a bad index.
+    """
+
+    columns: Mapping[str, Tensor]
+    key_to_rank: Tensor | None
+    target_length: int | None
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BufferRows:
+    """Rows of every row buffer a plan needs."""
+
+    target: int  # destination slots
+    staging: int  # results coming back to this source: direct rows, then net_send rows
+    forward_staging: int  # results coming back to this forwarder: one per forward row
+    slices: int  # rows sent over the network
+    landing: int  # rows received from the network
+
+
+@dataclass(frozen=True, eq=False)
+class RankPlan:
+    """All descriptor lists of one rank, and the counts that size its buffers.
+
+    ``lists``: name -> columns; the lists are documented where they are built
+    (``plan/send.py`` and ``plan/receive.py``).
+    ``rows``: what this rank needs; ``max_rows``: the largest of every rank, so that windows can
+    be allocated equal everywhere.
+    ``net_send_counts[r]`` / ``net_recv_counts[r]``: network rows to / from rank ``r`` at dispatch;
+    combine returns the same rows the other way.
+    ``point_order``: int64 [num_live_points], the domain points of this rank in the order in which
+    their weights are sent: (destination rank, source, domain order); ``point_send_counts`` and
+    ``point_recv_counts`` cut it by rank. A ``term_point`` indexes the received weights.
+    ``keys``, ``key_counts`` [num_local_keys]: keys owned by this rank, ascending, and the rows of
+    each. ``key_offsets`` [num_local_keys + 1]: first slot of each; the last is ``rows.target``.
+    Empty (and ``[0]``) for dense targets.
+    """
+
+    rank: int
+    num_sources: int
+    lists: dict[str, DescriptorList]
+    rows: BufferRows
+    max_rows: BufferRows
+    net_send_counts: tuple[int, ...]
+    net_recv_counts: tuple[int, ...]
+    point_order: Tensor
+    point_send_counts: tuple[int, ...]
+    point_recv_counts: tuple[int, ...]
+    keys: Tensor
+    key_counts: Tensor
+    key_offsets: Tensor

@@ -1,0 +1,261 @@
+"""The oracle: what a shuffle must do, one domain point at a time.
+
+Slow and obviously right. It interprets the manifest's scalar expressions for every point of the
+domain and shares nothing with the generated kernels or the planner. All ranks are in one process;
+everything happens on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.scalar import Scope, evaluate
+from fuscoc_runtime.schema import DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
+
+
+@dataclass(frozen=True, eq=False)
+class RankData:
+    """What one rank brings to a shuffle.
+
+    ``source``: the tensor of every field, [*dims, *cell shape], or [cells, *cell shape] with the
+    outer entries concatenated when the layout is ragged.
+    """
+
+    source: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """A domain point and its source segment.
+
+    ``source`` is the segment's id on ``rank``, ``cells`` the indices of its cells in the source
+    layout, in the segment's order; ``point`` is the linear index of the domain point.
+    """
+
+    rank: int
+    source: int
+    cells: Tensor
+    point: int
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """A live domain point and where its segment goes."""
+
+    origin: Origin
+    rank: int
+    slot: int
+
+
+@dataclass(frozen=True, eq=False)
+class RankRows:
+    """What one rank must hold after dispatch.
+
+    ``fields``: [num_slots, *field shape] each; ``written`` [num_slots] is false for padding and
+    for slots that nobody names, whose rows are zero here. ``keys``, ``key_counts`` and
+    ``key_offsets`` are those of ``RankPlan``.
+    """
+
+    fields: dict[str, Tensor]
+    written: Tensor
+    keys: tuple[int, ...]
+    key_counts: tuple[int, ...]
+    key_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RankResult:
+    """What one rank must hold after combine, shaped like its source.
+
+    A sum is f64, and ``magnitude`` is the sum of absolute terms, which scales rounding errors. A
+    copy has the field's dtype and no magnitude. Cells without any term are 0.
+    """
+
+    fields: dict[str, Tensor]
+    magnitude: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """The slots of one rank; a dense target has no keys."""
+
+    num_slots: int
+    keys: tuple[int, ...] = ()
+    key_counts: tuple[int, ...] = ()
+    key_offsets: tuple[int, ...] = (0,)
+
+
+def dispatch(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> list[RankRows]:
+    """The rows that every rank must receive from ``ranks``."""
+    deliveries, layouts = route(shuffle, ranks)
+    received = [_empty_rows(shuffle, *each) for each in zip(ranks, layouts, strict=True)]
+    for delivery in deliveries:
+        origin, rows = delivery.origin, received[delivery.rank]
+        for field in shuffle.source.fields:
+            cells = _cells(ranks[origin.rank].source[field.name].cpu(), field)
+            row = rows.fields[field.name][delivery.slot]
+            row.copy_(cells[origin.cells].view(row.shape))
+        rows.written[delivery.slot] = True
+    return received
+
+
+def combine(
+    shuffle: ShuffleSpec, ranks: Sequence[RankData], rows: Sequence[Mapping[str, Tensor]]
+) -> list[RankResult]:
+    """What every source must get back when the ranks hold ``rows`` [num_slots, *field shape].
+
+    Weights multiply the rows; terms are added in f64.
+    """
+    spec = shuffle.combine
+    if spec is None:
+        raise ValueError(f"{shuffle.name} has no combine")
+    is_sum = spec.kind == "sum"
+    results = [_empty_result(data, is_sum) for data in ranks]
+    for delivery in route(shuffle, ranks)[0]:
+        origin = delivery.origin
+        data, result = ranks[origin.rank], results[origin.rank]
+        for field in shuffle.source.fields:
+            row = rows[delivery.rank][field.name][delivery.slot].cpu()
+            row = row.reshape(len(origin.cells), *field.shape)
+            cells = _cells(result.fields[field.name], field)
+            if not is_sum:
+                cells[origin.cells] = row
+                continue
+            term = row.double()
+            if spec.weight is not None:
+                term = term * float(data.inputs[spec.weight.input].flatten()[origin.point])
+            cells[origin.cells] += term
+            _cells(result.magnitude[field.name], field)[origin.cells] += term.abs()
+    return results
+
+
+def route(
+    shuffle: ShuffleSpec, ranks: Sequence[RankData]
+) -> tuple[list[Delivery], list[SlotLayout]]:
+    """Every live point of every rank, by (source rank, domain order), and the slots of each rank.
+
+    In a packed target, the slots of a key follow this order.
+    """
+    scopes = [
+        Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
+        for data in ranks
+    ]
+    target = shuffle.target
+    if target.kind == "dense":
+        layouts = [SlotLayout(evaluate(target.length, scope)) for scope in scopes]
+        return [
+            Delivery(origin, rank, evaluate(target.slot, here))
+            for origin, here in _points(shuffle, scopes)
+            if (rank := evaluate(target.rank, here)) != -1
+        ], layouts
+
+    arrivals: dict[int, list[Origin]] = defaultdict(list)
+    for origin, here in _points(shuffle, scopes):
+        arrivals[evaluate(target.key, here)].append(origin)
+    deliveries, layouts = [], []
+    for rank, scope in enumerate(scopes):
+        owned = [k for k in range(target.num_keys) if _owner(target, k, len(ranks), scope) == rank]
+        layout = _pack(owned, [len(arrivals[key]) for key in owned], target.align)
+        layouts.append(layout)
+        for key, first in zip(owned, layout.key_offsets, strict=False):
+            deliveries += [
+                Delivery(origin, rank, first + number)
+                for number, origin in enumerate(arrivals[key])
+            ]
+    return sorted(deliveries, key=lambda each: (each.origin.rank, each.origin.point)), layouts
+
+
+def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
+    """Every domain point of every rank, with the values of its indices."""
+    for rank, scope in enumerate(scopes):
+        entries = _cell_ids(shuffle, scope)
+        for point, at in enumerate(_domain(shuffle.domain, scope)):
+            here = scope.at(at)
+            cells = _segment_cells(shuffle, entries, here)
+            yield Origin(rank, point // shuffle.fanout, cells, point), here
+
+
+def _domain(
+    domain: Sequence[DomainIndex], scope: Scope, at: Mapping[str, int] | None = None
+) -> Iterator[dict[str, int]]:
+    """The domain's points in order, as values of its indices."""
+    at = dict(at or {})
+    if not domain:
+        yield at
+        return
+    for value in range(evaluate(domain[0].extent, scope.at(at))):
+        yield from _domain(domain[1:], scope, {**at, domain[0].name: value})
+
+
+def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> list[Tensor]:
+    """The indices of the source layout's cells, one array [*dims[1:]] for every outer entry."""
+    outer, *inner = shuffle.source.dims
+    entries, begin = [], 0
+    for entry in range(evaluate(outer, scope)):
+        here = scope.at({shuffle.domain[0].name: entry})
+        shape = [evaluate(dim, here) for dim in inner]
+        size = math.prod(shape)
+        entries.append(torch.arange(begin, begin + size).view(shape))
+        begin += size
+    return entries
+
+
+def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) -> Tensor:
+    """The indices of a segment's cells, flat."""
+    at: list[int | slice] = []
+    for subscript in shuffle.source.subscripts:
+        start = evaluate(subscript.start, scope)
+        at.append(start if subscript.length is None else slice(start, start + subscript.length))
+    outer, *inner = at
+    chosen = entries[outer] if isinstance(outer, slice) else [entries[outer]]
+    return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
+
+
+def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
+    match target.placement.kind:
+        case "block":
+            return key * num_ranks // target.num_keys
+        case "cyclic":
+            return key % num_ranks
+        case "table":
+            return int(scope.inputs[str(target.placement.table)][key])
+
+
+def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:
+    """Keys in order, each beginning at the next multiple of ``align``."""
+    offsets = [0]
+    for count in counts:
+        offsets.append(offsets[-1] + math.ceil(count / align) * align)
+    return SlotLayout(offsets[-1], tuple(keys), tuple(counts), tuple(offsets))
+
+
+def _empty_rows(shuffle: ShuffleSpec, data: RankData, layout: SlotLayout) -> RankRows:
+    rows = {
+        field.name: torch.zeros(layout.num_slots, *field.shape, dtype=data.source[field.name].dtype)
+        for field in shuffle.fields
+    }
+    written = torch.zeros(layout.num_slots, dtype=torch.bool)
+    return RankRows(rows, written, layout.keys, layout.key_counts, layout.key_offsets)
+
+
+def _empty_result(data: RankData, is_sum: bool) -> RankResult:
+    dtype = torch.float64 if is_sum else None
+    fields = {
+        name: torch.zeros(tensor.shape, dtype=dtype or tensor.dtype)
+        for name, tensor in data.source.items()
+    }
+    magnitude = {name: torch.zeros_like(tensor) for name, tensor in fields.items()}
+    return RankResult(fields, magnitude if is_sum else {})
+
+
+def _cells(tensor: Tensor, field: FieldSpec) -> Tensor:
+    """A source tensor as a view of its cells: [num_cells, *cell shape]."""
+    return tensor.view(math.prod(tensor.shape[: tensor.dim() - len(field.shape)]), *field.shape)

@@ -1,0 +1,87 @@
+"""Run an artifact over several ranks of this machine and verify it: ``fuscoc run``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.artifact import load_artifact
+from fuscoc_runtime.comm.group import join
+from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
+from fuscoc_runtime.demo.rank import RankReport, run_rank
+from fuscoc_runtime.demo.worker import Job
+from fuscoc_runtime.errors import TopologyError
+from fuscoc_runtime.topology import Topology
+
+__all__ = ["RankDiedError", "RankReport", "RunReport", "run"]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run of one shuffle; ``ranks`` in rank order."""
+
+    artifact: str
+    shuffle: str
+    topology: Topology
+    seed: int
+    ranks: tuple[RankReport, ...]
+
+    @property
+    def verified(self) -> bool:
+        """Whether every rank's rows and results were those of the reference."""
+        return all(rank.verified for rank in self.ranks)
+
+
+def run(
+    artifact: str | Path,
+    *,
+    shuffle: str | None = None,
+    ranks: int = 4,
+    nodes: int = 1,
+    tokens: int = 16,
+    seed: int = 0,
+    device: str | None = None,
+    timeout: float = 60.0,
+) -> RunReport:
+    """Shuffle made-up data over ``ranks`` ranks, split over ``nodes`` nodes, and verify it.
+
+    Starts a process a rank on this machine, on its GPUs if there are enough, else on the CPU;
+    ``device`` ("cpu", "cuda") decides otherwise. Several nodes on one machine are told apart for
+    NCCL by NCCL_HOSTID. Under torchrun this process is one of the ranks, and every rank returns
+    the report. ``tokens`` is the extent of the outermost index, ``timeout`` is in seconds.
+
+    Raises:
+        FuscoRuntimeError: what every rank raised.
+        RankDiedError: a rank failed in another way; the others are ended too.
+    """
+    opened = load_artifact(artifact)
+    name = opened.shuffle(shuffle).name
+    if "RANK" in os.environ:
+        topology = None if nodes == 1 else Topology(nodes, int(os.environ["WORLD_SIZE"]) // nodes)
+        chosen = join(timeout, torch.device(device) if device is not None else None)
+        mine = run_rank(
+            opened, name, tokens, seed, topology=topology, device=chosen, timeout=timeout
+        )
+        reports = [mine] * dist.get_world_size()
+        dist.all_gather_object(reports, mine)
+    else:
+        if ranks < 1 or nodes < 1 or ranks % nodes:
+            raise TopologyError(f"{ranks} ranks cannot be split evenly over {nodes} nodes")
+        on_gpu = device == "cuda" or (device is None and torch.cuda.device_count() >= ranks)
+        job = Job(
+            artifact=str(artifact),
+            shuffle=name,
+            tokens=tokens,
+            seed=seed,
+            timeout=timeout,
+            num_ranks=ranks,
+            num_nodes=nodes,
+            device_type="cuda" if on_gpu else "cpu",
+        )
+        reports = start_ranks(job)
+    found = Topology.from_hosts([report.node for report in reports])
+    return RunReport(str(artifact), name, found, seed, tuple(reports))

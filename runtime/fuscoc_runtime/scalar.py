@@ -1,0 +1,133 @@
+"""Scalar expressions of the manifest: integers computed from a rank's indices and inputs.
+
+The generated kernels compute the same values on the device; this evaluator shares nothing with
+them. It serves what needs one value at a time: shapes, lengths, error messages, the reference.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%"]
+
+
+@dataclass(frozen=True)
+class Index:
+    """The value of a domain index."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A run-time extent of the executing rank."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of an input tensor."""
+
+    input: str
+    at: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class BinaryOp:
+    """Integer arithmetic; ``/`` floors and ``%`` is its remainder."""
+
+    op: Operator
+    lhs: Scalar
+    rhs: Scalar
+
+
+Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp
+
+OPERATORS: dict[Operator, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What names mean. ``inputs`` hold tensors or arrays, indexed with a tuple of integers."""
+
+    extents: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    indices: Mapping[str, int] = field(default_factory=dict)
+
+    def at(self, indices: Mapping[str, int]) -> Scope:
+        """The same scope at these domain indices."""
+        return Scope(self.extents, self.inputs, indices)
+
+
+def parse(value: Any) -> Scalar:
+    """Read the JSON of a scalar; ``ValueError`` says what is wrong with it."""
+    match value:
+        case int() if not isinstance(value, bool):
+            return value
+        case {"index": str(name), **rest} if not rest:
+            return Index(name)
+        case {"extent": str(name), **rest} if not rest:
+            return Extent(name)
+        case {"load": str(name), "at": list(at), **rest} if not rest:
+            return Load(name, tuple(parse(position) for position in at))
+        case {"op": op, "args": [lhs, rhs], **rest} if not rest and op in get_args(Operator):
+            return BinaryOp(op, parse(lhs), parse(rhs))
+    raise ValueError(f"{value!r} is not a scalar expression")
+
+
+def evaluate(scalar: Scalar, scope: Scope) -> int:
+    """The value of ``scalar``; a missing name is a ``KeyError``, a bad index an ``IndexError``."""
+    match scalar:
+        case int():
+            return scalar
+        case Index(name):
+            return scope.indices[name]
+        case Extent(name):
+            return scope.extents[name]
+        case Load(name, at):
+            return int(scope.inputs[name][tuple(evaluate(position, scope) for position in at)])
+        case BinaryOp(op, lhs, rhs):
+            return OPERATORS[op](evaluate(lhs, scope), evaluate(rhs, scope))
+
+
+def subexpressions(scalar: Scalar) -> Iterator[Scalar]:
+    """``scalar`` and everything inside it, outermost first, left to right."""
+    yield scalar
+    match scalar:
+        case Load(_, at):
+            for position in at:
+                yield from subexpressions(position)
+        case BinaryOp(_, lhs, rhs):
+            yield from subexpressions(lhs)
+            yield from subexpressions(rhs)
+
+
+def render(scalar: Scalar, indices: Mapping[str, int] | None = None) -> str:
+    """The expression as text, for messages; ``indices`` replaces indices by their values."""
+    if isinstance(scalar, BinaryOp):
+        return f"{_operand(scalar.lhs, indices)} {scalar.op} {_operand(scalar.rhs, indices)}"
+    return _operand(scalar, indices)
+
+
+def _operand(scalar: Scalar, indices: Mapping[str, int] | None) -> str:
+    match scalar:
+        case int():
+            return str(scalar)
+        case Index(name):
+            return name if indices is None else str(indices[name])
+        case Extent(name):
+            return name
+        case Load(name, at):
+            return f"{name}[{', '.join(render(position, indices) for position in at)}]"
+        case BinaryOp():
+            return f"({render(scalar, indices)})"

@@ -1,0 +1,251 @@
+"""The manifest of an artifact, schema 1, as frozen dataclasses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fuscoc_runtime.scalar import Scalar
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A data tensor passed with every call; its shape is in the rank's own extents."""
+
+    name: str
+    dtype: str
+    shape: tuple[Scalar, ...]
+    role: Literal["route", "weight", "extent", "placement"]
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """A typed part of a segment or of a cell."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_elems(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class DomainIndex:
+    """One loop of the iteration space; the extent may load inputs at earlier indices (ragged)."""
+
+    name: str
+    extent: Scalar
+
+
+@dataclass(frozen=True)
+class Subscript:
+    """One subscript of the source access: an index, or a run of ``length`` cells."""
+
+    start: Scalar
+    length: int | None
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged."""
+
+    layout: str
+    fields: tuple[FieldSpec, ...]
+    dims: tuple[Scalar, ...]
+    subscripts: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
+class PlacementSpec:
+    """Which rank owns a key; ``table`` names an int64 input [num_keys]."""
+
+    kind: Literal["block", "cyclic", "table"]
+    table: str | None
+
+
+@dataclass(frozen=True)
+class PackedTarget:
+    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``."""
+
+    kind: Literal["packed"]
+    layout: str
+    key: Scalar
+    num_keys: int
+    align: int
+    capacity: int | None
+    placement: PlacementSpec
+
+
+@dataclass(frozen=True)
+class DenseTarget:
+    """Slots computed by the spec, ``length`` of them on a rank."""
+
+    kind: Literal["dense"]
+    layout: str
+    slot: Scalar
+    rank: Scalar
+    length: Scalar
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """Factor of every domain point in a weighted combine: ``input``, read in domain order."""
+
+    name: str
+    input: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CombineSpec:
+    """The way back; ``copy`` moves bits, ``sum`` adds in f32."""
+
+    kind: Literal["copy", "sum"]
+    weight: WeightSpec | None
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Knobs of the plan and of the pipeline; what is listed here is what this runtime can do."""
+
+    dedup: tuple[Literal["node", "rank"], ...]
+    balance: Literal["none"]
+    schedule: Literal["pairwise"]
+    slice_bytes: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class RunDim:
+    """An outer run dimension: strides in cells (source, or a column's name) and elements (row)."""
+
+    count: int
+    src_stride: int | str
+    dst_stride: int
+
+
+@dataclass(frozen=True)
+class FieldRuns:
+    """How one field of a segment is copied."""
+
+    name: str
+    dtype: str
+    run_elems: int
+    run_dims: tuple[RunDim, ...]
+    seg_elems: int
+    cell_elems: int
+    unit_bytes: int
+    copy_dtype: str
+
+
+@dataclass(frozen=True)
+class RelationSpec:
+    """The kernel that evaluates the relation, ``block`` domain points a program."""
+
+    kernel: str
+    block: int
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """Run a kernel over a descriptor list. ``bind``: kernel argument -> buffer."""
+
+    op: Literal["launch"]
+    kernel: str
+    list: str
+    bind: Mapping[str, str]
+    signal: int | None = None
+    wait: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExchangeStep:
+    """The network hop: the rows of ``list`` to their forwarders, or their results back."""
+
+    op: Literal["exchange"]
+    list: str
+    direction: Literal["forward", "back"]
+
+
+@dataclass(frozen=True)
+class PathSpec:
+    """The steps of dispatch or of combine, in order."""
+
+    steps: tuple[LaunchStep | ExchangeStep, ...]
+
+
+@dataclass(frozen=True)
+class ShuffleSpec:
+    """One compiled shuffle."""
+
+    name: str
+    constants: Mapping[str, int]
+    extents: tuple[str, ...]
+    inputs: tuple[InputSpec, ...]
+    domain: tuple[DomainIndex, ...]
+    num_source_dims: int
+    ragged: bool
+    segment: str
+    fields: tuple[FieldSpec, ...]
+    source: SourceSpec
+    target: PackedTarget | DenseTarget
+    combine: CombineSpec | None
+    policy: PolicySpec
+    src_strides: int
+    runs: tuple[FieldRuns, ...]
+    relation: RelationSpec
+    extents_kernel: str | None
+    dispatch: PathSpec
+    combine_steps: PathSpec | None
+
+    @property
+    def fanout(self) -> int:
+        """Domain points of every source segment."""
+        extents = [index.extent for index in self.domain[self.num_source_dims :]]
+        return math.prod(extent for extent in extents if isinstance(extent, int))
+
+
+@dataclass(frozen=True)
+class KernelArg:
+    """One kernel parameter; ``value`` names what is passed."""
+
+    name: str
+    kind: Literal["scalar", "column", "address"]
+    value: str
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One generated kernel: ``function`` in the module ``file`` of the artifact."""
+
+    name: str
+    file: str
+    function: str
+    args: tuple[KernelArg, ...]
+    num_warps: int
+    emits: tuple[Literal["signal", "wait"], ...]
+
+
+@dataclass(frozen=True)
+class SpecSource:
+    """The ``.fsc`` that was compiled."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that the runtime knows of an artifact."""
+
+    schema: int
+    compiler: str
+    spec: SpecSource
+    files: Mapping[str, str]
+    shuffles: tuple[ShuffleSpec, ...]
+    kernels: tuple[KernelSpec, ...]

@@ -1,0 +1,225 @@
+"""Copy kernels under the interpreter: every byte of every buffer, for any list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.memory import Int64s, addresses, filled, int64s, zeros
+from tests.codegen.scenes import Scene, scene
+from tests.codegen.specs import ITEM_BYTES, blocks, built, built_of
+
+COPIES = ["moe", "moe_odd", "vit", "vit_nchw", "three_fields", "tiles", "wide_tiles"]
+NUM_ROWS = 9
+FILLING = 0xA5
+
+
+def named(fields: Any, side: str) -> dict[str, Any]:
+    return {f"{field}_{side}": buffer for field, buffer in fields.items()}
+
+
+def fresh(seg_bytes: dict[str, int]) -> dict[str, Any]:
+    """Rows in which every write shows."""
+    return {f: filled(np.full((NUM_ROWS, n), FILLING, np.uint8)) for f, n in seg_bytes.items()}
+
+
+def draw_distinct(data: st.DataObject, choices: list[Any], most: int = 6) -> list[Any]:
+    return data.draw(st.lists(st.sampled_from(choices), unique=True, max_size=most))
+
+
+def draw_each(data: st.DataObject, num: int, below: int) -> Int64s:
+    return int64s(data.draw(st.lists(st.integers(0, below - 1), min_size=num, max_size=num)))
+
+
+class Node:
+    """The windows of a node's ranks: rows by field, and signal words."""
+
+    def __init__(self, num_peers: int, seg_bytes: dict[str, int]) -> None:
+        self.num_peers = num_peers
+        self.rows = [fresh(seg_bytes) for _ in range(num_peers)]
+        self.words = [zeros((5, num_peers), np.int32) for _ in range(num_peers)]
+
+    def bases(self) -> dict[str, Int64s]:
+        return {f: addresses([peer[f] for peer in self.rows]) for f in self.rows[0]}
+
+    def signal_arguments(self, slot: int, me: int) -> dict[str, Any]:
+        return {
+            "signals": addresses(self.words),
+            "signal_slot": slot,
+            "num_peers": self.num_peers,
+            "my_peer": me,
+        }
+
+    def check(
+        self,
+        rows: dict[str, Any],
+        peers: Int64s,
+        slots: Int64s,
+        signal: tuple[int, int, int],
+    ) -> None:
+        """Rows lie where the list sent them, nothing else changed, and every peer was signalled."""
+        for peer in range(self.num_peers):
+            for field, moved in rows.items():
+                wanted = np.full_like(self.rows[peer][field], FILLING)
+                wanted[slots[peers == peer]] = moved[peers == peer]
+                np.testing.assert_array_equal(self.rows[peer][field], wanted)
+            slot, me, count = signal
+            words = np.zeros_like(self.words[peer])
+            words[slot, me] = count
+            np.testing.assert_array_equal(self.words[peer], words)
+
+
+def seg_bytes_of(given: Scene) -> dict[str, int]:
+    return {field: rows.shape[1] for field, rows in given.rows.items()}
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
+def test_pack(data: st.DataObject, name: str, num_programs: int) -> None:
+    kernels, given = built(name), scene(name, np.random.default_rng(1))
+    to = int64s(draw_distinct(data, list(range(NUM_ROWS))))
+    segments = draw_each(data, len(to), given.num_segments)
+    rows = fresh(seg_bytes_of(given))
+    kernels.kernels.launch(
+        f"{kernels.name}_pack",
+        num_programs,
+        num_descriptors=len(to),
+        dst_row=to,
+        **given.columns("src", segments),
+        **named(given.source, "src"),
+        **named(rows, "dst"),
+    )
+    for field, after in rows.items():
+        wanted = np.full_like(after, FILLING)
+        wanted[to] = given.rows[field][segments]
+        np.testing.assert_array_equal(after, wanted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    name=st.sampled_from(COPIES),
+    num_programs=st.integers(1, 3),
+    num_peers=st.integers(1, 3),
+    slot=st.integers(0, 4),
+)
+def test_send(data: st.DataObject, name: str, num_programs: int, num_peers: int, slot: int) -> None:
+    kernels, given = built(name), scene(name, np.random.default_rng(2))
+    places = draw_distinct(data, [(p, s) for p in range(num_peers) for s in range(NUM_ROWS)])
+    peers, slots = int64s(places).reshape(-1, 2).T.copy()
+    segments = draw_each(data, len(places), given.num_segments)
+    me = data.draw(st.integers(0, num_peers - 1))
+    node = Node(num_peers, seg_bytes_of(given))
+    kernels.kernels.launch(
+        f"{kernels.name}_send",
+        num_programs,
+        num_descriptors=len(places),
+        dst_peer=peers,
+        dst_slot=slots,
+        **given.columns("src", segments),
+        **named(given.source, "src"),
+        **named(node.bases(), "dst"),
+        **node.signal_arguments(slot, me),
+    )
+    rows = {field: rows[segments] for field, rows in given.rows.items()}
+    node.check(rows, peers, slots, (slot, me, num_programs))
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
+def test_forward(data: st.DataObject, name: str, num_programs: int) -> None:
+    kernels, given = built(name), scene(name, np.random.default_rng(3))
+    places = draw_distinct(data, [(p, s) for p in range(2) for s in range(NUM_ROWS)])
+    peers, slots = int64s(places).reshape(-1, 2).T.copy()
+    landed = draw_each(data, len(places), given.num_segments)
+    node = Node(2, seg_bytes_of(given))
+    kernels.kernels.launch(
+        f"{kernels.name}_forward",
+        num_programs,
+        num_descriptors=len(places),
+        src_row=landed,
+        dst_peer=peers,
+        dst_slot=slots,
+        **named({field: filled(rows) for field, rows in given.rows.items()}, "src"),
+        **named(node.bases(), "dst"),
+        **node.signal_arguments(1, 0),
+    )
+    rows = {field: rows[landed] for field, rows in given.rows.items()}
+    node.check(rows, peers, slots, (1, 0, num_programs))
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
+def test_duplicate(data: st.DataObject, name: str, num_programs: int) -> None:
+    """Rows of one buffer to other rows of it, once both signal slots of all peers have come."""
+    kernels, given = built(name), scene(name, np.random.default_rng(4))
+    first = given.num_segments
+    to = int64s(draw_distinct(data, list(range(first, first + 5))))
+    read = draw_each(data, len(to), first)
+    before = {
+        f: np.concatenate([rows, np.full((6, rows.shape[1]), FILLING, np.uint8)])
+        for f, rows in given.rows.items()
+    }
+    target = {field: filled(rows) for field, rows in before.items()}
+    error = zeros(1, np.int32)
+    kernels.kernels.launch(
+        f"{kernels.name}_duplicate",
+        num_programs,
+        num_descriptors=len(to),
+        src_slot=read,
+        dst_slot=to,
+        **named(target, "src"),
+        **named(target, "dst"),
+        wait_base=filled(np.array([[4, 5], [7, 7]], np.int32)),
+        num_peers=2,
+        expected_0=4,
+        expected_1=7,
+        max_spins=0,
+        error=error,
+    )
+    assert error[0] == 0
+    for field, after in target.items():
+        wanted = before[field].copy()
+        wanted[to] = before[field][read]
+        np.testing.assert_array_equal(after, wanted)
+
+
+@pytest.mark.parametrize("name", ["long", "moe_long"])
+def test_rows_longer_than_the_registers(name: str) -> None:
+    kernels, given = built(name), scene(name, np.random.default_rng(5))
+    rows = fresh(seg_bytes_of(given))
+    kernels.kernels.launch(
+        f"{kernels.name}_pack",
+        num_descriptors=2,
+        dst_row=int64s([7, 0]),
+        **given.columns("src", int64s([3, 1])),
+        **named(given.source, "src"),
+        **named(rows, "dst"),
+    )
+    for field, after in rows.items():
+        wanted = np.full_like(after, FILLING)
+        wanted[[7, 0]] = given.rows[field][[3, 1]]
+        np.testing.assert_array_equal(after, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "u8", "f8e4m3", "i64"])
+def test_bits_survive(dtype: str) -> None:
+    """Every bit pattern of a row comes through, whatever its dtype makes of it."""
+    size = 32 * ITEM_BYTES[dtype]
+    kernels = built_of(blocks((("x", dtype, (32,)),)))
+    rows = filled(np.frombuffer(bytes(range(256)) * size, np.uint8).reshape(-1, size))
+    landed = int64s(range(len(rows)))
+    after = zeros(rows.shape, np.uint8)
+    kernels.kernels.launch(
+        "blocks_pack",
+        num_descriptors=len(rows),
+        src_offset=landed,
+        dst_row=landed,
+        x_src=rows,
+        x_dst=after,
+    )
+    np.testing.assert_array_equal(after, rows)

@@ -1,0 +1,263 @@
+"""Declarations: one valid form of each, and what their verifiers refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dialect.support import PRELUDE, error_of, printed, round_trips
+
+DOMAIN = """
+^bb0(%r: i64):
+  %one = arith.constant 1 : i64
+  "fsc.domain"(%one, %one, %one) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+"""
+RELATE = """
+^bb0(%r: i64, %c: i64):
+  "fsc.relate"(%r, %c, %r, %c) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} :
+    (i64, i64, i64, i64) -> ()
+"""
+POINT = """
+^bb0(%r: i64, %c: i64):
+  "fsc.point"(%r, %r, %c) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+"""
+ATTRIBUTES = (
+    'fanout = 1 : i64, indices = ["r", "c"], num_source_dims = 1 : i64, ragged = 0 : i64, '
+    'segment = @spec.row, source = @spec.by_row, sym_name = "other", target = @spec.by_key'
+)
+RUNS = (
+    '{cell_elems = 4 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 4 : i64, '
+    "seg_elems = 4 : i64, unit_bytes = 16 : i64}"
+)
+WIDE = """
+"fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}], num_dims = 1 : i64,
+  sym_name = "spec.wide"} : () -> ()
+"fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf64>}], num_dims = 1 : i64,
+  sym_name = "spec.double"} : () -> ()
+"fsc.def_layout"() {cells = [{name = "y", type = tensor<4xf32>}], num_dims = 1 : i64,
+  sym_name = "spec.renamed"} : () -> ()
+"""
+
+
+def shuffle(domain: str = DOMAIN, relation: str = RELATE, attributes: str = ATTRIBUTES) -> str:
+    return f'"fsc.shuffle"() ({{{domain}}}, {{{relation}}}) {{{attributes}}} : () -> ()'
+
+
+def op(name: str, attributes: str) -> str:
+    return f'"fsc.{name}"() {{{attributes}}} : () -> ()'
+
+
+VALID = [
+    op("def_extent", 'sym_name = "spec.n"'),
+    op("def_input", 'role = "route", sym_name = "spec.n", type = tensor<2x?xi32>'),
+    op(
+        "def_segment",
+        'fields = [{name = "x", type = tensor<4xf32>}, {name = "s", type = tensor<bf16>}], '
+        'sym_name = "spec.n"',
+    ),
+    op(
+        "def_placement",
+        'kind = "table", num_keys = 16 : i64, sym_name = "spec.n", table = @spec.table',
+    ),
+    op(
+        "def_packed",
+        "align = 8 : i64, capacity = 64 : i64, placement = @spec.place, segment = @spec.row, "
+        'sym_name = "spec.n"',
+    ),
+    op(
+        "dispatch",
+        'balance = "none", dedup = ["node"], schedule = "pairwise", shuffle = @s, '
+        "slice_bytes = 1 : i64",
+    ),
+    op(
+        "dispatch",
+        'balance = "none", schedule = "pairwise", shuffle = @s, slice_bytes = 1 : i64',
+    ),
+    op("combine", 'kind = "sum", shuffle = @s, weight = @spec.factors'),
+    op("combine", 'kind = "copy", shuffle = @s'),
+    shuffle(),
+    shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
+]
+
+INVALID = [
+    (op("def_extent", ""), "'fsc.def_extent' op needs the attribute 'sym_name'"),
+    (
+        op("def_extent", 'sym_name = ""'),
+        "'fsc.def_extent' op attribute 'sym_name' must not be empty",
+    ),
+    (op("def_extent", 'sym_name = "n"'), "attribute 'sym_name' must begin with 'spec.', not \"n\""),
+    (op("def_extent", "sym_name = 1"), "attribute 'sym_name' must be a string, not 1"),
+    (
+        op("def_extent", 'sym_name = "spec.n", size = 1'),
+        "'fsc.def_extent' op has an unknown attribute 'size'",
+    ),
+    (op("def_extent", 'sym_name = "spec.rows"'), "'fsc.def_extent' op redefines @spec.rows"),
+    (
+        op("def_input", 'role = "guess", sym_name = "spec.n", type = tensor<2xi64>'),
+        "attribute 'role' must be one of route, weight, extent, placement, not 'guess'",
+    ),
+    (
+        op("def_input", 'role = "route", sym_name = "spec.n", type = i64'),
+        "'fsc.def_input' op attribute 'type' must be a ranked tensor type, not i64",
+    ),
+    (
+        op("def_input", 'role = "route", sym_name = "spec.n", type = tensor<2xi7>'),
+        "attribute 'type' is not an element type: i7",
+    ),
+    (
+        op("def_input", 'role = "route", sym_name = "spec.n", type = tensor<2x0xi64>'),
+        "attribute 'type' must have positive extents",
+    ),
+    (
+        op("def_segment", 'fields = [], sym_name = "spec.n"'),
+        "'fsc.def_segment' op attribute 'fields' must not be empty",
+    ),
+    (
+        op("def_segment", 'fields = [{name = "x"}], sym_name = "spec.n"'),
+        "attribute 'fields' element 0 needs the key 'type'",
+    ),
+    (
+        op(
+            "def_segment", 'fields = [{name = "x", type = tensor<i8>, up = 1}], sym_name = "spec.n"'
+        ),
+        "attribute 'fields' element 0 has an unknown key 'up'",
+    ),
+    (
+        op("def_segment", 'fields = ["x"], sym_name = "spec.n"'),
+        "attribute 'fields' element 0 must be a dictionary",
+    ),
+    (
+        op("def_placement", 'kind = "table", num_keys = 16 : i64, sym_name = "spec.n"'),
+        "'fsc.def_placement' op needs the attribute 'table' exactly when its kind is table",
+    ),
+    (
+        op("def_placement", 'kind = "block", num_keys = 0 : i64, sym_name = "spec.n"'),
+        "attribute 'num_keys' must be at least 1, not 0",
+    ),
+    (
+        op("def_placement", 'kind = "block", num_keys = 4 : i32, sym_name = "spec.n"'),
+        "attribute 'num_keys' must be an i64, not 4 : i32",
+    ),
+    (
+        op(
+            "def_layout",
+            'cells = [{name = "x", type = tensor<i8>}], num_dims = 0 : i64, sym_name = "spec.n"',
+        ),
+        "'fsc.def_layout' op attribute 'num_dims' must be at least 1",
+    ),
+    (
+        op(
+            "def_packed",
+            'align = 1 : i64, placement = @spec.nowhere, segment = @spec.row, sym_name = "spec.n"',
+        ),
+        "'fsc.def_packed' op attribute 'placement' names @spec.nowhere, which is not defined",
+    ),
+    (
+        op(
+            "def_packed",
+            'align = 1 : i64, placement = @spec.row, segment = @spec.row, sym_name = "spec.n"',
+        ),
+        "attribute 'placement' names @spec.row, a fsc.def_segment where fsc.def_placement is",
+    ),
+    (
+        op(
+            "dispatch",
+            'balance = "none", dedup = ["node", "node"], schedule = "x", shuffle = @s, '
+            "slice_bytes = 1 : i64",
+        ),
+        "'fsc.dispatch' op attribute 'dedup' must not repeat an element",
+    ),
+    (
+        op(
+            "dispatch",
+            'balance = "none", dedup = ["rack"], schedule = "x", shuffle = @s, '
+            "slice_bytes = 1 : i64",
+        ),
+        "attribute 'dedup' element 0 must be one of node, rank, not 'rack'",
+    ),
+    (
+        op("combine", 'kind = "copy", shuffle = @s, weight = @spec.factors'),
+        "'fsc.combine' op must not weigh the rows that it copies",
+    ),
+    (op("combine", 'kind = "max", shuffle = @s'), "attribute 'kind' must be one of copy, sum"),
+    (op("combine", 'kind = "sum", shuffle = 3'), "attribute 'shuffle' must be a symbol reference"),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.renamed")),
+        "'fsc.shuffle' op moves fields ['x'], which its source does not hold in this order",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("num_source_dims = 1", "num_source_dims = 3")),
+        "'fsc.shuffle' op has more source dimensions than indices",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("ragged = 0", "ragged = 2")),
+        "attribute 'ragged' must be 0 or 1, not 2",
+    ),
+    (
+        shuffle(relation=POINT),
+        "'fsc.shuffle' op needs the attribute 'runs' exactly when it yields fsc.point",
+    ),
+    (
+        shuffle(attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
+        "needs the attribute 'runs' exactly when it yields fsc.point",
+    ),
+    (
+        shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace('= 16', '= 3')}]"),
+        "attribute 'runs' element 0 key 'unit_bytes' must be 16, 8, 4, 2 or 1, not 3",
+    ),
+    (
+        shuffle(
+            relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace('= i64,', '= f32,')}]"
+        ),
+        "key 'copy_dtype' must be one of i16, i32, i64, i8, not f32",
+    ),
+    (
+        shuffle(
+            relation=POINT,
+            attributes=f"{ATTRIBUTES}, runs = [{RUNS[:-1]}, run_dims = [{{count = 2 : i64, "
+            'dst_stride = 4 : i64, src_stride = "width"}]}]',
+        ),
+        "element 0 key 'src_stride' must be a number of cells or a src_stride column, not ",
+    ),
+    (
+        shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace('x', 'z')}]"),
+        "'fsc.shuffle' op moves other fields than those of its runs",
+    ),
+    (
+        shuffle(domain=DOMAIN.replace("%r: i64", "%r: i64, %c: i64")),
+        "needs one i64 argument, the outermost index, in its domain region",
+    ),
+    (
+        shuffle(
+            domain=DOMAIN.replace("%one, %one)", "%one)")
+            .replace("1, 2>", "1, 1>")
+            .replace("(i64, i64, i64)", "(i64, i64)")
+        ),
+        "'fsc.shuffle' op has 2 indices but 1 extents",
+    ),
+    (
+        shuffle(relation=RELATE.replace("%c: i64)", "%c: i64, %d: i64)")),
+        "needs one i64 argument an index in its relation region",
+    ),
+    (
+        shuffle(relation=DOMAIN.replace("%r: i64", "%r: i64, %c: i64")),
+        "needs fsc.relate or fsc.point",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.wide")),
+        "'fsc.shuffle' op moves 4 elements of 'x' in blocks of 1",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.double")),
+        "'fsc.shuffle' op moves 'x' as f32 but its cells are f64",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", VALID)
+def test_valid(case: str) -> None:
+    assert round_trips(printed(PRELUDE + case))
+
+
+@pytest.mark.parametrize(("case", "reason"), INVALID, ids=[reason for _, reason in INVALID])
+def test_invalid(case: str, reason: str) -> None:
+    assert reason in error_of(PRELUDE + WIDE + case)

@@ -1,0 +1,93 @@
+"""Small shuffles as spec texts, compiled once a session."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import fuscoc
+from fuscoc_runtime.artifact import Artifact, load_artifact
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def routed(
+    dtype: str = "bf16",
+    hidden: int = 24,
+    keys: int = 12,
+    topk: int = 3,
+    *,
+    align: int = 4,
+    placement: str = "block",
+    options: str = "dedup(node, rank)",
+    reduce: str = "sum(w)",
+    capacity: str = "capacity exact",
+) -> str:
+    """Rows to the keys that an input names, and their weighted sum back: like ``moe.fsc``."""
+    weight = "weight w(t, k) : f32 = input weights" if "w" in reduce else ""
+    return f"""
+    shuffle routed {{
+      const hidden = {hidden}, keys = {keys}, topk = {topk}
+      index t : tokens   index k : topk   index e : keys
+      segment row {{ x : {dtype}[hidden] }}
+      layout by_row[t] of row
+      layout by_key[e, s] of row packed(s) align {align} {capacity}
+      place e on rank by {placement}
+      route r(t, k) -> e = input idx : int64
+      {weight}
+      dispatch by_row[t] -> by_key[r(t, k), *] {options}
+      combine by_key[r(t, k), *] -> by_row[t] reduce {reduce}
+    }}"""
+
+
+def patches(p: int = 2, c: int = 3) -> str:
+    """``vit_patches.fsc`` with other constants."""
+    text = (EXAMPLES / "vit_patches.fsc").read_text()
+    return text.replace("p = 14, c = 3", f"p = {p}, c = {c}")
+
+
+FIELDS = """
+    shuffle fields {
+      index t : tokens   index k : 2   index e : 12
+      segment item { scales : f32[3], payload : u8[20], id : i64 }
+      layout source[t] of item
+      layout target[e, s] of item packed(s)
+      place e on rank by cyclic
+      route r(t, k) -> e = input idx : int64
+      dispatch source[t] -> target[r(t, k), *]
+    }"""
+
+MOVED = """
+    shuffle moved {
+      index t : tokens   index s : length
+      segment item { a : f16[5], b : i32[2, 2] }
+      layout source[t] of item
+      layout target[s] of item dense(length)
+      route where(t) -> (rank, slot) = input table : int64[2]
+      dispatch source[t] -> target[where(t).slot] on where(t).rank
+      combine reverse
+    }"""
+
+GRID = """
+    shuffle grid {
+      const w = 6
+      index i : rows   index j : w / 2   index k : 2   index s : length
+      segment tile { x : f32[2, 2] }
+      layout cells[y, z] of f32 dense(2 * rows, w)
+      view tiles[i, j] = cells[2*i .. 2*i+2, 2*j .. 2*j+2]
+      layout slots[s] of tile dense(length)
+      route where(i, j, k) -> (rank, slot) = input table : int64[2]
+      dispatch tiles[i, j] -> slots[where(i, j, k).slot] on where(i, j, k).rank
+      combine slots[where(i, j, k).slot] -> tiles[i, j] reduce sum
+    }"""
+
+
+@cache
+def artifact(text: str) -> Artifact:
+    """The compiled spec; every text once."""
+    directory = tempfile.mkdtemp(prefix="fuscoc-tests-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return load_artifact(fuscoc.compile(text, Path(directory) / "artifact"))

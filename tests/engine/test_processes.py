@@ -1,0 +1,128 @@
+"""Real processes: gloo between nodes, shared memory inside them, the same kernels."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fuscoc_runtime.errors import HopTimeoutError, IndexOutOfRangeError, ProtocolError
+from fuscoc_runtime.topology import Topology
+from tests.engine import rank_work, specs
+from tests.engine.pool import Died, Pool
+
+TOPOLOGIES = ("1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1")
+SMALL = specs.routed("f32")
+
+CASES = [
+    *((specs.routed("bf16"), topology) for topology in TOPOLOGIES),
+    *((specs.patches(), topology) for topology in TOPOLOGIES),
+    (specs.routed("f16"), "2x2"),
+    (specs.routed("f32", options="dedup(none)"), "2x2"),
+    (specs.routed("f32", options="dedup(node)"), "2x2"),
+    (specs.routed("f32", placement="table owner"), "1x3"),
+    (specs.FIELDS, "2x2"),
+    (specs.MOVED, "2x2"),
+    (specs.MOVED, "1x4"),
+    (specs.GRID, "2x2"),
+    (specs.GRID, "3x1"),
+]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"), CASES, ids=[f"{i}-{topology}" for i, (_, topology) in enumerate(CASES)]
+)
+def test_verified_run(pool: Pool, text: str, topology: str) -> None:
+    num_ranks = Topology.parse(topology).num_ranks
+    reports = pool.run(rank_work.verified_run, num_ranks, path(text), topology, 5, 0)
+    assert [report.problem for report in reports] == [None] * num_ranks
+    assert [report.rank for report in reports] == list(range(num_ranks))
+
+
+@pytest.mark.parametrize("topology", ["1x3", "2x2"])
+def test_batches_of_many_sizes(pool: Pool, topology: str) -> None:
+    num_ranks = Topology.parse(topology).num_ranks
+    sizes = [2, 9, 0, 30, 4, 31, 1, 7]
+    pool.run(rank_work.many_dispatches, num_ranks, path(SMALL), topology, sizes)
+
+
+@pytest.mark.parametrize("topology", ["1x3", "2x2"])
+def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
+    num_ranks = Topology.parse(topology).num_ranks
+    messages = pool.run(rank_work.bad_key, num_ranks, path(SMALL), topology)
+    wanted = IndexOutOfRangeError("idx", 1, (1, 2), 99, -1, 11)
+    assert messages == [str(wanted)] * num_ranks
+
+
+def test_settings_have_to_agree(pool: Pool) -> None:
+    outcomes = pool.outcomes(rank_work.different_grids, 2, path(SMALL))
+    assert all(isinstance(outcome, ProtocolError) for outcome in outcomes)
+
+
+def test_nodes_are_found_by_host(pool: Pool) -> None:
+    [first, _] = pool.run(rank_work.describe, 2, path(SMALL))
+    assert first == "<Shuffle routed: rank 0 of 1x2 on cpu>"
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_requests(pool: Pool, num_ranks: int) -> None:
+    pool.run(rank_work.communicate, num_ranks, num_ranks)
+
+
+def leftovers(pool: Pool) -> list[Path]:
+    pids = [process.pid for process in pool.processes]
+    return [file for pid in pids for file in Path("/dev/shm").glob(f"fuscoc-{pid}-*")]
+
+
+def test_nothing_stays_in_shared_memory(pool: Pool) -> None:
+    pool.run(rank_work.many_dispatches, 4, path(SMALL), "1x4", [3, 20])
+    assert not leftovers(pool)
+
+
+@pytest.mark.parametrize(
+    ("topology", "kernel", "hop"),
+    [
+        ("1x3", "_relation", "planning"),
+        ("1x3", "_send", "direct"),
+        ("3x1", "_pack", "network"),
+    ],
+)
+def test_a_killed_rank_is_named(topology: str, kernel: str, hop: str) -> None:
+    """It dies in planning, before its signals, or before the network hop."""
+    victim, timeout = 2 if topology == "1x3" else 1, 4.0
+    pool = Pool(3)
+    try:
+        outcomes = pool.outcomes(
+            rank_work.dispatch_with_a_death, 3, path(SMALL), topology, victim, kernel, timeout
+        )
+        assert outcomes[victim] == Died(-signal.SIGKILL)
+        for rank in {0, 1, 2} - {victim}:
+            error = outcomes[rank]
+            assert isinstance(error, HopTimeoutError), error
+            assert (error.rank, error.hop, error.peer) == (rank, hop, victim)
+        assert not leftovers(pool)
+    finally:
+        pool.close()
+
+
+def test_an_absent_rank_is_named() -> None:
+    pool = Pool(2)
+    try:
+        error = pool.outcomes(rank_work.dispatch_without, 2, path(SMALL), 1, 2.0)[0]
+        assert isinstance(error, HopTimeoutError), error
+        assert (error.rank, error.hop, error.peer) == (0, "planning", 1)
+    finally:
+        pool.close()

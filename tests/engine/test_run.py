@@ -1,0 +1,90 @@
+"""``run``: starts ranks, verifies them, reports, and cleans up after failures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuscoc_runtime.__main__ import main
+from fuscoc_runtime.errors import ArtifactError, TopologyError
+from fuscoc_runtime.run import RankDiedError, run
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+
+
+def test_report() -> None:
+    report = run(
+        specs.artifact(specs.routed("bf16")).path, ranks=4, nodes=2, tokens=8, device="cpu"
+    )
+    assert report.verified
+    assert (report.shuffle, report.topology) == ("routed", Topology(2, 2))
+    assert [rank.tokens for rank in report.ranks] == [8, 8, 8, 0]
+    assert [rank.node for rank in report.ranks] == [0, 0, 1, 1]
+    assert sum(rank.network.rows for rank in report.ranks) > 0
+    assert sum(rank.nvlink.saved_bytes for rank in report.ranks) > 0
+    assert all(rank.dispatch_ms > rank.planning_ms > 0 for rank in report.ranks)
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(specs.artifact(specs.patches()).path)
+    assert main(["run", path, "--ranks", "2", "--tokens", "3", "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("vit_patches on 1x2 (cpu)")
+    assert shown.count("verified") == 2
+
+
+def test_command_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path)]) == 1
+    assert "not an artifact" in capsys.readouterr().err
+
+
+def with_kernel_line(tmp_path: Path, line: str) -> Path:
+    """A copy of an artifact whose kernel module runs ``line`` when it is loaded."""
+    copy = shutil.copytree(specs.artifact(specs.routed("f32")).path, tmp_path / "copy")
+    [kernels] = (copy / "kernels").iterdir()
+    kernels.write_text(kernels.read_text() + f"\n{line}\n")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    name = kernels.relative_to(copy).as_posix()
+    manifest["files"][name] = hashlib.sha256(kernels.read_bytes()).hexdigest()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def test_a_dead_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
+    line = "import os, sys; sys.argv[2] == '1' and (print('last words'), os.abort())"
+    before = set(Path("/dev/shm").glob("fuscoc-*"))
+    with pytest.raises(RankDiedError, match=r"(?s)rank 1 ended with SIGABRT"):
+        run(with_kernel_line(tmp_path, line), ranks=3, device="cpu", timeout=10)
+    assert set(Path("/dev/shm").glob("fuscoc-*")) <= before
+
+
+def test_a_failing_rank_is_shown(tmp_path: Path) -> None:
+    line = "import sys\nif sys.argv[2] == '1': raise KeyError('broken kernel')"
+    with pytest.raises(RankDiedError, match=r"(?s)rank 1 failed:.*broken kernel"):
+        run(with_kernel_line(tmp_path, line), ranks=2, device="cpu", timeout=10)
+
+
+def test_common_errors_keep_their_type(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError):
+        run(tmp_path)
+    with pytest.raises(TopologyError, match="3 ranks cannot be split evenly over 2 nodes"):
+        run(specs.artifact(specs.routed("f32")).path, ranks=3, nodes=2)
+    # 12 keys on 5 ranks: only the ranks find out.
+    with pytest.raises(TopologyError, match="12 keys, which 5 ranks"):
+        run(specs.artifact(specs.routed("f32")).path, ranks=5, device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("text", [specs.routed("bf16"), specs.patches(), specs.MOVED])
+def test_gpus(text: str, nodes: int) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs 2 CUDA devices, found {torch.cuda.device_count()}")
+    ranks = 4 if torch.cuda.device_count() >= 4 else 2
+    report = run(specs.artifact(text).path, ranks=ranks, nodes=nodes, tokens=64, device="cuda")
+    assert [rank.problem for rank in report.ranks] == [None] * ranks

@@ -1,0 +1,139 @@
+"""Proofs about subscripts, against trying every value."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuscoc.lang.bounds import are_disjoint, constant_difference, stays_inside
+from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
+from fuscoc.source import Span
+from tests.lang.specs import evaluate
+
+I_, J_ = IndexRef("i"), IndexRef("j")
+X, Y = ExtentRef("x"), ExtentRef("y")
+NOWHERE = Span(0, 0)
+small = st.integers(0, 6)
+
+
+def plus(a: Scalar, b: Scalar) -> Scalar:
+    return BinaryOp("+", a, b)
+
+
+def times(a: Scalar, b: Scalar) -> Scalar:
+    return BinaryOp("*", a, b)
+
+
+def over(a: Scalar, divisor: int) -> Scalar:
+    return BinaryOp("/", a, Const(divisor))
+
+
+leaves = st.builds(Const, small) | st.sampled_from([I_, J_, X, Y])
+expressions = st.recursive(
+    leaves,
+    lambda inner: (
+        st.builds(BinaryOp, st.sampled_from("+*"), inner, inner)
+        | st.builds(over, inner, st.integers(1, 4))
+        | st.builds(lambda a, b: BinaryOp("%", a, Const(b)), inner, st.integers(1, 4))
+    ),
+    max_leaves=6,
+)
+with_differences = st.recursive(
+    expressions,
+    lambda inner: st.builds(BinaryOp, st.sampled_from("+-*"), inner, inner),
+    max_leaves=4,
+)
+affine = st.builds(
+    lambda a, b, c: plus(plus(times(Const(a), I_), times(J_, Const(b))), Const(c)),
+    *(small, small, small),
+)
+extents = st.recursive(
+    st.builds(Const, st.integers(1, 6)) | st.sampled_from([X, Y]),
+    lambda inner: st.builds(over, inner, st.integers(1, 3)) | st.builds(times, inner, inner),
+    max_leaves=3,
+)
+dims = extents | st.builds(
+    lambda a, b, c: plus(plus(times(Const(a), X), times(Y, Const(b))), Const(c)),
+    *(small, small, st.integers(0, 40)),
+)
+run_time = [{X: x, Y: y} for x, y in product((0, 1, 2, 3, 5, 8), repeat=2)]
+
+
+@given(affine | with_differences, st.integers(1, 4), dims, extents, extents)
+def test_a_proof_of_staying_inside_is_true(
+    start: Scalar, length: int, dim: Scalar, of_i: Scalar, of_j: Scalar
+) -> None:
+    if not stays_inside(start, length, dim, {"i": of_i, "j": of_j}):
+        return
+    for values in run_time:
+        i_values, j_values = range(evaluate(of_i, values)), range(evaluate(of_j, values))
+        for i, j in product(i_values, j_values):
+            first = evaluate(start, {**values, I_: i, J_: j})
+            assert first >= 0
+            assert first + length <= evaluate(dim, values)
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 5), st.integers(1, 9), st.integers(0, 9), st.integers(1, 40)
+)
+def test_constant_bounds_are_decided_exactly(
+    step: int, length: int, extent: int, first: int, dim: int
+) -> None:
+    start = plus(times(Const(step), I_), Const(first))
+    proved = stays_inside(start, length, Const(dim), {"i": Const(extent)})
+    assert proved == (first + step * (extent - 1) + length <= dim)
+
+
+@given(st.integers(1, 9))
+def test_tiles_of_a_run_time_extent_are_inside(tile: int) -> None:
+    assert stays_inside(times(I_, Const(tile)), tile, X, {"i": over(X, tile)})
+    assert not stays_inside(times(I_, Const(tile)), tile + 1, X, {"i": over(X, tile)})
+
+
+@given(with_differences, with_differences)
+def test_a_constant_difference_is_one(a: Scalar, b: Scalar) -> None:
+    difference = constant_difference(a, b)
+    if difference is not None:
+        for values in run_time:
+            for i, j in product(range(3), repeat=2):
+                known = {**values, I_: i, J_: j}
+                assert evaluate(a, known) - evaluate(b, known) == difference
+
+
+def test_differences_see_through_multiplication() -> None:
+    one_more = times(plus(I_, Const(1)), Const(14))
+    assert constant_difference(one_more, times(Const(14), I_)) == 14
+    assert constant_difference(over(times(Const(6), I_), 3), times(I_, Const(2))) == 0
+    assert constant_difference(I_, J_) is None
+
+
+subscripts = st.lists(
+    st.builds(
+        lambda step, index, first, length: Subscript(
+            plus(times(Const(step), index), Const(first)), length, NOWHERE
+        ),
+        st.integers(0, 4),
+        st.sampled_from([I_, J_]),
+        st.integers(0, 2),
+        st.none() | st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(subscripts)
+def test_a_proof_of_disjointness_is_true(found: list[Subscript]) -> None:
+    if not are_disjoint(found, ["i", "j"]):
+        return
+    seen: set[tuple[int, ...]] = set()
+    for i, j in product(range(4), repeat=2):
+        runs = []
+        for subscript in found:
+            first = evaluate(subscript.start, {I_: i, J_: j})
+            runs.append(range(first, first + (subscript.length or 1)))
+        cells = set(product(*runs))
+        assert not cells & seen
+        seen |= cells

@@ -1,0 +1,46 @@
+"""The specs of the language reference: each is right, or wrong with the code beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fuscoc.diagnostics import CATALOGUE, CompileError
+from fuscoc.lang import dtypes
+from fuscoc.lang.check import check_file
+from fuscoc.lang.policy import CHOICES, SUPPORTED
+from fuscoc.source import SourceFile
+
+REFERENCE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```fsc *(.*?)\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
+
+
+def test_there_are_specs() -> None:
+    assert len(BLOCKS) == REFERENCE.count("```fsc") > 3
+
+
+@pytest.mark.parametrize(("expected", "text"), BLOCKS, ids=lambda part: part.split("{")[0].strip())
+def test_spec(expected: str, text: str) -> None:
+    try:
+        found = check_file(SourceFile("language.md", text)).warnings
+    except CompileError as error:
+        found = error.diagnostics
+    assert [diagnostic.code for diagnostic in found] == expected.split()
+
+
+def test_every_unsupported_construct_is_listed() -> None:
+    assert set(re.findall(r"\((FSC\d+)\)", REFERENCE)) == {
+        code for code, title in CATALOGUE.items() if title.startswith("not yet supported")
+    }
+
+
+def test_element_types_and_options_are_listed() -> None:
+    assert " ".join(dtypes.ITEM_BYTES) in REFERENCE
+    for knob, choices in CHOICES.items():
+        assert f"`{knob} {choices[0]}`" in REFERENCE
+        assert choices[0] in SUPPORTED[knob]
+        assert SUPPORTED[knob] <= set(choices)
+        for other in choices[1:]:
+            assert f"`{other}`" in REFERENCE

@@ -1,0 +1,263 @@
+"""Opening artifacts: what is refused, and that the message names the file."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuscoc_runtime import load_artifact
+from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.scalar import Extent, Index, Load
+from fuscoc_runtime.schema import ExchangeStep, LaunchStep, PackedTarget
+
+ROOT = Path(__file__).parents[2]
+KERNELS = "kernels/rows.py"
+FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
+
+MANIFEST: dict[str, Any] = {
+    "schema": 1,
+    "compiler": "0.1.0",
+    "spec": {"file": "rows.fsc", "sha256": "00"},
+    "shuffles": [
+        {
+            "name": "rows",
+            "constants": {"hidden": 16},
+            "extents": ["tokens"],
+            "inputs": [
+                {
+                    "name": "idx",
+                    "dtype": "i64",
+                    "shape": [{"extent": "tokens"}, 2],
+                    "role": "route",
+                }
+            ],
+            "domain": [
+                {"name": "t", "extent": {"extent": "tokens"}},
+                {"name": "k", "extent": 2},
+                {"name": "l", "extent": 3},
+            ],
+            "num_source_dims": 1,
+            "ragged": False,
+            "segment": "row",
+            "fields": [FIELD],
+            "source": {
+                "layout": "by_token",
+                "fields": [FIELD],
+                "dims": [{"extent": "tokens"}],
+                "subscripts": [{"start": {"index": "t"}, "length": None}],
+            },
+            "target": {
+                "kind": "packed",
+                "layout": "by_key",
+                "key": {"load": "idx", "at": [{"index": "t"}, {"index": "k"}]},
+                "num_keys": 8,
+                "align": 1,
+                "capacity": None,
+                "placement": {"kind": "block", "table": None},
+            },
+            "combine": {"kind": "sum", "weight": None},
+            "policy": {
+                "dedup": ["node", "rank"],
+                "balance": "none",
+                "schedule": "pairwise",
+                "slice_bytes": 1024,
+                "backend": "triton",
+            },
+            "src_strides": 0,
+            "runs": [
+                {
+                    "name": "x",
+                    "dtype": "bf16",
+                    "run_elems": 16,
+                    "run_dims": [{"count": 2, "src_stride": "src_stride0", "dst_stride": 8}],
+                    "seg_elems": 16,
+                    "cell_elems": 16,
+                    "unit_bytes": 16,
+                    "copy_dtype": "i64",
+                }
+            ],
+            "relation": {"kernel": "rows_relation", "block": 256, "outputs": ["source", "rank"]},
+            "extents_kernel": None,
+            "dispatch": {
+                "steps": [
+                    {
+                        "op": "launch",
+                        "kernel": "rows_send",
+                        "list": "direct",
+                        "bind": {"x_src": "source.x"},
+                        "signal": 0,
+                    },
+                    {"op": "exchange", "list": "net_send", "direction": "forward"},
+                ]
+            },
+            "combine_steps": None,
+        }
+    ],
+    "kernels": [
+        {
+            "name": name,
+            "file": KERNELS,
+            "function": name,
+            "args": [{"name": "n", "kind": "scalar", "value": "num_points"}],
+            "num_warps": 4,
+            "emits": [],
+        }
+        for name in ("rows_relation", "rows_send")
+    ],
+}
+
+
+def write_artifact(root: Path, manifest: dict[str, Any]) -> Path:
+    text = "# kernels\n"
+    (root / "kernels").mkdir(parents=True)
+    (root / KERNELS).write_text(text)
+    files = {KERNELS: hashlib.sha256(text.encode()).hexdigest()}
+    (root / "manifest.json").write_text(json.dumps({"files": files, **manifest}))
+    return root
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    return write_artifact(tmp_path / "rows", MANIFEST)
+
+
+def test_loads(artifact: Path) -> None:
+    loaded = load_artifact(artifact)
+    shuffle = loaded.shuffle()
+    assert shuffle is loaded.shuffle("rows")
+    assert shuffle.fanout == 6
+    assert shuffle.domain[0].extent == Extent("tokens")
+    assert isinstance(shuffle.target, PackedTarget)
+    assert shuffle.target.key == Load("idx", (Index("t"), Index("k")))
+    assert shuffle.dispatch.steps == (
+        LaunchStep("launch", "rows_send", "direct", {"x_src": "source.x"}, signal=0),
+        ExchangeStep("exchange", "net_send", "forward"),
+    )
+    assert shuffle.combine_steps is None
+    kernel = loaded.kernels["rows_send"]
+    assert loaded.kernel_file(kernel) == artifact / KERNELS
+
+
+def test_another_shuffle_is_named(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no shuffle `columns`; it holds rows"):
+        load_artifact(artifact).shuffle("columns")
+
+
+def test_no_artifact(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ArtifactError, match=r"has no manifest\.json") as caught:
+            load_artifact(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_file_is_no_artifact(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match="not an artifact"):
+        load_artifact(artifact / "manifest.json")
+
+
+def test_missing_file(artifact: Path) -> None:
+    (artifact / KERNELS).unlink()
+    with pytest.raises(ArtifactError, match=r"kernels/rows\.py: is missing"):
+        load_artifact(artifact)
+
+
+def test_altered_file(artifact: Path) -> None:
+    (artifact / KERNELS).write_text("# kernels \n")
+    with pytest.raises(ArtifactError, match=r"kernels/rows\.py: was altered"):
+        load_artifact(artifact)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 1'])
+def test_manifest_cut_short(artifact: Path, text: str) -> None:
+    (artifact / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
+        load_artifact(artifact)
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None])
+def test_other_schema(tmp_path: Path, schema: Any) -> None:
+    root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 1"):
+        load_artifact(root)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hosts"])
+def test_files_outside_the_artifact(tmp_path: Path, name: str) -> None:
+    root = write_artifact(tmp_path / "outside", {**MANIFEST, "files": {name: "00"}})
+    with pytest.raises(ArtifactError, match="outside the artifact"):
+        load_artifact(root)
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Set (or with ``...`` delete) the value at a dotted path."""
+
+    def apply(manifest: dict[str, Any]) -> None:
+        *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+        node: Any = manifest
+        for key in parents:
+            node = node[key]
+        if value is ...:
+            del node[last]
+        else:
+            node[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("shuffles.0.segment", ..., r"shuffles\[0\]: missing key `segment`"),
+        ("shuffles.0.colour", 1, r"shuffles\[0\]: unknown key `colour`"),
+        ("shuffles.0.num_source_dims", "1", r"shuffles\[0\]\.num_source_dims: expected int"),
+        ("shuffles.0.ragged", 0, r"shuffles\[0\]\.ragged: expected bool"),
+        ("shuffles.0.target.kind", "sparse", r"shuffles\[0\]\.target: unexpected"),
+        ("shuffles.0.target.num_keys", True, r"target\.num_keys: expected int, found True"),
+        ("shuffles.0.target.key", {"load": "idx"}, r"target\.key: .* is not a scalar"),
+        ("shuffles.0.target.capacity", "max", r"target\.capacity: unexpected 'max'"),
+        ("shuffles.0.combine.kind", "max", r"combine\.kind: 'max' is none of 'copy', 'sum'"),
+        ("shuffles.0.policy.balance", "lpt", r"policy\.balance: 'lpt' is none of 'none'"),
+        ("shuffles.0.dispatch.steps.1.op", "jump", r"dispatch\.steps\[1\]: unexpected"),
+        ("shuffles.0.dispatch.steps.0.wait", 1, r"dispatch\.steps\[0\]\.wait: expected list"),
+        ("shuffles.0.constants.hidden", None, r"constants\.hidden: expected int, found None"),
+        ("shuffles.0.dispatch.steps.0.kernel", "gone", r"has no kernel `gone`"),
+        ("shuffles.0.relation.kernel", "gone", r"has no kernel `gone`"),
+        ("shuffles.0.extents_kernel", "gone", r"has no kernel `gone`"),
+        ("kernels.0.file", "kernels/other.py", r"does not list `kernels/other\.py`"),
+        ("kernels", [], r"has no kernel `rows_send`"),
+    ],
+)
+def test_manifest_that_breaks_the_schema(
+    tmp_path: Path, path: str, value: Any, message: str
+) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    change(path, value)(manifest)
+    root = write_artifact(tmp_path / "broken", manifest)
+    with pytest.raises(ArtifactError, match=message) as caught:
+        load_artifact(root)
+    assert "manifest.json" in str(caught.value)
+
+
+def test_opening_needs_no_torch(artifact: Path) -> None:
+    code = (
+        "import sys; from fuscoc_runtime import load_artifact; "
+        f"load_artifact({str(artifact)!r}); "
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT / "runtime",
+    ).stdout.split()
+    assert "fuscoc_runtime" in loaded
+    assert not {"torch", "triton", "numpy", "fuscoc", "lark", "torch_mlir"} & set(loaded)

@@ -1,0 +1,115 @@
+"""Relations that the other passes could not lower are refused, each with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuscoc.dialect.base import PassError
+from fuscoc.dialect.builder import build_module
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.passes import check_relations
+from tests import specs
+from tests.dialect.support import fresh_context, parse
+
+MOE, VIT = specs.moe(), specs.vit_patches()
+
+
+def text_of(checked: CheckedShuffle) -> str:
+    with fresh_context():
+        return str(build_module(checked))
+
+
+def reason(text: str) -> str:
+    """Why the pass refuses ``text``, which verifies; empty if it does not."""
+    with fresh_context():
+        module = parse(text)
+        before = str(module)
+        try:
+            check_relations.run(module)
+        except PassError as error:
+            return str(error)
+        assert str(module) == before
+    return ""
+
+
+@pytest.mark.parametrize(
+    "checked", [MOE, VIT, specs.moe(placement="table"), specs.vit_patches(channels_first=True)]
+)
+def test_examples_are_accepted(checked: CheckedShuffle) -> None:
+    assert not reason(text_of(checked))
+
+
+CASES = [
+    (
+        MOE,
+        ('"fsc.domain"(%c1_i64, %0, %c8_i64)', '"fsc.domain"(%c1_i64, %arg0, %c8_i64)'),
+        "'fsc.shuffle' op has an outermost extent that depends on an index or an input",
+    ),
+    (
+        MOE,
+        ("fanout = 8", "fanout = 4"),
+        "'fsc.shuffle' op has fan-out extents whose product is not 4",
+    ),
+    (
+        MOE,
+        ('"fsc.domain"(%c1_i64, %0, %c8_i64)', '"fsc.domain"(%c1_i64, %0, %0)'),
+        "'fsc.shuffle' op has fan-out extents whose product is not 8",
+    ),
+    (MOE, ("ragged = 0", "ragged = 1"), "'fsc.shuffle' op does not look extents up"),
+    (VIT, ("ragged = 1", "ragged = 0"), "'fsc.shuffle' op looks extents up"),
+    (
+        VIT,
+        ('"fsc.relate"(%7, %13, %arg0,', '"fsc.relate"(%7, %13, %arg1,'),
+        "'fsc.relate' op must subscript a ragged source with the outermost index",
+    ),
+    (
+        MOE,
+        ('"fsc.relate"(%4, %3, %arg0, %0)', '"fsc.relate"(%4, %3, %arg1, %0)'),
+        "'fsc.relate' op has a start 0 that differs between copies of a segment",
+    ),
+    (
+        MOE,
+        ('"fsc.relate"(%4, %3, %arg0, %0)', '"fsc.relate"(%4, %3, %c8_i64, %c8_i64)'),
+        "'fsc.relate' op has a block that leaves dim 0",
+    ),
+    (
+        VIT,
+        ("%3, %4, %0, %1, %2) {lengths", "%3, %4, %0, %1, %arg1) {lengths"),
+        "'fsc.relate' op has a dim 2 that depends on an inner index",
+    ),
+    (
+        VIT,
+        ('"fsc.domain"(%5,', '"fsc.domain"(%3,'),
+        "'fsc.domain' op counts other cells than its source's inner dims",
+    ),
+    (
+        MOE,
+        ('"fsc.relate"(%4, %3,', '"fsc.relate"(%3, %3,'),
+        "'fsc.relate' op must send a key to its owner by @spec.by_expert.place",
+    ),
+    (
+        MOE,
+        (
+            'kind = "sum", shuffle = @moe, weight = @spec.topk_weights',
+            'kind = "copy", shuffle = @moe',
+        ),
+        "'fsc.combine' op would copy 8 rows to one place",
+    ),
+    (
+        MOE,
+        ("weight = @spec.topk_weights", "weight = @spec.topk_idx"),
+        "'fsc.combine' op must weigh by floating-point factors",
+    ),
+    (
+        VIT,
+        ('kind = "copy"', 'kind = "sum"'),
+        "'fsc.combine' op must not sum field 'pixels' of u8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("checked", "edit", "why"), CASES, ids=[why for *_, why in CASES])
+def test_refused(checked: CheckedShuffle, edit: tuple[str, str], why: str) -> None:
+    text = text_of(checked)
+    assert edit[0] in text
+    assert reason(text.replace(*edit)) == why

@@ -1,0 +1,219 @@
+"""Hops and lists for every policy: what build-hierarchy to form-slices make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from fuscoc.dialect.base import PassError, ops_of
+from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.lang.checked import CheckedShuffle, Combine
+from fuscoc.passes import choose_forwarders, derive_transpose
+from fuscoc.pipeline import compile_to_ir
+from tests import specs
+from tests.dialect.support import PRELUDE, fresh_context, parse
+
+Dedup = tuple[Literal["node", "rank"], ...]
+DEDUPS: list[Dedup] = [(), ("rank",), ("node",), ("node", "rank")]
+
+
+def with_dedup(checked: CheckedShuffle, dedup: Dedup) -> CheckedShuffle:
+    return replace(checked, policy=replace(checked.policy, dedup=dedup))
+
+
+class Paths(dict[str, Any]):
+    """The paths by direction, after a pass. Holds on to the module that they are part of."""
+
+    def __init__(self, checked: CheckedShuffle, after: str) -> None:
+        self.module = compile_to_ir(checked, after=after).module
+        super().__init__((path.read("direction"), path) for path in ops_of(self.module, Path))
+
+
+def lists(path: Any) -> dict[str, Any]:
+    return {item.read("sym_name"): item for item in ops_of(path, Descriptors)}
+
+
+@pytest.mark.parametrize(
+    ("dedup", "net", "nvlink"),
+    [
+        ((), "point", "point"),
+        (("rank",), "rank", "rank"),
+        (("node",), "node", "point"),
+        (("node", "rank"), "node", "rank"),
+    ],
+)
+def test_a_tier_is_crossed_once_a_destination(dedup: Dedup, net: str, nvlink: str) -> None:
+    both = Paths(with_dedup(specs.moe(), dedup), "build-hierarchy")
+    path = both["dispatch"]
+    hops = [tuple(hop.read(key) for key in ("src", "dst", "per")) for hop in ops_of(path, Hop)]
+    assert hops == [
+        ("source", "landing", net),
+        ("source", "target", nvlink),
+        ("landing", "target", nvlink),
+        ("target", "target", "point"),
+    ]
+
+
+@pytest.mark.parametrize("dedup", DEDUPS)
+def test_combine_is_dispatch_turned_around(dedup: Dedup) -> None:
+    both = Paths(with_dedup(specs.moe(), dedup), "derive-transpose")
+    there = [
+        tuple(hop.read(key) for key in ("scope", "per", "src", "dst"))
+        for hop in ops_of(both["dispatch"], Hop)
+    ]
+    back = [
+        tuple(hop.read(key) for key in ("scope", "per", "dst", "src"))
+        for hop in ops_of(both["combine"], Collect)
+    ]
+    assert back == there[::-1]
+
+
+def test_weights_apply_while_rows_are_one_a_point() -> None:
+    both = Paths(specs.moe(), "derive-transpose")
+    path = both["combine"]
+    weights = [(hop.read("per"), hop.read("weight")) for hop in ops_of(path, Collect)]
+    assert weights == [("point", ("topk_weights",)), ("rank", None), ("rank", None), ("node", None)]
+
+
+def test_a_combine_needs_a_dispatch() -> None:
+    with fresh_context():
+        module = parse(PRELUDE + '"fsc.combine"() {kind = "copy", shuffle = @s} : () -> ()')
+        with pytest.raises(PassError, match=r"'fsc.combine' op has no dispatch to turn around"):
+            derive_transpose.run(module)
+
+
+def test_forwarders_are_chosen_where_one_is_passed() -> None:
+    both = Paths(specs.moe(), "choose-forwarders")
+    for hop in [*ops_of(both["dispatch"], Hop), *ops_of(both["combine"], Collect)]:
+        passed = "landing" in (hop.read("src"), hop.read("dst"))
+        assert hop.read("forwarder") == ("same_local_rank" if passed else None)
+    assert all("balance" not in path.attributes for path in both.values())
+
+
+def test_unknown_balance_is_refused() -> None:
+    path = '"fsc.path"() ({ ^bb0: }) {balance = "luck", direction = "dispatch", shuffle = @s, '
+    with fresh_context():
+        module = parse(f'{PRELUDE}{path} sym_name = "p"}} : () -> ()')
+        with pytest.raises(PassError, match="no forwarder rule for the balance 'luck'"):
+            choose_forwarders.run(module)
+
+
+def test_lists_of_dispatch() -> None:
+    both = Paths(specs.vit_patches(), "form-slices")
+    found = lists(both["dispatch"])
+    assert {name: (item.read("builder"), item.read("columns")) for name, item in found.items()} == {
+        "net_send": ("source", ("src_offset", "src_stride0", "dst_row")),
+        "direct": ("source", ("src_offset", "src_stride0", "dst_peer", "dst_slot")),
+        "forward": ("forwarder", ("src_row", "dst_peer", "dst_slot")),
+        "local": ("target", ("src_slot", "dst_slot")),
+    }
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_lists_of_combine(*, weighted: bool) -> None:
+    both = Paths(specs.moe(weighted=weighted), "form-slices")
+    found = lists(both["combine"])
+    to_peer = ("dst_peer", "dst_row", "term_begin", "term_end")
+    at_target = ("term_slot", "term_point") if weighted else ("term_slot",)
+    assert {
+        name: (item.read("builder"), item.read("columns"), item.read("terms"))
+        for name, item in found.items()
+    } == {
+        "reduce_forward": ("target", to_peer, at_target),
+        "reduce_direct": ("target", to_peer, at_target),
+        "reduce_node": ("forwarder", ("term_begin", "term_end", "dst_row"), ()),
+        "reduce_source": ("source", ("dst_offset", "term_begin", "term_end"), ("term_row",)),
+    }
+
+
+def test_run_time_strides_have_columns_at_both_ends() -> None:
+    both = Paths(specs.vit_patches(channels_first=True), "form-slices")
+    sent = lists(both["dispatch"])["net_send"].read("columns")
+    back = lists(both["combine"])["reduce_source"].read("columns")
+    assert sent == ("src_offset", "src_stride0", "src_stride1", "dst_row")
+    assert back == ("dst_offset", "dst_stride0", "dst_stride1", "term_begin", "term_end")
+
+
+@pytest.mark.parametrize("dedup", DEDUPS)
+def test_every_list_says_what_a_row_stands_for(dedup: Dedup) -> None:
+    both = Paths(with_dedup(specs.moe(), dedup), "form-slices")
+    there, back = lists(both["dispatch"]), lists(both["combine"])
+    for sent, reduced in (
+        ("net_send", "reduce_node"),
+        ("direct", "reduce_direct"),
+        ("forward", "reduce_forward"),
+    ):
+        assert there[sent].read("per") == back[reduced].read("per")
+    assert there["local"].read("per") == "point"
+    assert back["reduce_source"].read("per") == "source"
+
+
+@pytest.mark.parametrize("checked", [specs.moe(), specs.vit_patches()])
+def test_every_signal_is_waited_for_once(checked: CheckedShuffle) -> None:
+    """Signals are bumped by copies into peers' memory; whoever reads that memory waits for them."""
+    signals: list[int] = []
+    waits: list[int] = []
+    both = Paths(checked, "form-slices")
+    for path in both.values():
+        for step in ops_of(path, GatherSend, ScatterRecv, Reduce):
+            if "signal" in step.attributes and step.read("signal") >= 0:
+                signals.append(step.read("signal"))
+            if "wait" in step.attributes:
+                waits += step.read("wait")
+    assert sorted(signals) == sorted(waits) == [0, 1, 2, 3]
+
+
+def test_both_exchanges_use_one_list() -> None:
+    both = Paths(specs.moe(), "form-slices")
+    (out,), (back,) = (ops_of(both[name], Exchange) for name in ("dispatch", "combine"))
+    assert out.follow("list") == back.follow("list") == lists(both["dispatch"])["net_send"]
+    assert (out.read("direction"), back.read("direction")) == ("forward", "back")
+    for exchange in (out, back):
+        assert exchange.read("slice_bytes") == specs.POLICY.slice_bytes
+        assert exchange.read("schedule") == "pairwise"
+
+
+def reductions(checked: CheckedShuffle) -> dict[str, tuple[str, tuple[str, Any, str]]]:
+    """Each list's kind and the dtypes read, accumulated in and written for its first field."""
+    both = Paths(checked, "form-slices")
+    path = both["combine"]
+    return {
+        step.read("list")[0]: (
+            step.read("kind"),
+            tuple(step.read("rows")[0][key] for key in ("src", "acc", "dst")),
+        )
+        for step in ops_of(path, Reduce)
+    }
+
+
+@pytest.mark.parametrize(("dtype", "acc"), [("bf16", "f32"), ("f32", "f32"), ("f64", "f64")])
+def test_partial_sums_inside_a_node_stay_wide(dtype: str, acc: str) -> None:
+    checked = specs.moe()
+    fields = (replace(checked.fields[0], dtype=dtype),)
+    checked = replace(checked, fields=fields, source=replace(checked.source, fields=fields))
+    assert reductions(checked) == {
+        "reduce_forward": ("sum", (dtype, acc, acc)),
+        "reduce_direct": ("sum", (dtype, acc, dtype)),
+        "reduce_node": ("sum", (acc, acc, dtype)),
+        "reduce_source": ("sum", (dtype, acc, dtype)),
+    }
+
+
+def test_copies_convert_nothing() -> None:
+    assert set(reductions(specs.vit_patches()).values()) == {("copy", ("u8", None, "u8"))}
+
+
+@pytest.mark.parametrize("after", ["derive-transpose", "form-slices"])
+def test_a_shuffle_may_go_one_way(after: str) -> None:
+    checked = replace(specs.moe(), combine=None)
+    assert list(Paths(checked, after)) == ["dispatch"]
+
+
+def test_sums_over_one_destination_are_sums() -> None:
+    checked = specs.moe(num_topk=1)
+    assert {kind for kind, _ in reductions(checked).values()} == {"sum"}
+    copied = replace(checked, combine=Combine("copy", None, checked.span))
+    assert {kind for kind, _ in reductions(copied).values()} == {"copy"}
