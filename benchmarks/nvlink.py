@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=25)
     parser.add_argument("--schedule", type=parse_schedule, nargs="+", default=[Schedule()])
     parser.add_argument(
-        "--tile", nargs="+", default=[""], help="warps,passes,teams,team_warps,vectors,batch"
+        "--tile", nargs="+", default=[""], help="warps,passes,teams,team_warps,vectors,batch,ahead"
     )
     parser.add_argument("--no-nccl", action="store_true")
     parser.add_argument("--graph", action="store_true", help="replay both from one CUDA graph")
@@ -349,7 +349,8 @@ def main() -> None:
     limits = Limits(most, num_ranks * most * min(model.topk, model.experts) + model.experts * model.align)
     barrier = Barrier(device)
     base = choose_tile(shuffle(model), CudaTarget())
-    names = ("dispatch_warps", "num_passes", "teams", "team_warps", "team_vectors", "team_batch")
+    names = ("dispatch_warps", "num_passes", "teams", "team_warps", "team_vectors", "team_batch",
+             "team_ahead")
     engines = {}
     for text in options.tile:
         sizes = dict(zip(names, map(int, text.split(",")), strict=True)) if text else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -32,7 +31,7 @@ def show(report: RunReport, console: Console | None = None) -> None:
     console = console or Console()
     device = report.ranks[0].device.split(":")[0]
     console.print(f"{report.shuffle} on {report.topology} ({device}): rows by hop, times in ms")
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in _COLUMNS:
         table.add_column(heading, justify="right")
     for rank in report.ranks:

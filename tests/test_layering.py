@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ FILES = sorted([*ROOT.glob("fuscoc/**/*.py"), *ROOT.glob("runtime/**/*.py")])
 COMPILER = [path for path in FILES if path.is_relative_to(ROOT / "fuscoc")]
 RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
 # The only rooms of the compiler that may execute artifacts.
-EXECUTING = {"fuscoc/__init__.py", "fuscoc/cli.py"}
+EXECUTING = ("fuscoc/__init__.py", "fuscoc/cli.py", "fuscoc/run_report.py", "fuscoc/testing/")
 MAX_LINES = 500
 
 
@@ -50,7 +51,7 @@ def test_runtime_imports_no_compiler(path: Path) -> None:
 
 @pytest.mark.parametrize("path", COMPILER, ids=relative)
 def test_compiler_needs_no_gpu_stack(path: Path) -> None:
-    if relative(path) not in EXECUTING:
+    if not relative(path).startswith(EXECUTING):
         assert not imported_roots(path) & {"torch", "triton", "fuscoc_runtime"}
 
 
@@ -66,8 +67,8 @@ def test_passes_import_no_pass(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("fuscoc/passes/*.py")), ids=relative)
 def test_passes_know_no_application(path: Path) -> None:
-    text = path.read_text().lower()
-    assert not [word for word in ("expert", "token", "topk", "moe", "patch") if word in text]
+    words = set(re.findall(r"[a-z]+", path.read_text().lower()))
+    assert not words & {"expert", "experts", "token", "tokens", "topk", "moe", "patch", "patches"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)

@@ -90,7 +90,8 @@ class Tile:
 
     Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer, rows moved in
     ``num_passes`` parts. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
-    ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once.
+    ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once, while
+    ``team_ahead`` more rows are fetched into L2.
     """
 
     dispatch_warps: int
@@ -99,6 +100,7 @@ class Tile:
     team_warps: int
     team_vectors: int
     team_batch: int
+    team_ahead: int
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
         team_warps=team_warps,
         team_vectors=team_vectors,
         team_batch=max(1, 8 // team_vectors),
+        team_ahead=4,
     )
 
 
@@ -257,6 +260,7 @@ def print_shape(shuffle: CudaShuffle, tile: Tile) -> str:
         "team_warps": tile.team_warps,
         "team_vectors": tile.team_vectors,
         "team_batch": tile.team_batch,
+        "team_ahead": tile.team_ahead,
     }
     lines = ["struct Shape {"]
     if shuffle.combine == "sum":

@@ -15,7 +15,8 @@ def check_combine(
     combine: ast.Combine, dispatch: ast.Dispatch, path: Path | None, scope: Scope
 ) -> Combine | None:
     """The combine of a shuffle; ``path`` is None if its dispatch was reported already."""
-    _same_path(combine, dispatch, scope)
+    if path is not None:
+        _same_path(combine, dispatch, scope)
     reduce = combine.reduce
     if reduce is not None and reduce.op == "max":
         scope.sink.report(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
-from fuscoc.testing.arrays import Ints, ints, joined
+from fuscoc.testing.arrays import Ints
 from fuscoc.testing.draws import digits
 from fuscoc.testing.oracle import expect
-from fuscoc.testing.points import Domain, evaluate, points_of
+from fuscoc.testing.points import Domain, points_of
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions
 from fuscoc_runtime.schema import DenseTarget, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+
+class NoRoutingError(ValueError):
+    """The relation has a form for which no routing can be made up."""
 
 
 def draw_routes(
@@ -76,24 +82,76 @@ def _draw_slots(
     topology: Topology,
     ranks: Sequence[RankData],
 ) -> None:
-    """Give every entry of the slot's table free slots; drop what then has no slot of its own."""
-    load = slot_load(shuffle, target.slot)
-    free = digits(draw, topology.num_ranks, 3)
+    """Give every entry of the slots' table free slots; drop what then has no slot of its own."""
+    used = digits(draw, topology.num_ranks, 3)
+    load = slot_load(shuffle, target)
     if load is not None:
-        for data in ranks:
-            data.inputs[load.input].view(-1)[_entries(shuffle, data, load)] = 0
-        groups = [
-            group for data in ranks for group in _slot_groups(shuffle, target, data, load)
-        ]
+        groups = [group for data in ranks for group in _slot_groups(shuffle, target, data, load)]
         order = np.argsort(digits(draw, len(groups), 64), kind="stable")
         gaps = digits(draw, len(groups), 3)
         for number, gap in zip(order.tolist(), gaps.tolist(), strict=True):
-            flat, entry, owners, slots = groups[number]
-            base = max(int(free[owners].max()) - int(slots.min()), 0) + gap
-            flat[entry] = base
-            free[owners] = np.maximum(free[owners], base + int(slots.max()) + 1)
-    extra = digits(draw, topology.num_ranks, 3)
-    for data, used, more in zip(ranks, free.tolist(), extra.tolist(), strict=True):
-        if isinstance(target.length, Extent) and _is_free(shuffle, target.length):
-            data.extents = {**data.extents, target.length.name: used + more}  # type: ignore[misc]
+            group = groups[number]
+            base = int(used[group.owners].max() - group.slots.min() + gap)
+            group.table[group.entry] = base
+            used[group.owners] = base + group.slots.max() + 1
+    spare = digits(draw, topology.num_ranks, 3)
+    if isinstance(target.length, Extent) and only_length(shuffle, target.length):
+        for data, length in zip(ranks, (used + spare).tolist(), strict=True):
+            assert isinstance(data.extents, dict)
+            data.extents[target.length.name] = length
     _drop_collisions(shuffle, target, topology, ranks)
+
+
+@dataclass(frozen=True, eq=False)
+class SlotGroup:
+    """Points that share an entry of the table: ``slots`` of the ``owners``, counted from 0."""
+
+    table: Tensor
+    entry: int
+    owners: Ints
+    slots: Ints
+
+
+def _slot_groups(
+    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, load: Load
+) -> Iterator[SlotGroup]:
+    domain, table = Domain(shuffle, data), data.inputs[load.input].view(-1)
+    owners, entries = domain.values(target.rank), domain.entries(load)
+    entries = np.where(owners >= 0, entries, -1)
+    table[torch.from_numpy(entries[entries >= 0])] = 0
+    slots = domain.values(target.slot)
+    for entry in np.unique(entries[entries >= 0]).tolist():
+        mine = entries == entry
+        yield SlotGroup(table, entry, owners[mine], slots[mine])
+
+
+def _drop_collisions(
+    shuffle: ShuffleSpec, target: DenseTarget, topology: Topology, ranks: Sequence[RankData]
+) -> None:
+    """Drop points whose slot is taken or lies outside of the target."""
+    points = points_of(shuffle, topology, ranks)
+    expected = expect(shuffle, topology, ranks, points)
+    seen: set[tuple[int, int]] = set()
+    for at, place in enumerate(zip(expected.rank.tolist(), expected.slot.tolist(), strict=True)):
+        if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
+            data = ranks[expected.source_rank[at]]
+            if not isinstance(target.rank, Load):
+                raise NoRoutingError(f"`{shuffle.name}` writes slot {place[1]} twice by itself")
+            entry = Domain(shuffle, data).entries(target.rank)[expected.point[at]]
+            data.inputs[target.rank.input].view(-1)[int(entry)] = -1
+        seen.add(place)
+
+
+def slot_load(shuffle: ShuffleSpec, target: DenseTarget) -> Load | None:
+    """The element of a route input that the slot is computed from, if there is one."""
+    routes = {each.name for each in shuffle.inputs if each.role == "route"}
+    loads = (part for part in subexpressions(target.slot) if isinstance(part, Load))
+    return next((load for load in loads if load.input in routes and load != target.rank), None)
+
+
+def only_length(shuffle: ShuffleSpec, extent: Extent) -> bool:
+    """Whether an extent is the length of a dense target and nothing else."""
+    used: list[Scalar] = [index.extent for index in shuffle.domain]
+    used += shuffle.source.dims
+    used += [size for each in shuffle.inputs for size in each.shape]
+    return all(part != extent for scalar in used for part in subexpressions(scalar))

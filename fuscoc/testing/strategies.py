@@ -1,7 +1,7 @@
-"""Hypothesis strategies: topologies, specs, routings and plans. They shrink towards nothing to do.
+"""Hypothesis strategies: topologies, specs, routings and plans.
 
-A routing's numbers are drawn as bytes, one draw for a whole tensor: fast, and a failing example
-shrinks to few ranks, few rows and points that are dropped but for those that matter.
+They shrink towards nothing to do: one rank, plain rows, every point dropped. Numbers of a routing
+are drawn as bytes, one draw for a whole tensor, so dozens of ranks are cheap.
 """
 
 from __future__ import annotations
@@ -10,14 +10,75 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from fuscoc.testing.draws import digits
-from fuscoc.testing.facts import AnyPlan
 from fuscoc.testing.planning import plan_of
+from fuscoc.testing.routes import draw_routes
 from fuscoc.testing.routing import Routing
 from fuscoc.testing.sizes import draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
-from fuscoc.testing.routes import draw_routes
 from fuscoc.testing.texts import texts
-from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc.testing.planning import Plan
 from fuscoc_runtime.topology import Topology
+
+
+class Planned(NamedTuple):
+    """What ``check_plan`` takes."""
+
+    plan: Plan
+    routing: Routing
+
+
+def topologies(
+    max_nodes: int = 8, max_ranks_per_node: int = 8, *, spec: Spec | None = None
+) -> st.SearchStrategy[Topology]:
+    """Topologies up to a size, all kinds equally likely; with ``spec``, those that fit it.
+
+    A placement ``by block`` needs a number of ranks that divides the number of keys.
+    """
+    every = [
+        Topology(nodes, ranks)
+        for nodes in range(1, max_nodes + 1)
+        for ranks in range(1, max_ranks_per_node + 1)
+    ]
+    every.sort(key=lambda each: (each.num_ranks, each.num_nodes))
+    return st.sampled_from([each for each in every if spec is None or fits(spec, each)])
+
+
+def fits(spec: Spec, topology: Topology) -> bool:
+    """Whether the ranks of ``topology`` can own the keys of ``spec``."""
+    target = spec.shuffle.target
+    is_block = target.kind == "packed" and target.placement.kind == "block"
+    return not is_block or target.num_keys % topology.num_ranks == 0
+
+
+def specs() -> st.SearchStrategy[Spec]:
+    """Checked specs over the language; each shows as its text."""
+    return texts().map(load_spec)
+
+
+@st.composite
+def routings(draw: st.DrawFn, spec: Spec, topology: Topology) -> Routing:
+    """What all ranks bring to one shuffle, always correct.
+
+    Uneven row counts, empty ranks, dropped points, a key twice in one row, everything to one rank,
+    destinations with gaps. Slots of a dense target never collide, a capacity is respected.
+    """
+    ranks = draw_sizes(draw, spec.shuffle, topology)
+    draw_routes(draw, spec.shuffle, topology, ranks)
+    return Routing(spec.shuffle.name, topology, tuple(ranks))
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, spec: Spec, *, max_nodes: int = 8, max_ranks_per_node: int = 8
+) -> Routing:
+    """A routing of ``spec`` on any topology that fits it."""
+    return draw(routings(spec, draw(topologies(max_nodes, max_ranks_per_node, spec=spec))))
+
+
+def plans(
+    spec: Spec, *, max_nodes: int = 8, max_ranks_per_node: int = 8
+) -> st.SearchStrategy[Planned]:
+    """Plans of ``spec`` with their routings: ``check_plan(*planned)`` must hold."""
+    return cases(spec, max_nodes=max_nodes, max_ranks_per_node=max_ranks_per_node).map(
+        lambda routing: Planned(plan_of(spec.shuffle, routing), routing)
+    )

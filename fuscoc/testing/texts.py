@@ -69,7 +69,7 @@ def texts(draw: st.DrawFn) -> str:
         lines += [
             "index s : length",
             "layout slots[s] of item dense(length)",
-            f"route where({params}) -> (rank, slot) = input table : int64[2]",
+            f"route where({params}) -> (rank, slot) = input places : int64[2]",
         ]
         target = f"slots[where({params}).slot{number}] on where({params}).rank"
     else:
@@ -113,10 +113,9 @@ def policies(draw: st.DrawFn) -> str:
     return " ".join(option for option in options if option)
 
 
-@st.composite
-def rows(draw: st.DrawFn) -> Source:
+def rows() -> st.SearchStrategy[Source]:
     """One segment for each row."""
-    return Source((), ("t",), "table[t]", "layout table[t] of {cell}")
+    return st.just(Source((), ("t",), "table[t]", "layout table[t] of {cell}"))
 
 
 @st.composite
@@ -144,16 +143,11 @@ def tiles(draw: st.DrawFn) -> Source:
     )
 
 
-@st.composite
-def documents(draw: st.DrawFn) -> Source:
+def documents() -> st.SearchStrategy[Source]:
     """Documents of different lengths, a segment for each of their lines."""
-    return Source(
-        ("index i : size(t)",),
-        ("t", "i"),
-        "table[t, i]",
-        "layout table[t, i] of {cell}",
-        number=" + i",
-    )
+    declarations = ("index i : size(t)",)
+    layout = "layout table[t, i] of {cell}"
+    return st.just(Source(declarations, ("t", "i"), "table[t, i]", layout, number=" + i"))
 
 
 @st.composite

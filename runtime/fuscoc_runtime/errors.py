@@ -69,6 +69,19 @@ class InputError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class NativeBuildError(FuscoRuntimeError):
+    """A rank that cannot compile the native part of the planner."""
+
+    code: ClassVar[str] = "FSR004"
+    rank: int
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"rank {self.rank} cannot plan: {self.problem}"
+
+
+@dataclass(eq=False)
 class IndexOutOfRangeError(FuscoRuntimeError):
     """A routing value that names no key or rank.
 

@@ -113,7 +113,7 @@ class PolicySpec:
     """Knobs of the plan and of the pipeline; what is listed here is what this runtime can do."""
 
     dedup: tuple[Literal["node", "rank"], ...]
-    balance: Literal["none"]
+    balance: Literal["none", "static", "greedy", "lpt", "split", "auto"]
     schedule: Literal["pairwise"]
     slice_bytes: int
     backend: str

@@ -16,19 +16,29 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Scene:
-    """Sources of one rank: bytes by field, where segments begin in cells, and their bytes in order.
+    """Sources of one rank: bytes by field, and where segments begin, in cells.
 
-    ``rows`` maps a field to [num_segments, seg_bytes].
+    ``places`` maps a field to [num_segments, seg_bytes], the byte of the source that a byte of a
+    segment is.
     """
 
     source: dict[str, Bytes]
     offset: Int64s
     strides: dict[str, Int64s]
-    rows: dict[str, Bytes]
+    places: dict[str, Int64s]
 
     @property
     def num_segments(self) -> int:
         return len(self.offset)
+
+    @property
+    def rows(self) -> dict[str, Bytes]:
+        """The segments' bytes: [num_segments, seg_bytes] by field."""
+        return {field: self.source[field].ravel()[at] for field, at in self.places.items()}
+
+    @property
+    def seg_bytes(self) -> dict[str, int]:
+        return {field: at.shape[1] for field, at in self.places.items()}
 
     def columns(self, side: str, segments: Int64s) -> dict[str, Int64s]:
         """The list's columns for an end in the source layout."""
@@ -48,40 +58,40 @@ def _blocks(name: str, rng: np.random.Generator, num: int = 4) -> Scene:
     checked = SPECS[name]()
     lengths = [subscript.length or 1 for subscript in checked.source.subscripts]
     dims = [dim.value for dim in checked.source.dims[1:] if isinstance(dim, Const)]
-    shape = (num * lengths[0], *dims)
-    cells = np.arange(np.prod(shape)).reshape(shape)
-    inner = tuple(slice(0, length) for length in lengths[1:])
-    chosen = [
-        cells[i * lengths[0] : (i + 1) * lengths[0]][(slice(None), *inner)] for i in range(num)
-    ]
-    source, rows = {}, {}
+    cells = np.arange(num * lengths[0] * int(np.prod(dims, dtype=int)))
+    cells = cells.reshape(num * lengths[0], *dims)
+    inner = (slice(None), *(slice(0, length) for length in lengths[1:]))
+    chosen = [cells[i * lengths[0] : (i + 1) * lengths[0]][inner].ravel() for i in range(num)]
+    source, places = {}, {}
     for field in checked.source.fields:
-        cell_bytes = int(np.prod(field.shape, dtype=int)) * ITEM_BYTES[field.dtype]
-        data = rng.integers(0, 256, (cells.size, cell_bytes), dtype=np.uint8)
-        source[field.name] = filled(data)
-        rows[field.name] = np.stack([data[block.ravel()].ravel() for block in chosen])
-    return Scene(source, int64s([block.flat[0] for block in chosen]), {}, rows)
+        size = int(np.prod(field.shape, dtype=int)) * ITEM_BYTES[field.dtype]
+        places[field.name] = np.stack(
+            [(block[:, None] * size + np.arange(size)).ravel() for block in chosen]
+        )
+        source[field.name] = filled(rng.integers(0, 256, (cells.size, size), np.uint8))
+    return Scene(source, int64s([block[0] for block in chosen]), {}, places)
 
 
 def _pictures(rng: np.random.Generator, p: int, *, nchw: bool) -> Scene:
     """Two pictures of different sizes, cut into patches of ``p`` x ``p``."""
-    data, offset, widths, planes, rows = [], [], [], [], []
-    before = 0
+    offset, widths, planes, places = [], [], [], []
+    cells = pixels = 0
     for height, width in ((2 * p, p), (p, 3 * p)):
-        picture = rng.integers(0, 256, (3, height, width) if nchw else (height, width, 3), np.uint8)
-        data.append(picture.ravel())
+        shape = (3, height, width) if nchw else (height, width, 3)
+        picture = pixels + np.arange(3 * height * width).reshape(shape)
         for y in range(0, height, p):
             for x in range(0, width, p):
                 cut = slice(y, y + p), slice(x, x + p)
-                rows.append((picture[(slice(None), *cut)] if nchw else picture[cut]).ravel())
-                offset.append(before + y * width + x)
+                places.append((picture[(slice(None), *cut)] if nchw else picture[cut]).ravel())
+                offset.append(cells + y * width + x)
                 widths.append(width)
                 planes.append(height * width)
-        before += height * width * (3 if nchw else 1)
+        pixels += picture.size
+        cells += picture.size if nchw else height * width
     strides = [planes, widths] if nchw else [widths]
     return Scene(
-        {"pixels": filled(np.concatenate(data))},
+        {"pixels": filled(rng.integers(0, 256, pixels, np.uint8))},
         int64s(offset),
         {f"src_stride{i}": int64s(column) for i, column in enumerate(strides)},
-        {"pixels": np.stack(rows)},
+        {"pixels": np.stack(places)},
     )

@@ -136,7 +136,7 @@ def built(name: str) -> Built:
 def built_of(checked: CheckedShuffle) -> Built:
     """A shuffle's kernels; they are real files, as Triton reads their source."""
     module = compile_to_ir(checked).module
-    handle, path = tempfile.mkstemp(prefix=f"{checked.name}_", suffix=".py", dir=_scratch())
+    handle, path = tempfile.mkstemp(prefix=f"{checked.name}_", suffix=".py", dir=scratch())
     with open(handle, "w", encoding="utf-8") as file:
         file.write(triton_module(module, checked.source_file))
     with module.context:
@@ -145,7 +145,7 @@ def built_of(checked: CheckedShuffle) -> Built:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     path = Path(tempfile.mkdtemp(prefix="fuscoc-kernels-"))
     atexit.register(shutil.rmtree, path)
     return path

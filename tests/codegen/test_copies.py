@@ -2,79 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codegen.memory import Int64s, addresses, filled, int64s, zeros
-from tests.codegen.scenes import Scene, scene
+from tests.codegen.buffers import FILLING, NUM_ROWS, Node, draw_distinct, draw_each, fresh, named
+from tests.codegen.memory import filled, int64s, zeros
+from tests.codegen.scenes import scene
 from tests.codegen.specs import ITEM_BYTES, blocks, built, built_of
 
 COPIES = ["moe", "moe_odd", "vit", "vit_nchw", "three_fields", "tiles", "wide_tiles"]
-NUM_ROWS = 9
-FILLING = 0xA5
-
-
-def named(fields: Any, side: str) -> dict[str, Any]:
-    return {f"{field}_{side}": buffer for field, buffer in fields.items()}
-
-
-def fresh(seg_bytes: dict[str, int]) -> dict[str, Any]:
-    """Rows in which every write shows."""
-    return {f: filled(np.full((NUM_ROWS, n), FILLING, np.uint8)) for f, n in seg_bytes.items()}
-
-
-def draw_distinct(data: st.DataObject, choices: list[Any], most: int = 6) -> list[Any]:
-    return data.draw(st.lists(st.sampled_from(choices), unique=True, max_size=most))
-
-
-def draw_each(data: st.DataObject, num: int, below: int) -> Int64s:
-    return int64s(data.draw(st.lists(st.integers(0, below - 1), min_size=num, max_size=num)))
-
-
-class Node:
-    """The windows of a node's ranks: rows by field, and signal words."""
-
-    def __init__(self, num_peers: int, seg_bytes: dict[str, int]) -> None:
-        self.num_peers = num_peers
-        self.rows = [fresh(seg_bytes) for _ in range(num_peers)]
-        self.words = [zeros((5, num_peers), np.int32) for _ in range(num_peers)]
-
-    def bases(self) -> dict[str, Int64s]:
-        return {f: addresses([peer[f] for peer in self.rows]) for f in self.rows[0]}
-
-    def signal_arguments(self, slot: int, me: int) -> dict[str, Any]:
-        return {
-            "signals": addresses(self.words),
-            "signal_slot": slot,
-            "num_peers": self.num_peers,
-            "my_peer": me,
-        }
-
-    def check(
-        self,
-        rows: dict[str, Any],
-        peers: Int64s,
-        slots: Int64s,
-        signal: tuple[int, int, int],
-    ) -> None:
-        """Rows lie where the list sent them, nothing else changed, and every peer was signalled."""
-        for peer in range(self.num_peers):
-            for field, moved in rows.items():
-                wanted = np.full_like(self.rows[peer][field], FILLING)
-                wanted[slots[peers == peer]] = moved[peers == peer]
-                np.testing.assert_array_equal(self.rows[peer][field], wanted)
-            slot, me, count = signal
-            words = np.zeros_like(self.words[peer])
-            words[slot, me] = count
-            np.testing.assert_array_equal(self.words[peer], words)
-
-
-def seg_bytes_of(given: Scene) -> dict[str, int]:
-    return {field: rows.shape[1] for field, rows in given.rows.items()}
 
 
 @settings(deadline=None, max_examples=40)
@@ -83,7 +21,7 @@ def test_pack(data: st.DataObject, name: str, num_programs: int) -> None:
     kernels, given = built(name), scene(name, np.random.default_rng(1))
     to = int64s(draw_distinct(data, list(range(NUM_ROWS))))
     segments = draw_each(data, len(to), given.num_segments)
-    rows = fresh(seg_bytes_of(given))
+    rows = fresh(given.seg_bytes)
     kernels.kernels.launch(
         f"{kernels.name}_pack",
         num_programs,
@@ -113,7 +51,7 @@ def test_send(data: st.DataObject, name: str, num_programs: int, num_peers: int,
     peers, slots = int64s(places).reshape(-1, 2).T.copy()
     segments = draw_each(data, len(places), given.num_segments)
     me = data.draw(st.integers(0, num_peers - 1))
-    node = Node(num_peers, seg_bytes_of(given))
+    node = Node(num_peers, given.seg_bytes)
     kernels.kernels.launch(
         f"{kernels.name}_send",
         num_programs,
@@ -136,7 +74,7 @@ def test_forward(data: st.DataObject, name: str, num_programs: int) -> None:
     places = draw_distinct(data, [(p, s) for p in range(2) for s in range(NUM_ROWS)])
     peers, slots = int64s(places).reshape(-1, 2).T.copy()
     landed = draw_each(data, len(places), given.num_segments)
-    node = Node(2, seg_bytes_of(given))
+    node = Node(2, given.seg_bytes)
     kernels.kernels.launch(
         f"{kernels.name}_forward",
         num_programs,
@@ -191,7 +129,7 @@ def test_duplicate(data: st.DataObject, name: str, num_programs: int) -> None:
 @pytest.mark.parametrize("name", ["long", "moe_long"])
 def test_rows_longer_than_the_registers(name: str) -> None:
     kernels, given = built(name), scene(name, np.random.default_rng(5))
-    rows = fresh(seg_bytes_of(given))
+    rows = fresh(given.seg_bytes)
     kernels.kernels.launch(
         f"{kernels.name}_pack",
         num_descriptors=2,

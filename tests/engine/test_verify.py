@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,8 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
 from fuscoc_runtime.reference import RankResult
+from fuscoc_runtime.scalar import BinaryOp
+from fuscoc_runtime.schema import PackedTarget
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, lockstep
@@ -67,7 +71,8 @@ def test_awkward_cases_are_made_up() -> None:
 
 
 def test_unknown_relations_are_refused() -> None:
-    hashed = specs.routed().replace("-> by_key[r(t, k), *]", "-> by_key[r(t, k) % keys, *]")
-    spec = specs.artifact(hashed.split("combine")[0] + "}").shuffle()
+    spec = specs.artifact(specs.routed()).shuffle()
+    assert isinstance(spec.target, PackedTarget)
+    hashed = replace(spec.target, key=BinaryOp("%", spec.target.key, 12))
     with pytest.raises(NoDataError, match="`idx` is not read as a key"):
-        generate(spec, Topology(1, 1), 4, 0)
+        generate(replace(spec, target=hashed), Topology(1, 1), 4, 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 ALL_DEDUP = ("node", "rank")
+
+Balance = Literal["none", "static", "greedy", "lpt", "split", "auto"]
 
 
 def index(name: str) -> dict[str, str]:
@@ -52,6 +55,11 @@ def spec_json(**parts: Any) -> dict[str, Any]:
         "combine_steps": {"steps": []},
         **parts,
     }
+
+
+def balanced(spec: ShuffleSpec, balance: Balance) -> ShuffleSpec:
+    """The same shuffle with another balance policy."""
+    return replace(spec, policy=replace(spec.policy, balance=balance))
 
 
 def routed(

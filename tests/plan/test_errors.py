@@ -204,6 +204,7 @@ EXAMPLES = [
     errors.ArtifactError("a/b", "is missing"),
     errors.TopologyError("3 ranks"),
     errors.InputError("x", 1, "is wrong"),
+    errors.NativeBuildError(1, "no C compiler"),
     errors.IndexOutOfRangeError("idx", 1, (2, 3), 9, -1, 7),
     errors.InexactDivisionError(0, "n", 4, "height[n]", 15, 14),
     errors.SlotOverlapError(1, 2, (0, 3), (1, 4)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -14,13 +16,24 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.executor import Executor, Rows, entries
-from tests.plan.specs import contexts, patches, relation, routed, routed_data, tiles
+from tests.plan.specs import (
+    Balance,
+    balanced,
+    contexts,
+    patches,
+    relation,
+    routed,
+    routed_data,
+    tiles,
+)
 
 TOPOLOGIES = ["1x1", "1x4", "2x2", "4x1", "3x2", "2x3", "4x4"]
 DEDUPS = [("node", "rank"), ("node",), ("rank",), ()]
 
 topologies = st.sampled_from(TOPOLOGIES).map(Topology.parse)
 dedups = st.sampled_from(DEDUPS)
+balances = st.sampled_from(get_args(Balance))
+
 
 
 def make_plans(spec: ShuffleSpec, topology: Topology, ranks: list[RankData]) -> list[RankPlan]:
@@ -101,9 +114,10 @@ def check_invariants(spec: ShuffleSpec, topology: Topology, executor: Executor) 
         assert plan.rows.forward_staging == len(list(entries(plan, "forward")))
         served = [(each["src_row"], each["dst_peer"]) for each in entries(plan, "forward")]
         assert served == sorted(served), "forward is ordered by landing row, then rank"
-        for to, count in enumerate(plan.net_send_counts):
-            same_group = topology.local_rank(to) == topology.local_rank(plan.rank)
-            assert same_group or count == 0
+        if spec.policy.balance in ("none", "static"):
+            for to, count in enumerate(plan.net_send_counts):
+                same_group = topology.local_rank(to) == topology.local_rank(plan.rank)
+                assert same_group or count == 0
 
 
 @st.composite
@@ -128,11 +142,11 @@ def routed_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]
         rows = draw(st.lists(row, max_size=5))
         idx = torch.tensor(rows, dtype=torch.int64).view(len(rows), topk)
         ranks.append(routed_data(idx, rank, more=more))
-    return spec, topology, ranks
+    return balanced(spec, draw(balances)), topology, ranks
 
 
 @given(routed_case())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_routed(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -163,11 +177,11 @@ def patches_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]
         inputs = {"height": height, "width": width, "packing": where}
         extents = {"images": len(pictures), "length": used[rank] + draw(st.integers(0, 2))}
         ranks.append(RankData({"pixels": pixels}, inputs, extents))
-    return patches(p=p, dedup=draw(dedups)), topology, ranks
+    return balanced(patches(p=p, dedup=draw(dedups)), draw(balances)), topology, ranks
 
 
 @given(patches_case())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_patches(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -192,10 +206,10 @@ def tiles_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]:
         b = torch.arange(rows * 8, dtype=torch.int32).view(rows * 2, 4) - 1000 * rank
         extents = {"tile_rows": rows, "length": num_points + 1}
         ranks.append(RankData({"a": a, "b": b}, {"where": where}, extents))
-    return tiles(copies=copies, dedup=draw(dedups)), topology, ranks
+    return balanced(tiles(copies=copies, dedup=draw(dedups)), draw(balances)), topology, ranks
 
 
 @given(tiles_case())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_tiles(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)

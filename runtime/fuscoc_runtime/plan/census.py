@@ -21,24 +21,23 @@ from fuscoc_runtime.plan.hops import Hops
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.types import PlanContext, Points
 
-NUM_SCALARS = 4
+NUM_SCALARS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Census:
     """Counts of all ranks, int64 on the host, because they size buffers and exchanges.
 
-    ``direct`` [R]: direct rows. ``length`` [R]: slots of a dense target. ``points`` [R, R]: live
-    points, source rank x destination rank. ``rows``, ``forwards`` [R, R]: network rows and forward
-    pairs, source rank x forwarder. ``keys`` [R, num_keys]: live points by source rank and key (no
-    columns for a dense target).
+    ``length`` [R]: slots of a dense target. ``points``, ``pairs`` [R, R]: live points and NVLink
+    copies, source rank x destination rank. ``flows`` [R, num_nodes]: network rows, source rank x
+    destination node. ``keys`` [R, num_keys]: live points by source rank and key (no columns for a
+    dense target).
     """
 
-    direct: Tensor
     length: Tensor
     points: Tensor
-    rows: Tensor
-    forwards: Tensor
+    pairs: Tensor
+    flows: Tensor
     keys: Tensor
 
 
@@ -48,30 +47,28 @@ def take_census(
     """Collective: count, gather, compare. Raises on every rank what any rank has found wrong."""
     num_ranks, target = ctx.topology.num_ranks, ctx.shuffle.target
     parts = [
-        _scalars(ctx, 0, len(hops.direct.lead), points.target_length or 0, _checksum(ctx, points)),
+        _scalars(ctx, 0, points.target_length or 0, _checksum(ctx, points)),
         count(live.rank, num_ranks),
-        hops.rows.per_forwarder,
-        hops.forward.per_forwarder,
+        hops.per_rank,
+        hops.rows.per_node,
     ]
     if target.kind == "packed":
         parts.append(count(live.target, target.num_keys))
     gathered = (yield AllGather(torch.cat(parts))).cpu()
-    scalars, per_rank, keys = torch.split(
-        gathered, [NUM_SCALARS, 3 * num_ranks, _num_keys(ctx)], dim=1
+    scalars, *counts = torch.split(
+        gathered, [NUM_SCALARS, num_ranks, num_ranks, ctx.topology.num_nodes, _num_keys(ctx)], dim=1
     )
-    sizes, direct, length, checksums = scalars.unbind(1)
+    sizes, length, checksums = scalars.unbind(1)
     yield from raise_together(None, sizes, ctx.device)
     _check_placement(ctx, checksums)
-    to_rank, rows, forwards = torch.split(per_rank, num_ranks, dim=1)
-    return Census(direct, length, to_rank, rows, forwards, keys)
+    return Census(length, *counts)
 
 
 def fail_census(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
     """Take part in the census with nothing but an error; every rank raises."""
-    parts = torch.zeros(
-        3 * ctx.topology.num_ranks + _num_keys(ctx), dtype=torch.int64, device=ctx.device
-    )
-    gathered = yield AllGather(torch.cat([_scalars(ctx, error_size(error), 0, 0, 0), parts]))
+    num_counts = 2 * ctx.topology.num_ranks + ctx.topology.num_nodes + _num_keys(ctx)
+    counts = torch.zeros(num_counts, dtype=torch.int64, device=ctx.device)
+    gathered = yield AllGather(torch.cat([_scalars(ctx, error_size(error), 0, 0), counts]))
     yield from raise_together(error, gathered[:, 0], ctx.device)
     raise error
 

@@ -3,7 +3,7 @@
 Dedup ``rank`` makes one *pair* of all points of a source for one rank; otherwise every point is a
 pair. A pair inside the node is a row of ``direct``. Dedup ``node`` makes one network *row* of all
 remote pairs of a source for one node; otherwise every remote pair is a row. A row goes to a
-forwarder of the destination node, which serves the row's pairs: its ``forward`` list.
+forwarder of the destination node, which serves the row's pairs: ``forwarders.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fuscoc_runtime.plan.arrays import (
     count,
-    exclusive_cumsum,
     indices,
     inverse,
     iota,
@@ -37,22 +36,22 @@ class DirectPairs:
 
 @dataclass(frozen=True, eq=False)
 class NetworkRows:
-    """Rows for other nodes in sending order: by forwarder, then source."""
+    """Rows for other nodes in sending order: by node, then source.
+
+    A forwarder of a node takes consecutive rows, so this is also the order by forwarder.
+    """
 
     source: Tensor
-    per_forwarder: Tensor  # int64 [num_ranks]
+    per_node: Tensor  # int64 [num_nodes]
 
 
 @dataclass(frozen=True, eq=False)
-class ForwardPairs:
+class RemotePairs:
     """Pairs on other nodes in the order in which their forwarder serves them: by row, then rank."""
 
     lead: Tensor
     rank: Tensor
-    forwarder: Tensor
-    row: Tensor  # among the rows that this rank sends to this forwarder
-    position: Tensor  # among the pairs that this rank leaves to this forwarder
-    per_forwarder: Tensor  # int64 [num_ranks]
+    row: Tensor  # among the network rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,8 @@ class Hops:
 
     direct: DirectPairs
     rows: NetworkRows
-    forward: ForwardPairs
+    remote: RemotePairs
+    per_rank: Tensor  # int64 [num_ranks]: pairs, near and far, by destination rank
 
 
 def plan_hops(ctx: PlanContext, live: LivePoints) -> Hops:
@@ -80,33 +80,14 @@ def plan_hops(ctx: PlanContext, live: LivePoints) -> Hops:
     first = starts(far_source, far_node) if "node" in dedup else torch.ones_like(far_source) > 0
     row_of_pair = first.cumsum(0) - 1
     row_source, row_node = far_source[first], far_node[first]
-    row_forwarder = static_forwarders(ctx, row_node)
-    sending = stable_order(row_forwarder)
-    rows_per_forwarder = count(row_forwarder, topology.num_ranks)
+    sending = stable_order(row_node)
 
     pair_row = inverse(sending)[row_of_pair]
     serving = stable_order(pair_row)
-    pair_row, far = pair_row[serving], far[serving]
-    forwarder = row_forwarder[sending][pair_row]
-    pairs_per_forwarder = count(forwarder, topology.num_ranks)
+    far = far[serving]
     return Hops(
         direct,
-        NetworkRows(row_source[sending], rows_per_forwarder),
-        ForwardPairs(
-            lead[far],
-            rank[far],
-            forwarder,
-            pair_row - exclusive_cumsum(rows_per_forwarder)[forwarder],
-            iota(far) - exclusive_cumsum(pairs_per_forwarder)[forwarder],
-            pairs_per_forwarder,
-        ),
+        NetworkRows(row_source[sending], count(row_node, topology.num_nodes)),
+        RemotePairs(lead[far], rank[far], pair_row[serving]),
+        count(rank, topology.num_ranks),
     )
-
-
-def static_forwarders(ctx: PlanContext, node: Tensor) -> Tensor:
-    """The rank of every destination node that has this rank's local rank.
-
-    Communication groups without balancing: each holds one rank of every node (FUSCO,
-    arXiv 2512.22036).
-    """
-    return node * ctx.topology.ranks_per_node + ctx.topology.local_rank(ctx.rank)

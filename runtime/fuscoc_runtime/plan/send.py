@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan.arrays import count, iota, stable_order
-from fuscoc_runtime.plan.census import Census
+from fuscoc_runtime.plan.forwarders import Forwarding
 from fuscoc_runtime.plan.hops import Hops
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.slots import Slots
@@ -63,7 +63,7 @@ def source_terms(hops: Hops, num_sources: int) -> DescriptorList:
 
 
 def describe_points(
-    ctx: PlanContext, live: LivePoints, hops: Hops, slots: Slots, census: Census
+    ctx: PlanContext, live: LivePoints, hops: Hops, slots: Slots, forwarding: Forwarding
 ) -> tuple[Tensor, Tensor]:
     """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
@@ -75,18 +75,20 @@ def describe_points(
     m = ctx.topology.ranks_per_node
     writer = torch.full_like(live.point, -1)
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
-    before = census.forwards[: ctx.rank].sum(0).to(ctx.device)
-    forward = hops.forward
-    writer[forward.lead] = (before[forward.forwarder] + forward.position) * m + (
-        forward.forwarder % m
-    )
+    before = forwarding.pairs[: ctx.rank].sum(0).to(ctx.device)
+    forwarder = forwarding.forwarder
+    writer[hops.remote.lead] = (before[forwarder] + forwarding.position) * m + forwarder % m
     order = stable_order(live.rank)
     words = torch.stack([slots.point_slot, live.source, writer], dim=1)
     return order, words[order]
 
 
-def describe_forwards(ctx: PlanContext, hops: Hops, slots: Slots) -> Tensor:
+def describe_forwards(
+    ctx: PlanContext, hops: Hops, slots: Slots, forwarding: Forwarding
+) -> Tensor:
     """For every forwarder, pair by pair: lead slot, and ``row * m + local rank`` of the pair."""
     m = ctx.topology.ranks_per_node
-    forward = hops.forward
-    return torch.stack([slots.point_slot[forward.lead], forward.row * m + forward.rank % m], dim=1)
+    remote = hops.remote
+    return torch.stack(
+        [slots.point_slot[remote.lead], forwarding.row * m + remote.rank % m], dim=1
+    )

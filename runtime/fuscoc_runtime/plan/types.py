@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -19,12 +20,17 @@ DescriptorList = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class PlanContext:
-    """Who plans what, where. ``device`` is the compute device: all lists live there."""
+    """Who plans what, where. ``device`` is the compute device: all lists live there.
+
+    ``model``: the wires that ``balance auto`` reckons with, equal on all ranks; default
+    ``links.cost_model``.
+    """
 
     shuffle: ShuffleSpec
     topology: Topology
     rank: int
     device: torch.device = CPU
+    model: CostModel | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,7 @@ __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
 // The last CTA to leave runs `reset`: everything it changes was read by the others before.
 template <class Reset>
 __device__ __forceinline__ void leave(const Call& call, Reset reset) {
+  __syncwarp();  // a split warp would be counted twice by the barrier
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();

@@ -26,7 +26,8 @@ struct Combine {
     u32 item[Shape::teams][2];
   };
 
-  static constexpr u32 kNone = ~0u, kReduce = 1u << 31;  // an item: none, or a group with its kind
+  // An item: none, or a group to finalise, or (marked) one to reduce, or one to wait for first.
+  static constexpr u32 kNone = ~0u, kReduce = 1u << 31, kUnflagged = 1u << 30;
 
   const Call& call;
   volatile Shared& shared;
@@ -47,6 +48,7 @@ struct Combine {
     return (Shape::fanout == kWarp ? kAllLanes : (1u << Shape::fanout % kWarp) - 1) << (i * Shape::fanout);
   }
   __device__ __forceinline__ void team_barrier() const {
+    __syncwarp();  // a split warp would be counted twice by the barrier
     asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(team_threads) : "memory");
   }
 
@@ -54,10 +56,26 @@ struct Combine {
     return row_vectors % columns == 0 || column < row_vectors;
   }
 
+  // Asks L2 for the rows of the next terms: registers alone hold too few loads to keep HBM busy.
+  // Every term is asked for once; a lane asks for its own.
+  __device__ __forceinline__ void prefetch(u32 upcoming, u32& asked, const Term& term) const {
+    if constexpr (kBulkCopies && Shape::unit_bytes(0) == 16 && Shape::team_ahead > 0) {
+      u32 later = upcoming & ~asked;
+#pragma unroll
+      for (int i = 0; i < Shape::team_ahead; ++i) later &= later - 1;
+      const u32 now = upcoming & ~asked & ~later;
+      asked |= now;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+      if (thread < kWarp && now >> lane & 1)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(term.row), "r"(u32(row_bytes)) : "memory");
+#endif
+    }
+  }
+
   // Adds the first `kBatch` terms of `left` at a time while there are that many, then fewer: loads
   // of a batch are in flight together.
   template <int kBatch>
-  __device__ __forceinline__ void add_terms(u32& left, int& count, const Term& term, int column,
+  __device__ __forceinline__ void add_terms(u32& left, int& count, u32 rest, u32& asked, const Term& term, int column,
                                             float (&sum)[Shape::team_vectors][Vec::elements]) const {
 #pragma unroll 1
     while (count >= kBatch) {
@@ -82,18 +100,19 @@ struct Combine {
       }
       count -= kBatch;
     }
-    if constexpr (kBatch > 1) add_terms<kBatch / 2>(left, count, term, column, sum);
+    if constexpr (kBatch > 1) add_terms<kBatch / 2>(left, count, rest, asked, term, column, sum);
   }
 
-  // Sums the terms of `lanes` and stores the row.
-  __device__ __forceinline__ void sum_row(u32 lanes, const Term& term, char* to) const {
+  // Sums the terms of segment i, of all the group's `terms`, and stores the row.
+  __device__ __forceinline__ void sum_row(int i, u32 terms, u32& asked, const Term& term, char* to) const {
+    const u32 lanes = terms & segment_lanes(i), rest = terms & ~segment_lanes(i) & ~(segment_lanes(i) - 1);
 #pragma unroll 1
     for (int first = 0; first < row_vectors; first += columns) {
       const int column = first + thread;
       float sum[Shape::team_vectors][Vec::elements] = {};
       u32 left = lanes;
       int count = __popc(lanes);
-      add_terms<Shape::team_batch>(left, count, term, column, sum);
+      add_terms<Shape::team_batch>(left, count, rest, asked, term, column, sum);
 #pragma unroll
       for (int v = 0; v < Shape::team_vectors; ++v) {
         if (!in_row(column + v * team_threads)) continue;
@@ -125,11 +144,10 @@ struct Combine {
     }
     const Term term = own_term(code, weight);
     const u32 mine = __ballot_sync(kAllLanes, term.row != nullptr);
+    u32 asked = 0;
 #pragma unroll 1
-    for (int i = 0; i * Shape::fanout < num_points; ++i) {
-      const u32 lanes = mine & segment_lanes(i);
-      if (lanes) sum_row(lanes, term, staging(at.source_rank, call.rank, first + i));
-    }
+    for (int i = 0; i * Shape::fanout < num_points; ++i)
+      if (mine & segment_lanes(i)) sum_row(i, mine, asked, term, staging(at.source_rank, call.rank, first + i));
   }
   __device__ __forceinline__ void signal(u32 item) const {
     const RemoteItem at = remote_item(call, item);
@@ -157,9 +175,10 @@ struct Combine {
     if (remote && (same & lanes_below()) == 0)  // one partial for each remote rank
       term = {staging(call.rank, code_rank(code), first + segment), 1.f};
     const u32 terms = __ballot_sync(kAllLanes, term.row != nullptr);
+    u32 asked = 0;
 #pragma unroll 1
     for (int i = 0; i * Shape::fanout < num_points; ++i)
-      sum_row(terms & segment_lanes(i), term, call.result + i64(first + i) * row_bytes);
+      sum_row(i, terms, asked, term, call.result + i64(first + i) * row_bytes);
   }
   // Whether all peers have flagged the group; with `wait`, as soon as they have (false: timeout).
   __device__ __forceinline__ bool flagged(u32 item, bool wait) const {
@@ -174,7 +193,8 @@ struct Combine {
 
   // The next item of this team, decided by its first warp. Reducing teams reduce while anything is
   // left to reduce; the others finalise what is flagged and reduce meanwhile. Draws are made one
-  // item ahead, so that their latency is hidden.
+  // item ahead, so that their latency is hidden. Never waits: the team's last item is not flagged
+  // yet, and a peer may be waiting for it.
   struct Draws {
     bool reducing;           // prefers to reduce
     bool all_reduced;        // nothing is left to reduce
@@ -199,9 +219,9 @@ struct Combine {
       if (draws.reducing) group = __shfl_sync(kAllLanes, draw(next_finalise), 0);
       draws.reducing = false;
     }
-    if (group >= num_finalise || !flagged(group, true)) return kNone;
+    if (group >= num_finalise) return kNone;
     draws.finalise = draw(next_finalise);
-    return group;
+    return group | kUnflagged;
   }
 
   // Peers have finished their last combine, so their staging may be written. A plan since then has
@@ -234,8 +254,15 @@ struct Combine {
       if (thread == 0 && done != kNone && done & kReduce) signal(done & ~kReduce);
       const u32 item = shared.item[team][turn];
       if (item == kNone) break;
-      if (item & kReduce) reduce(item & ~kReduce);
-      else finalise(item);
+      if (item & kReduce) {
+        reduce(item & ~kReduce);
+      } else {
+        if (item & kUnflagged) {
+          if (leads) flagged(item & ~kUnflagged, true);
+          team_barrier();
+        }
+        finalise(item & ~kUnflagged);
+      }
       done = item;
       turn ^= 1;
     }

@@ -1,0 +1,38 @@
+"""The slots of a packed target: keys, alignment, capacity."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuscoc.testing.arrays import Ints, ints
+from fuscoc.testing.facts import PlanFacts
+from fuscoc.testing.violations import PlanViolation
+
+
+def check_keys(facts: PlanFacts) -> None:
+    """Every rank knows its keys, their rows and their first slots, each at a multiple of align."""
+    expected = facts.expected
+    for rank, plan in enumerate(facts.ranks):
+        keys = np.flatnonzero(expected.key_owner == rank)
+        offsets = np.append(expected.key_offset[keys], expected.num_slots[rank])
+        if facts.shuffle.target.kind == "dense":
+            offsets = np.zeros(1, np.int64)
+        _same("keys", rank, ints(plan.keys), keys)
+        _same("key_counts", rank, ints(plan.key_counts), expected.key_counts[keys])
+        _same("key_offsets", rank, ints(plan.key_offsets), offsets)
+
+
+def check_capacity(facts: PlanFacts) -> None:
+    """No rank holds more slots than the spec's ``capacity max``."""
+    target = facts.shuffle.target
+    if target.kind == "packed" and target.capacity is not None:
+        for plan in facts.ranks:
+            if plan.rows.target > target.capacity:
+                problem = f"holds {plan.rows.target} slots; the capacity is {target.capacity}"
+                raise PlanViolation("check_capacity", problem, rank=plan.rank)
+
+
+def _same(name: str, rank: int, got: Ints, wanted: Ints) -> None:
+    if got.shape != wanted.shape or (got != wanted).any():
+        problem = f"{name} is {got.tolist()}; the relation says {wanted.tolist()}"
+        raise PlanViolation("check_keys", problem, rank=rank)

@@ -1,0 +1,94 @@
+"""Drawing how much every rank has: extents, sizes of ragged entries, and inputs of those shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fuscoc.testing.draws import digits
+from fuscoc.testing.points import evaluate
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, subexpressions
+from fuscoc_runtime.schema import InputSpec, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+MAX_ROWS = 5
+MAX_POINTS = 1200
+MAX_MULTIPLE = 3
+
+
+def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> list[RankData]:
+    """Every rank's extents and inputs, uneven and often empty; routes are all -1 as yet.
+
+    All sizes are multiples of what they are divided by. Routings of many ranks have fewer rows.
+    """
+    num_ranks = topology.num_ranks
+    inner = [index.extent for index in shuffle.domain[1:]]
+    per_row = math.prod(extent if isinstance(extent, int) else MAX_MULTIPLE for extent in inner)
+    most = min(MAX_ROWS, max(1, MAX_POINTS // (num_ranks * per_row)))
+    outer = {part for part in subexpressions(shuffle.domain[0].extent) if isinstance(part, Extent)}
+    extents: list[dict[str, int]] = [{} for _ in range(num_ranks)]
+    for name in shuffle.extents:
+        is_outer = Extent(name) in outer
+        least = 0 if is_outer else 1
+        drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
+        step = _divisor(shuffle, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
+        for values, digit in zip(extents, drawn.tolist(), strict=True):
+            values[name] = (digit + least) * step
+    tables = {
+        each.name: digits(draw, int(each.shape[0]), num_ranks)
+        for each in shuffle.inputs
+        if each.role == "placement" and isinstance(each.shape[0], int)
+    }
+    return [
+        RankData({}, {i.name: _input(draw, shuffle, i, rank, e, tables) for i in shuffle.inputs}, e)
+        for rank, e in enumerate(extents)
+    ]
+
+
+def _input(
+    draw: st.DrawFn,
+    shuffle: ShuffleSpec,
+    spec: InputSpec,
+    rank: int,
+    extents: Mapping[str, int],
+    tables: Mapping[str, np.ndarray[tuple[int], np.dtype[np.int64]]],
+) -> Tensor:
+    data = RankData({}, {}, extents)
+    shape = tuple(int(evaluate(size, data, {})) for size in spec.shape)
+    count, dtype = math.prod(shape), TORCH_DTYPES[spec.dtype]
+    match spec.role:
+        case "route":
+            return torch.full(shape, -1, dtype=dtype)
+        case "weight":
+            numbers = (torch.arange(count) * 37 + rank * 11) % 97 + 1
+            return (numbers / 64).to(dtype).view(shape)
+        case "placement":
+            return torch.from_numpy(tables[spec.name]).to(dtype)
+        case "extent":
+            reads = _divisor(shuffle, lambda part: isinstance(part, Load) and part.input == spec.name)
+            drawn = digits(draw, count, MAX_MULTIPLE + 1) * reads
+            return torch.from_numpy(drawn).to(dtype).view(shape)
+
+
+def _divisor(shuffle: ShuffleSpec, matches: Callable[[Scalar], bool]) -> int:
+    """The least size that leaves every division of a domain extent by a constant exact."""
+    divisions = [
+        part
+        for index in shuffle.domain
+        for part in subexpressions(index.extent)
+        if isinstance(part, BinaryOp) and part.op == "/" and isinstance(part.rhs, int)
+    ]
+    return math.lcm(
+        *(
+            each.rhs
+            for each in divisions
+            if isinstance(each.rhs, int) and any(map(matches, subexpressions(each.lhs)))
+        )
+    )

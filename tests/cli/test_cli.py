@@ -1,0 +1,136 @@
+"""The command line as a user meets it: output, exit codes, and what is left on the disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuscoc.cli import main
+from fuscoc.pipeline import PASS_NAMES
+
+MOE = Path("examples/moe.fsc")
+VIT = Path("examples/vit_patches.fsc")
+SMALL = ("-D", "hidden=64", "-D", "experts=8", "-D", "topk=2")
+
+
+@pytest.fixture
+def fuscoc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command in this process: returns its exit code, stdout and stderr."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fuscoc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output = capsys.readouterr()
+        return int(exit_.value.code or 0), output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def bad_spec(tmp_path: Path) -> Path:
+    path = tmp_path / "bad.fsc"
+    path.write_text(MOE.read_text().replace("by_token[t]         ->", "by_tokn[t] ->"))
+    return path
+
+
+def test_check_accepts_the_examples(fuscoc) -> None:
+    code, out, err = fuscoc("check", MOE, VIT)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [f"{MOE}: ok (moe)", f"{VIT}: ok (vit_patches)"]
+
+
+def test_check_shows_the_place_and_the_fix_and_goes_on(fuscoc, bad_spec: Path) -> None:
+    code, out, err = fuscoc("check", bad_spec, VIT)
+    assert code == 1
+    assert out == f"{VIT}: ok (vit_patches)\n"
+    assert f"{bad_spec}:18:12" in err
+    assert err.count("error[") == 1
+    assert "did you mean `by_token`?" in err
+
+
+def test_compile_writes_an_artifact_and_replaces_it(fuscoc, tmp_path: Path) -> None:
+    out = tmp_path / "moe"
+    assert fuscoc("compile", MOE, "-o", out)[0] == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert out / "manifest.json" in before
+    assert fuscoc("compile", MOE, "-o", out)[0] == 0
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert [path.name for path in tmp_path.iterdir()] == ["moe"]
+
+
+def test_compile_of_a_bad_spec_writes_nothing(fuscoc, bad_spec: Path, tmp_path: Path) -> None:
+    code, out, err = fuscoc("compile", bad_spec, "-o", tmp_path / "moe")
+    assert (code, out) == (1, "")
+    assert "error[FSC011]" in err
+    assert not (tmp_path / "moe").exists()
+
+
+def test_compile_leaves_a_foreign_directory_alone(fuscoc, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear diary")
+    code, _, err = fuscoc("compile", MOE, "-o", tmp_path)
+    assert code == 1
+    assert "is not an artifact" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_defines_reach_the_manifest(fuscoc) -> None:
+    code, out, _ = fuscoc("compile", MOE, "--emit", "manifest", *SMALL)
+    assert code == 0
+    assert json.loads(out)["shuffles"][0]["constants"] == {"hidden": 64, "experts": 8, "topk": 2}
+
+
+@pytest.mark.parametrize("define", ["hidden", "hidden=", "hidden=x", "=3", "hidden=-1"])
+def test_a_malformed_define_is_refused(fuscoc, define: str) -> None:
+    code, _, err = fuscoc("compile", MOE, "-D", define)
+    assert code == 2
+    assert "NAME=VALUE" in err
+
+
+@pytest.mark.parametrize(
+    ("emit", "wanted"),
+    [("ast", "Dispatch"), ("ir", "fsc.kernel"), ("kernels", "@triton.jit"), ("manifest", '"schema"')],
+)
+def test_emit_prints_a_stage(fuscoc, emit: str, wanted: str) -> None:
+    code, out, _ = fuscoc("compile", VIT, "--emit", emit)
+    assert code == 0
+    assert wanted in out
+
+
+def test_emit_after_a_pass(fuscoc) -> None:
+    early = fuscoc("compile", MOE, "--emit", "ir", "--after", "build-hierarchy")[1]
+    assert "fsc.hop" in early
+    assert "fsc.kernel" not in early
+    code, _, err = fuscoc("compile", MOE, "--emit", "ir", "--after", "no-such-pass")
+    assert code == 2
+    assert "form-slices" in err
+
+
+def test_every_pass_is_printed_in_order(fuscoc) -> None:
+    _, out, _ = fuscoc("compile", MOE, "--emit", "ir", "--print-between-passes")
+    printed = [line.removeprefix("// after ") for line in out.splitlines() if "// after" in line]
+    assert printed == list(PASS_NAMES)
+
+
+@pytest.mark.parametrize(("spec", "options"), [(MOE, SMALL), (VIT, ())])
+def test_run_verifies_a_spec(fuscoc, spec: Path, options: tuple[str, ...]) -> None:
+    code, out, err = fuscoc("run", spec, "--ranks", "2", "--tokens", "4", *options)
+    assert code == 0, err
+    assert out.endswith(f"{spec.stem}: verified\n")
+
+
+def test_run_of_an_altered_artifact_names_the_file(fuscoc, tmp_path: Path) -> None:
+    out = tmp_path / "vit"
+    fuscoc("compile", VIT, "-o", out)
+    kernels = out / "kernels" / "vit_patches.py"
+    kernels.write_text(kernels.read_text() + "\n# touched\n")
+    code, _, err = fuscoc("run", out, "--ranks", "1")
+    assert code == 1
+    assert "kernels/vit_patches.py" in err
+
+
+def test_version(fuscoc) -> None:
+    assert fuscoc("--version")[1] == "fuscoc 0.1.0\n"

@@ -1,0 +1,95 @@
+"""Kernels compiled for sm_90: wide accesses, and the fences that the interpreter cannot show."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from fuscoc.codegen.triton import triton_module
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l3 import Kernel
+from fuscoc.pipeline import compile_to_ir
+from tests.codegen.ptx import accesses, barrier_before_release, ptx_of
+from tests.codegen.specs import blocks, scratch
+from tests.specs import moe, vit_patches
+
+SPECS = {
+    "moe": moe(),
+    "vit_patches": vit_patches(),
+    "vit_nchw": vit_patches(channels_first=True),
+    "three_fields": blocks(
+        (("payload", "f8e4m3", (7168,)), ("scale", "f32", (56,)), ("idx", "i32", ()))
+    ),
+    "odd": blocks((("x", "bf16", (7163,)),), combine="sum"),
+    "wide_runs": blocks((("x", "bf16", (64,)),), (16, 16), (48,), combine="sum"),
+    "long": blocks((("x", "bf16", (40960,)),), combine="sum"),
+}
+
+
+@cache
+def compiled(name: str) -> dict[str, str]:
+    """PTX by the kernel's name without that of its shuffle."""
+    checked = SPECS[name]
+    module = compile_to_ir(checked).module
+    path = scratch() / f"compiled_{name}.py"
+    path.write_text(triton_module(module, checked.source_file), encoding="utf-8")
+    warps = {kernel.read("sym_name"): kernel.read("num_warps") for kernel in ops_of(module, Kernel)}
+    return {
+        kernel.removeprefix(f"{checked.name}_"): ptx for kernel, ptx in ptx_of(path, warps).items()
+    }
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_compiles(name: str) -> None:
+    kernels = compiled(name)
+    assert len(kernels) >= 9
+    for ptx in kernels.values():
+        assert ".local" not in ptx  # registers suffice
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_stores_come_before_the_signal(name: str) -> None:
+    signalling = {"send", "forward", "reduce_direct", "reduce_forward"}
+    for suffix in signalling:
+        assert barrier_before_release(compiled(name)[suffix]), suffix
+
+
+@pytest.mark.parametrize("name", ["moe", "vit_patches"])
+def test_waits_acquire(name: str) -> None:
+    for suffix in ("duplicate", "reduce_node", "reduce_source"):
+        assert "acquire" in compiled(name)[suffix], suffix
+
+
+COPIES = ["pack", "send", "forward", "duplicate"]
+SUMS = ["reduce_direct", "reduce_source"]
+# Besides rows, kernels read list entries, peers' addresses, weights and signal words, all scalar.
+SCALARS = {"b32", "b64"}
+
+
+@pytest.mark.parametrize("suffix", COPIES)
+@pytest.mark.parametrize("name", ["moe", "long"])
+def test_copies_move_sixteen_bytes_at_once(name: str, suffix: str) -> None:
+    ptx = compiled(name)[suffix]
+    assert accesses(ptx, "ld") - SCALARS == {"v2.b64"}
+    assert accesses(ptx, "st") == {"v2.b64"}
+
+
+@pytest.mark.parametrize("suffix", SUMS)
+@pytest.mark.parametrize("name", ["moe", "long"])
+def test_sums_move_sixteen_bytes_at_once(name: str, suffix: str) -> None:
+    ptx = compiled(name)[suffix]
+    assert accesses(ptx, "ld") - SCALARS == {"v4.b32"}
+    assert accesses(ptx, "st") == {"v4.b32"}
+
+
+def test_payload_of_several_fields_moves_sixteen_bytes_at_once() -> None:
+    ptx = compiled("three_fields")["send"]
+    assert "v2.b64" in accesses(ptx, "ld")
+    assert "v2.b64" in accesses(ptx, "st")
+
+
+def test_aligned_runs_move_sixteen_bytes_at_once() -> None:
+    kernels = compiled("wide_runs")
+    assert accesses(kernels["send"], "ld") - SCALARS == {"v2.b64"}
+    assert accesses(kernels["reduce_source"], "st") == {"v4.b32"}
