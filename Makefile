@@ -31,7 +31,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 golden: $(READY)  ## rewrite golden files after a deliberate change; read the diff
-	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect
+	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen
 
 clean:
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -116,7 +116,9 @@ def routing(
         # Gumbel top-k draws without replacement in proportion to popularity.
         scores = popularity.log() - (-scores.clamp(1e-9, 1 - 1e-9).log()).log()
     elif kind == "messy":
-        return torch.randint(-1, model.experts, (num_tokens, model.topk), device=device, generator=generator)
+        return torch.randint(
+            -1, model.experts, (num_tokens, model.topk), device=device, generator=generator
+        )
     return scores.topk(model.topk, dim=1).indices
 
 
@@ -145,12 +147,16 @@ class Expected:
     key_starts: torch.Tensor
 
 
-def expected_rows(all_idx: list[torch.Tensor], owner: torch.Tensor, align: int, rank: int) -> Expected:
+def expected_rows(
+    all_idx: list[torch.Tensor], owner: torch.Tensor, align: int, rank: int
+) -> Expected:
     """The definition of a packed target: keys ascending, each from an aligned slot; within a key,
     points by source rank and then by linear index."""
     device = owner.device
     keys = torch.cat([idx.reshape(-1) for idx in all_idx])
-    ranks = torch.cat([torch.full((idx.numel(),), r, device=device) for r, idx in enumerate(all_idx)])
+    ranks = torch.cat(
+        [torch.full((idx.numel(),), r, device=device) for r, idx in enumerate(all_idx)]
+    )
     tokens = torch.cat(
         [torch.arange(i.shape[0], device=device).repeat_interleave(i.shape[1]) for i in all_idx]
     )
@@ -168,7 +174,10 @@ def expected_rows(all_idx: list[torch.Tensor], owner: torch.Tensor, align: int, 
 
 
 def check_dispatch(
-    engine: NodeShuffle, handle: Handle, source: list[torch.Tensor], expected: Expected,
+    engine: NodeShuffle,
+    handle: Handle,
+    source: list[torch.Tensor],
+    expected: Expected,
     group: dist.ProcessGroup | None,
 ) -> list[str]:
     """Rows bit-exact, counts and starts exact; returns what is wrong."""
@@ -206,7 +215,11 @@ def expert_scales(num_experts: int, device: torch.device) -> torch.Tensor:
 
 
 def check_combine(
-    result: torch.Tensor, x: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor, num_experts: int
+    result: torch.Tensor,
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    weights: torch.Tensor,
+    num_experts: int,
 ) -> list[str]:
     """Against the same sum in f32, relative error of the whole below 1e-2."""
     if not x.shape[0]:
@@ -243,7 +256,9 @@ def bound(all_idx: list[torch.Tensor], owner: torch.Tensor, row_bytes: int, rank
     num_ranks, owner = len(all_idx), owner.cpu()
     all_idx = [idx.cpu() for idx in all_idx]
     pairs = torch.zeros(num_ranks, num_ranks)  # (token, rank) pairs, from source to destination
-    multiple = torch.zeros(num_ranks)  # remote pairs that fill two slots or more, at the destination
+    multiple = torch.zeros(
+        num_ranks
+    )  # remote pairs that fill two slots or more, at the destination
     rows = torch.zeros(num_ranks)
     for source, idx in enumerate(all_idx):
         live = idx >= 0

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import triton
+import triton.language as tl
 
 from benchmarks.moe_cases import (
     Bound,
@@ -128,10 +130,9 @@ class NcclAllToAll:
         pairs, position = pairs_of[rank]
         topk = model.topk
         self.send_token = pairs[:, 1] if dedup else pairs[:, 1] // topk
-        # Where each of my expert rows lies in what I receive.
         expected = batch.expected
         before = [sum(self.recv[:r]) - sum(sends[r][:rank]) for r in range(num_ranks)]
-        row = torch.empty_like(expected.slots)
+        row = torch.empty_like(expected.slots)  # where each expert row lies in what I receive
         weight = torch.empty(expected.slots.numel(), device=device)
         all_weights = gather_ragged(batch.weights, None)
         for r in range(num_ranks):
@@ -141,45 +142,35 @@ class NcclAllToAll:
             at = pairs_of[r][1]
             row[mine] = (at[rank][tokens] if dedup else at[tokens * topk + k]) + before[r]
             weight[mine] = all_weights[r][tokens, k]
-        self.row, self.slots, self.weight, self.dedup = row, expected.slots, weight.unsqueeze(1), dedup
         num_slots = int(expected.slots.max()) + 1 if expected.slots.numel() else 0
+        self.slots, self.dedup = expected.slots, dedup
+        self.row_of_slot = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.row_of_slot[expected.slots] = row
         self.rows = batch.x.new_zeros(num_slots, model.hidden)
-        # Terms of every received pair (or, without dedup, of every own token), padded with a zero row.
-        self.fan_in = self._padded(row, sum(self.recv)) if dedup else None
-        own = self.send_token
-        self.own_terms = self._padded(own, batch.x.shape[0])
-        self.own_weight = (
-            None if dedup else batch.weights.flatten()[pairs[:, 1]].unsqueeze(1)
-        )
-
-    @staticmethod
-    def _padded(target: torch.Tensor, size: int) -> torch.Tensor:
-        """[size, most] positions whose target is each row, padded with the number of positions."""
-        order = torch.sort(target, stable=True).indices
-        counts = torch.bincount(target, minlength=size)
-        first = counts.cumsum(0) - counts
-        most = int(counts.max()) if size else 0
-        table = torch.full((size, max(most, 1)), target.numel(), device=target.device)
-        inside = torch.arange(target.numel(), device=target.device) - first[target[order]]
-        table[target[order], inside] = order
-        return table
+        self.slot_of_row = torch.zeros(sum(self.recv), dtype=torch.int64, device=device)
+        self.slot_of_row[row] = expected.slots
+        # The terms of every received pair and of every own token, padded with a weight of zero.
+        self.fan_in = _terms(row, expected.slots, weight, sum(self.recv)) if dedup else None
+        sent = torch.arange(self.send_token.numel(), device=device)
+        factor = torch.ones(sent.numel(), device=device)
+        if not dedup:
+            factor = batch.weights.flatten()[pairs[:, 1]]
+        self.own_terms = _terms(self.send_token, sent, factor, batch.x.shape[0])
 
     def dispatch(self) -> None:
-        packed = self.batch.x[self.send_token]
+        packed = _gather(self.batch.x, self.send_token)
         arrived = packed.new_empty(sum(self.recv), packed.shape[1])
         dist.all_to_all_single(arrived, packed, self.recv, self.send)
-        self.rows[self.slots] = arrived[self.row]
+        self.rows = _gather(arrived, self.row_of_slot)
 
     def combine(self) -> None:
-        rows = self.rows[self.slots]
-        if self.dedup:
-            back = _weighted_sum(rows, self.weight, self.fan_in)
+        if self.fan_in is not None:
+            back = _weighted_sum(self.rows, *self.fan_in)
         else:
-            back = torch.empty_like(rows)
-            back[self.row] = rows
+            back = _gather(self.rows, self.slot_of_row)
         home = back.new_empty(sum(self.send), back.shape[1])
         dist.all_to_all_single(home, back, self.send, self.recv)
-        self.result = _weighted_sum(home, self.own_weight, self.own_terms)
+        self.result = _weighted_sum(home, *self.own_terms)
 
     def verify(self) -> list[str]:
         self.rows.fill_(float("nan"))
@@ -202,24 +193,53 @@ class NcclAllToAll:
         return Contender(name, self.dispatch, self.combine, self.verify)
 
 
-def _weighted_sum(
-    rows: torch.Tensor, weight: torch.Tensor | None, terms: torch.Tensor
-) -> torch.Tensor:
-    """``result[i] = sum_j weight[terms[i, j]] * rows[terms[i, j]]`` in f32, in one fused kernel."""
-    if weight is None:
-        weight = rows.new_ones(rows.shape[0], 1, dtype=torch.float32)
-    return _fused_sum(rows, weight, terms)
+def _terms(
+    target: torch.Tensor, index: torch.Tensor, weight: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each of ``size`` targets the ``index`` and ``weight`` of its terms, [size, most]; missing
+    terms have index 0 and weight 0."""
+    order = torch.sort(target, stable=True).indices
+    counts = torch.bincount(target, minlength=size)
+    first = counts.cumsum(0) - counts
+    most = max(int(counts.max()), 1) if size else 1
+    indices = torch.zeros(size, most, dtype=torch.int64, device=target.device)
+    weights = torch.zeros(size, most, device=target.device)
+    inside = torch.arange(target.numel(), device=target.device) - first[target[order]]
+    indices[target[order], inside] = index[order]
+    weights[target[order], inside] = weight[order]
+    return indices, weights
 
 
-@torch.compile(dynamic=True)
-def _fused_sum(rows: torch.Tensor, weight: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    inside = terms < rows.shape[0]
-    at = terms.clamp(max=max(rows.shape[0] - 1, 0))
-    total = torch.zeros(terms.shape[0], rows.shape[1], device=rows.device)
-    for j in range(terms.shape[1]):
-        factor = torch.where(inside[:, j : j + 1], weight[at[:, j]], 0.0)
-        total = total + rows[at[:, j]].float() * factor
-    return total.to(rows.dtype)
+def _gather(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """``rows[index]``, moved eight bytes at a time."""
+    return rows.view(torch.int64).index_select(0, index).view(rows.dtype)
+
+
+@triton.jit
+def _sum_kernel(rows, indices, weights, result, hidden, most, block: tl.constexpr):
+    target = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    inside = column < hidden
+    total = tl.zeros([block], dtype=tl.float32)
+    for j in range(most):
+        weight = tl.load(weights + target * most + j)
+        if weight != 0.0:
+            row = tl.load(indices + target * most + j)
+            total += (
+                tl.load(rows + row * hidden + column, mask=inside, other=0.0).to(tl.float32)
+                * weight
+            )
+    tl.store(result + target * hidden + column, total.to(result.dtype.element_ty), mask=inside)
+
+
+def _weighted_sum(rows: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """``result[i] = sum_j weights[i, j] * rows[indices[i, j]]`` in f32, in one pass."""
+    size, hidden = indices.shape[0], rows.shape[1]
+    result = rows.new_empty(size, hidden)
+    block = 1024
+    grid = (size, -(-hidden // block))
+    _sum_kernel[grid](rows, indices, weights, result, hidden, indices.shape[1], block, num_warps=4)
+    return result
 
 
 class Barrier:
@@ -237,7 +257,9 @@ def time_contenders(
 ) -> dict[str, torch.Tensor]:
     """Microseconds [iterations, 2] (dispatch, combine) for each contender, largest over ranks."""
     marks = {
-        c.name: [[torch.cuda.Event(enable_timing=True) for _ in range(4)] for _ in range(iterations)]
+        c.name: [
+            [torch.cuda.Event(enable_timing=True) for _ in range(4)] for _ in range(iterations)
+        ]
         for c in contenders
     }
     for i in range(iterations):
@@ -253,7 +275,8 @@ def time_contenders(
     times = {}
     for name, rows in marks.items():
         own = torch.tensor(
-            [[e[0].elapsed_time(e[1]) * 1e3, e[2].elapsed_time(e[3]) * 1e3] for e in rows], device="cuda"
+            [[e[0].elapsed_time(e[1]) * 1e3, e[2].elapsed_time(e[3]) * 1e3] for e in rows],
+            device="cuda",
         )
         dist.all_reduce(own, op=dist.ReduceOp.MAX)
         times[name] = own.cpu()
@@ -318,7 +341,7 @@ def make_batch(
 
 
 def parse_schedule(text: str) -> Schedule:
-    """``num_sms,send_ctas,send_warps,reduce_teams,dispatch_group,combine_group``; zeros take the defaults."""
+    """The fields of a `Schedule`, in order, separated by commas; zeros take the model's values."""
     return Schedule(*(int(word) for word in text.split(",")))
 
 
@@ -332,7 +355,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=25)
     parser.add_argument("--schedule", type=parse_schedule, nargs="+", default=[Schedule()])
     parser.add_argument(
-        "--tile", nargs="+", default=[""], help="warps,passes,teams,team_warps,vectors,batch,ahead"
+        "--tile", nargs="+", default=[""], help="warps,passes,teams,team_warps,vectors,batch"
     )
     parser.add_argument("--no-nccl", action="store_true")
     parser.add_argument("--graph", action="store_true", help="replay both from one CUDA graph")
@@ -346,11 +369,12 @@ def main() -> None:
     model = Model(hidden=options.hidden, experts=options.experts, topk=options.topk)
     owner = owners(model, num_ranks, device)
     most = max(options.tokens)
-    limits = Limits(most, num_ranks * most * min(model.topk, model.experts) + model.experts * model.align)
+    limits = Limits(
+        most, num_ranks * most * min(model.topk, model.experts) + model.experts * model.align
+    )
     barrier = Barrier(device)
     base = choose_tile(shuffle(model), CudaTarget())
-    names = ("dispatch_warps", "num_passes", "teams", "team_warps", "team_vectors", "team_batch",
-             "team_ahead")
+    names = ("dispatch_warps", "num_passes", "teams", "team_warps", "team_vectors", "team_batch")
     engines = {}
     for text in options.tile:
         sizes = dict(zip(names, map(int, text.split(",")), strict=True)) if text else {}
@@ -372,7 +396,9 @@ def main() -> None:
             ]
             if not options.no_nccl:
                 contenders += [
-                    NcclAllToAll(model, batch, owner, True).contender("NCCL a2a, rank-deduplicated"),
+                    NcclAllToAll(model, batch, owner, True).contender(
+                        "NCCL a2a, rank-deduplicated"
+                    ),
                     NcclAllToAll(model, batch, owner, False).contender("NCCL a2a, naive"),
                 ]
             problems = {c.name: c.verify() for c in contenders}
@@ -384,7 +410,7 @@ def main() -> None:
                 entry = {
                     "routing": kind, "num_tokens": num_tokens, "contender": contender.name,
                     **summarise(times[contender.name], limit),
-                    "wrong": sum(wrong, []),
+                    "wrong": [line for lines in wrong for line in lines],
                 }  # fmt: skip
                 if options.graph and contender.name.startswith("fuscoc"):
                     graph = time_graph(contender, 50, barrier)
@@ -393,8 +419,13 @@ def main() -> None:
     if rank == 0:
         print(markdown(report))
         if options.json:
-            header = {"gpu": torch.cuda.get_device_name(), "ranks": num_ranks, "torch": torch.__version__,
-                      "python": platform.python_version(), "model": vars(model)}  # fmt: skip
+            header = {
+                "gpu": torch.cuda.get_device_name(),
+                "ranks": num_ranks,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "model": vars(model),
+            }
             options.json.write_text(json.dumps({"setup": header, "results": report}, indent=2))
     dist.destroy_process_group()
 
@@ -407,7 +438,8 @@ def _label(schedule: Schedule) -> str:
 def markdown(report: list[dict[str, object]]) -> str:
     """The results as a table, microseconds."""
     lines = [
-        "| routing | tokens | contender | dispatch | combine | total | p10 | p90 | bound | x bound | ok |",
+        "| routing | tokens | contender | dispatch | combine | total | p10 | p90 | bound | × bound "
+        "| correct |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for entry in report:
@@ -418,8 +450,8 @@ def markdown(report: list[dict[str, object]]) -> str:
         graph = f" (graph {entry['graph_us']:.1f})" if "graph_us" in entry else ""
         ok = "yes" if not entry["wrong"] else str(entry["wrong"])
         lines.append(
-            f"| {entry['routing']} | {entry['num_tokens']} | {entry['contender']}{graph} | {numbers} "
-            f"| {entry['times_bound']:.3f} | {ok} |"
+            f"| {entry['routing']} | {entry['num_tokens']} | {entry['contender']}{graph} "
+            f"| {numbers} | {entry['times_bound']:.3f} | {ok} |"
         )
     return "\n".join(lines)
 

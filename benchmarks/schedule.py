@@ -21,15 +21,15 @@ from pathlib import Path
 
 import numpy as np
 import scipy
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from benchmarks.traffic import one_to_one, uniform, zipf
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import same_local_rank
 from fuscoc_runtime.plan.cost import CostModel, oracle
 from fuscoc_runtime.plan.flows import Assignment, Demand
 from fuscoc_runtime.plan.schedule import Schedule, arrange, fast, plan_network, predict
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import maximum_bipartite_matching
-
-from benchmarks.traffic import one_to_one, uniform, zipf
 
 RANKS_PER_NODE = 8
 SEGMENTS_PER_RANK = 32768

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from fuscoc_runtime.plan.flows import Demand
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fuscoc.codegen.triton import triton_module
@@ -31,23 +31,23 @@ def artifact_files(spec: SourceFile, shuffles: Sequence[CompiledShuffle]) -> dic
 def write_artifact(directory: str | Path, files: Mapping[str, str]) -> Path:
     """Write the files into ``directory``, in place of the artifact or empty directory there.
 
-    They are written beside it first and then take its name, so that a reader finds the old
-    artifact or the new one.
+    They are written beside it first and then take its name, so that what has the name is always a
+    whole artifact. Returns the directory's absolute path.
 
     Raises:
         FileExistsError: something that is no artifact has the name; it is left as it is.
     """
     target = Path(directory).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    _check_replaceable(target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
         new = Path(beside) / "new"
-        new.mkdir()
         for name, text in files.items():
             path = new / name
-            path.parent.mkdir(exist_ok=True, parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
-        _replace(new, target, Path(beside))
+        with _locked(target.parent):
+            _check_replaceable(target)
+            _replace(target, new, Path(beside) / "old")
     return target
 
 
@@ -67,23 +67,24 @@ def _is_artifact(directory: Path) -> bool:
     return isinstance(manifest, dict) and {"schema", "compiler", "shuffles"} <= manifest.keys()
 
 
-def _replace(new: Path, target: Path, beside: Path) -> None:
-    """Give ``new`` the name ``target``; what has it now goes ``beside``, unless that fails."""
-    for attempt in count():
-        try:
-            os.rename(new, target)  # replaces nothing but an empty directory
-            return
-        except OSError:
-            if not target.is_dir():
-                raise
-        _check_replaceable(target)
-        old = beside / f"old-{attempt}"
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep other compilers from giving names in ``directory``."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(target: Path, new: Path, old: Path) -> None:
+    """Give ``new`` the name ``target``; what had it becomes ``old``, unless that fails."""
+    if target.exists():
         os.rename(target, old)
-        try:
-            os.rename(new, target)
-            return
-        except OSError:
-            if not target.exists():
-                os.rename(old, target)
-                raise
-            shutil.rmtree(old)  # another compiler was faster: replace its artifact
+    try:
+        os.rename(new, target)
+    except OSError:
+        if old.exists():
+            os.rename(old, target)
+        raise

@@ -16,7 +16,13 @@ FILES = sorted([*ROOT.glob("fuscoc/**/*.py"), *ROOT.glob("runtime/**/*.py")])
 COMPILER = [path for path in FILES if path.is_relative_to(ROOT / "fuscoc")]
 RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
 # The only rooms of the compiler that may execute artifacts.
-EXECUTING = ("fuscoc/__init__.py", "fuscoc/cli.py", "fuscoc/run_report.py", "fuscoc/testing/")
+EXECUTING = (
+    "fuscoc/__init__.py",
+    "fuscoc/cli.py",
+    "fuscoc/run_report.py",
+    "fuscoc/planning/",
+    "fuscoc/testing/",
+)
 MAX_LINES = 500
 
 

@@ -22,6 +22,7 @@ MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8
 PLAN_THREADS = 1024
+COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 
 # The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
 # {"op": …, "args": [a, b]}.
@@ -90,8 +91,7 @@ class Tile:
 
     Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer, rows moved in
     ``num_passes`` parts. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
-    ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once, while
-    ``team_ahead`` more rows are fetched into L2.
+    ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once.
     """
 
     dispatch_warps: int
@@ -100,7 +100,6 @@ class Tile:
     team_warps: int
     team_vectors: int
     team_batch: int
-    team_ahead: int
 
 
 @dataclass(frozen=True)
@@ -163,19 +162,23 @@ def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
     warps = min(24, target.shared_bytes // buffer_layout(shuffle, num_passes)[1])
     vectors = -(-row_bytes(shuffle.fields[0]) // unit_bytes(shuffle.fields[0]))
 
-    def waste(size: tuple[int, int]) -> tuple[int, int]:
-        columns = size[0] * WARP * size[1]
-        return -(-vectors // columns) * columns, -columns
+    def preference(size: tuple[int, int]) -> tuple[int, int, int]:
+        team_warps, team_vectors = size
+        columns = team_warps * WARP * team_vectors
+        idle_lanes = -(-vectors // columns) * columns - vectors
+        return idle_lanes, -(COMBINE_WARPS // team_warps * team_warps), -columns
 
-    team_warps, team_vectors = min(((w, v) for w in range(1, 9) for v in (4, 2, 1)), key=waste)
+    sizes = [(warps, 1) for warps in range(1, 9)]
+    # Two vectors a thread only where no lane is idle: an idle one repeats the last vector.
+    sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
+    team_warps, team_vectors = min(sizes, key=preference)
     return Tile(
         dispatch_warps=warps,
         num_passes=num_passes,
-        teams=min(15, 28 // team_warps),
+        teams=min(15, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=max(1, 8 // team_vectors),
-        team_ahead=4,
+        team_batch=4 // team_vectors,
     )
 
 
@@ -260,7 +263,6 @@ def print_shape(shuffle: CudaShuffle, tile: Tile) -> str:
         "team_warps": tile.team_warps,
         "team_vectors": tile.team_vectors,
         "team_batch": tile.team_batch,
-        "team_ahead": tile.team_ahead,
     }
     lines = ["struct Shape {"]
     if shuffle.combine == "sum":
@@ -373,7 +375,9 @@ def _scalar(shuffle: CudaShuffle, scalar: Scalar) -> str:
         offset = "i64(0)"
         for subscript, size in zip(at, shape, strict=True):
             step = _scalar(shuffle, subscript)
-            offset = step if offset == "i64(0)" else f"({offset}) * {_scalar(shuffle, size)} + {step}"
+            offset = (
+                step if offset == "i64(0)" else f"({offset}) * {_scalar(shuffle, size)} + {step}"
+            )
         return _load(shuffle, name, offset)
     args = scalar["args"]
     assert isinstance(args, (list, tuple))

@@ -27,8 +27,8 @@ from fuscoc.dialect.l3_values import LoadScalar, StoreScalar
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.relation import CellBase, Domain, ExactDiv, Extent, Lookup, Owner, Point
 
-BLOCK = 1024
-NUM_WARPS = 4
+BLOCK = 512
+NUM_WARPS = 8
 DROPPED = -1
 OUT_OF_RANGE = -2
 # Bits of an outer index's status.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
+from textwrap import shorten
 from typing import Any
 
 import fuscoc
@@ -115,10 +116,13 @@ class _Printer:
 
     def head(self) -> None:
         location = self.kernel.location
-        if isinstance(location, ir.FileLineColLoc):
+        file = PurePath(self.source.path).name
+        if isinstance(location, ir.FileLineColLoc) and location.filename == file:
             for line in range(location.start_line, location.end_line + 1):
-                text = self.source.line_text(line).split("//")[0]
-                self.line(f"# {location.filename}:{line}: {' '.join(text.split())}")
+                words = self.source.line_text(line).split("//")[0].split()
+                self.line(
+                    shorten(f"# {file}:{line}: {' '.join(words)}", MAX_COLUMNS, placeholder=" ...")
+                )
         self.line(f"@triton.jit(do_not_specialize=range({len(self.arguments)}))")
         name = self.kernel.read("sym_name")
         parameters = [f"{argument['name']}: tl.int64" for argument in self.arguments]

@@ -112,8 +112,8 @@ class LoadScalar(Op, name="load_scalar", traits=[ext.Pure]):
     @classmethod
     def check(cls, op):
         dtype = element_of(op.array)
-        if dtype not in INTEGERS | FLOATS:
-            raise VerifyError(f"must read numbers, not {dtype}")
+        if dtype is None:
+            raise VerifyError("must read an array, not untyped memory")
         if from_mlir(op.result.type) != ("i64" if dtype in INTEGERS else dtype):
             raise VerifyError(f"must not read {dtype} as {op.result.type}")
 

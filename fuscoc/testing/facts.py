@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
-from torch import Tensor
 
 from fuscoc.testing.arrays import Ints, before, first, group_ids, ints, joined, ranges
 from fuscoc.testing.oracle import Expected, expect
 from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import Routing
 from fuscoc.testing.violations import PlanViolation
-from fuscoc_runtime.plan import Points, RankPlan
-from fuscoc_runtime.plan.schedule import Schedule
-from fuscoc_runtime.schema import ShuffleSpec
-from fuscoc_runtime.topology import Topology
+from fuscoc_runtime.plan import Plan, Points, RankPlan
 
 GROUP = ("term_begin", "term_end")
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -38,19 +34,7 @@ TERMS: dict[str, tuple[str, ...]] = {
 }
 
 
-class AnyPlan(Protocol):
-    """What the checks read of a global plan."""
-
-    @property
-    def shuffle(self) -> ShuffleSpec: ...
-    @property
-    def topology(self) -> Topology: ...
-    @property
-    def ranks(self) -> Sequence[RankPlan]: ...
-    @property
-    def forwarders(self) -> Tensor: ...
-    @property
-    def schedule(self) -> Schedule | None: ...
+UNWRITTEN = -2
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +88,8 @@ class Rows:
 class Writes:
     """Rows written into targets: first ``direct``, then ``forward``, then ``local``.
 
-    ``rank`` and ``slot`` are written with the segment ``segment`` (see ``PlanFacts.segments``; -1
-    when a copy inside the memory reads a slot that nobody wrote).
+    ``rank`` and ``slot`` are written with the segment ``segment`` (see ``PlanFacts.segments``);
+    ``UNWRITTEN`` when a copy inside the memory reads a slot that no other rank wrote.
     """
 
     rank: Ints
@@ -116,7 +100,7 @@ class Writes:
 class PlanFacts:
     """A plan and its routing, laid flat for the checks; computed once, shared by all of them."""
 
-    def __init__(self, plan: AnyPlan, routing: Routing) -> None:
+    def __init__(self, plan: Plan, routing: Routing) -> None:
         self.plan = plan
         self.shuffle, self.topology = plan.shuffle, plan.topology
         self.routing = routing
@@ -231,7 +215,7 @@ class PlanFacts:
             [self.segments["direct"], self.segments["net_send"][self.forward_row]]
         )
         first_slot = before(self.row_counts("target"))
-        held = np.full(self.row_counts("target").sum(), -1, np.int64)
+        held = np.full(self.row_counts("target").sum(), UNWRITTEN, np.int64)
         held[first_slot[rank] + slot] = segment
         copied = held[first_slot[local.rank] + local["src_slot"]]
         return Writes(
@@ -269,7 +253,7 @@ class PlanFacts:
         return [table.rank, *(table[column] for column in columns)]
 
     def _flatten(self, name: str, columns: tuple[str, ...]) -> Table:
-        parts = [{c: ints(plan.lists[name][c]) for c in columns} for plan in self.ranks]
+        parts = [self._columns_of(plan, name, columns) for plan in self.ranks]
         lengths = [len(part[columns[0]]) for part in parts]
         for plan, part, length in zip(self.ranks, parts, lengths, strict=True):
             uneven = [c for c in columns if len(part[c]) != length]
@@ -287,6 +271,13 @@ class PlanFacts:
             np.concatenate([[0], np.cumsum(lengths)]),
             {c: joined([part[c] for part in parts]) for c in columns},
         )
+
+    def _columns_of(self, plan: RankPlan, name: str, columns: tuple[str, ...]) -> dict[str, Ints]:
+        missing = [column for column in columns if column not in plan.lists.get(name, {})]
+        if missing:
+            problem = f"has no column {missing[0]}"
+            raise PlanViolation("check_lists", problem, list=name, rank=plan.rank)
+        return {column: ints(plan.lists[name][column]) for column in columns}
 
 
 def require(ok: bool, invariant: str, problem: str) -> None:

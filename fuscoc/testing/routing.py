@@ -91,6 +91,10 @@ class Routing:
                 inputs = [f"{name}={tensor.tolist()}" for name, tensor in data.inputs.items()]
                 yield f"rank {rank}: {' '.join([*extents, *inputs])}"
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """How hypothesis shows it in a falsifying example."""
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         return f"Routing({self.shuffle} on {self.topology}: {'; '.join(self.lines()) or 'nothing'})"
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from fuscoc.driver import as_source
 from fuscoc.lang import checked as lang
 from fuscoc.lang.check import check
-from fuscoc.source import SourceFile
 from fuscoc_runtime import scalar, schema
 
 
@@ -29,32 +29,41 @@ class Spec:
     text: str
     shuffle: schema.ShuffleSpec
 
+    def with_policy(self, **changes: Any) -> Spec:
+        """The same shuffle with other options, e.g. ``balance="split"``; the text stays."""
+        policy = replace(self.shuffle.policy, **changes)
+        return Spec(self.text, replace(self.shuffle, policy=policy))
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """How hypothesis shows it in a falsifying example."""
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         return f"Spec({self.shuffle.name}):\n{self.text.strip()}\n"
 
 
-def load_spec(source: str | Path, name: str | None = None) -> Spec:
+def load_spec(source: str | Path, name: str | None = None, **defines: int) -> Spec:
     """Check a spec, given as a path or as its text; ``name`` chooses between several shuffles.
+
+    ``defines`` overrides constants of the spec.
 
     Raises:
         CompileError: the spec has errors.
         ValueError: it has no shuffle of that name, or several and no name is given.
     """
-    path = Path(source) if isinstance(source, Path) or "{" not in source else None
-    text = path.read_text(encoding="utf-8") if path is not None else str(source)
-    shuffles = _shuffles(str(path or "<spec>"), text)
-    chosen = [each for each in shuffles if name in (None, each.name)]
-    if len(chosen) != 1:
-        raise ValueError(
-            f"{path or 'the spec'} holds {', '.join(each.name for each in shuffles)}: "
-            + ("which of them?" if name is None else f"not `{name}`")
-        )
-    return Spec(text, chosen[0])
+    found = {spec.shuffle.name: spec for spec in load_specs(source, **defines)}
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        question = "which of them?" if name is None else f"there is no `{name}`"
+        raise ValueError(f"the spec holds {', '.join(found)}: {question}")
+    return found[name]
 
 
-@lru_cache(maxsize=256)
-def _shuffles(path: str, text: str) -> tuple[schema.ShuffleSpec, ...]:
-    return tuple(describe(each) for each in check(SourceFile(path, text)))
+def load_specs(source: str | Path, **defines: int) -> list[Spec]:
+    """Every shuffle of a spec; see ``load_spec``."""
+    file = as_source(source)
+    return [Spec(file.text, describe(each)) for each in check(file, defines)]
 
 
 def describe(checked: lang.CheckedShuffle) -> schema.ShuffleSpec:

@@ -16,7 +16,7 @@ from fuscoc.testing.routing import Routing
 from fuscoc.testing.sizes import draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
 from fuscoc.testing.texts import texts
-from fuscoc.testing.planning import Plan
+from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.topology import Topology
 
 
@@ -40,7 +40,8 @@ def topologies(
         for ranks in range(1, max_ranks_per_node + 1)
     ]
     every.sort(key=lambda each: (each.num_ranks, each.num_nodes))
-    return st.sampled_from([each for each in every if spec is None or fits(spec, each)])
+    fitting = [each for each in every if spec is None or fits(spec, each)]
+    return st.sampled_from(fitting)
 
 
 def fits(spec: Spec, topology: Topology) -> bool:
@@ -50,9 +51,9 @@ def fits(spec: Spec, topology: Topology) -> bool:
     return not is_block or target.num_keys % topology.num_ranks == 0
 
 
-def specs() -> st.SearchStrategy[Spec]:
-    """Checked specs over the language; each shows as its text."""
-    return texts().map(load_spec)
+def specs(topology: Topology | None = None) -> st.SearchStrategy[Spec]:
+    """Checked specs over the language, each showing as its text; those that fit ``topology``."""
+    return texts(topology).map(load_spec)
 
 
 @st.composite
@@ -80,5 +81,5 @@ def plans(
 ) -> st.SearchStrategy[Planned]:
     """Plans of ``spec`` with their routings: ``check_plan(*planned)`` must hold."""
     return cases(spec, max_nodes=max_nodes, max_ranks_per_node=max_ranks_per_node).map(
-        lambda routing: Planned(plan_of(spec.shuffle, routing), routing)
+        lambda routing: Planned(plan_of(spec, routing), routing)
     )

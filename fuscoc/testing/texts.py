@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from fuscoc.lang.dtypes import ITEM_BYTES, SUMMABLE
 from fuscoc.lang.policy import SUPPORTED
+from fuscoc_runtime.topology import Topology
 
-NUM_KEYS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 64)
+NUM_KEYS = (1, 2, 3, 5, 8, 16, 24, 64)
 DEDUPS = ("", "dedup(node)", "dedup(rank)", "dedup(none)")
 
 
@@ -38,8 +39,11 @@ class Source:
 
 
 @st.composite
-def texts(draw: st.DrawFn) -> str:
-    """The text of a correct spec with one shuffle, ``generated``; shrinks to plain rows by key."""
+def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
+    """The text of a correct spec with one shuffle, ``generated``; shrinks to plain rows.
+
+    With ``topology``, its ranks can own the keys.
+    """
     source = draw(st.sampled_from([rows, grid, documents, tiles, pictures]).flatmap(lambda f: f()))
     fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
     num_fields = draw(st.integers(1, 3)) if not source.cells else 1
@@ -73,7 +77,7 @@ def texts(draw: st.DrawFn) -> str:
         ]
         target = f"slots[where({params}).slot{number}] on where({params}).rank"
     else:
-        lines += draw(packed_target(params))
+        lines += draw(packed_target(params, topology))
         target = f"by_key[r({params}), *]"
     if weighted:
         dtype = draw(st.sampled_from(["f32", "bf16"]))
@@ -87,12 +91,14 @@ def texts(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def packed_target(draw: st.DrawFn, params: str) -> list[str]:
+def packed_target(draw: st.DrawFn, params: str, topology: Topology | None) -> list[str]:
     """Keys with their placement, alignment and capacity, and the route to them."""
+    placement = draw(st.sampled_from(["cyclic", "table owner", "block"]))
     num_keys = draw(st.sampled_from(NUM_KEYS))
+    if placement == "block" and topology is not None:
+        num_keys = topology.num_ranks * (num_keys % 3 + 1)  # equally many on every rank
     align = draw(st.sampled_from([1, 2, 3, 16]))
     capacity = draw(st.sampled_from(["", " capacity exact", f" capacity max {4 * align + 5}"]))
-    placement = draw(st.sampled_from(["block", "cyclic", "table owner"]))
     dtype = draw(st.sampled_from(["int64", "int32"]))
     return [
         f"index e : {num_keys}",

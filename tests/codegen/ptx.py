@@ -21,14 +21,16 @@ def ptx_of(path: Path, num_warps: dict[str, int]) -> dict[str, str]:
     for name, function in vars(module).items():
         if isinstance(function, triton.runtime.JITFunction):
             source = ASTSource(function, signature=dict.fromkeys(function.arg_names, "i64"))
-            compiled = triton.compile(source, target=TARGET, options={"num_warps": num_warps[name]})
+            compiled = triton.compile(
+                source, target=TARGET, options={"num_warps": num_warps.get(name, 4)}
+            )
             assert compiled.asm["cubin"]
             texts[name] = compiled.asm["ptx"]
     return texts
 
 
 def accesses(ptx: str, kind: str) -> set[str]:
-    """The shapes of the global loads (``ld``) or stores (``st``) of rows: v4.b32, v2.b64, b16, ..."""
+    """The shapes of a kernel's global loads (``ld``) or stores (``st``): v4.b32, b16, ..."""
     found = re.findall(rf"\b{kind}\.global(?:\.L\w+|\.\w+::\w+)*\.((?:v[24]\.)?b\d+)", ptx)
     return set(found)
 

@@ -134,8 +134,12 @@ def built(name: str) -> Built:
 
 
 def built_of(checked: CheckedShuffle) -> Built:
-    """A shuffle's kernels; they are real files, as Triton reads their source."""
-    module = compile_to_ir(checked).module
+    """A shuffle's kernels."""
+    return built_from(checked, compile_to_ir(checked).module)
+
+
+def built_from(checked: CheckedShuffle, module: Any) -> Built:
+    """The kernels of a module at L3; they are real files, as Triton reads their source."""
     handle, path = tempfile.mkstemp(prefix=f"{checked.name}_", suffix=".py", dir=scratch())
     with open(handle, "w", encoding="utf-8") as file:
         file.write(triton_module(module, checked.source_file))

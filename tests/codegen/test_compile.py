@@ -18,6 +18,7 @@ SPECS = {
     "moe": moe(),
     "vit_patches": vit_patches(),
     "vit_nchw": vit_patches(channels_first=True),
+    "vit_wide": vit_patches(p=16, c=8),
     "three_fields": blocks(
         (("payload", "f8e4m3", (7168,)), ("scale", "f32", (56,)), ("idx", "i32", ()))
     ),
@@ -93,3 +94,9 @@ def test_aligned_runs_move_sixteen_bytes_at_once() -> None:
     kernels = compiled("wide_runs")
     assert accesses(kernels["send"], "ld") - SCALARS == {"v2.b64"}
     assert accesses(kernels["reduce_source"], "st") == {"v4.b32"}
+
+
+def test_aligned_run_time_strides_keep_sixteen_bytes() -> None:
+    kernels = compiled("vit_wide")
+    assert accesses(kernels["send"], "ld") - SCALARS == {"v2.b64"}
+    assert accesses(kernels["reduce_source"], "st") == {"v2.b64"}

@@ -1,4 +1,4 @@
-"""Relation and extents kernels under the interpreter, against the examples spelled out in Python."""
+"""Relation and extents kernels under the interpreter, against the examples written in Python."""
 
 from __future__ import annotations
 

@@ -46,17 +46,25 @@ def make_source(model: Model, num_tokens: int, generator: torch.Generator) -> li
     for _, dtype, elems in model.fields:
         if dtype in ("bf16", "f16", "f32"):
             kind = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype]
-            tensors.append(torch.randn(num_tokens, elems, device=device, generator=generator).to(kind))
+            tensors.append(
+                torch.randn(num_tokens, elems, device=device, generator=generator).to(kind)
+            )
         else:
             nbytes = {"f8e4m3": 1, "i64": 8, "i32": 4, "u8": 1}[dtype] * elems
             tensors.append(
-                torch.randint(256, (num_tokens, nbytes), device=device, generator=generator, dtype=torch.uint8)
+                torch.randint(
+                    256, (num_tokens, nbytes), device=device, generator=generator, dtype=torch.uint8
+                )
             )
     return tensors
 
 
 def run_case(
-    engine: NodeShuffle, model: Model, kind: str, num_tokens: int, generator: torch.Generator,
+    engine: NodeShuffle,
+    model: Model,
+    kind: str,
+    num_tokens: int,
+    generator: torch.Generator,
     combines: int = 1,
 ) -> list[str]:
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
@@ -70,7 +78,9 @@ def run_case(
     inputs = [topk_idx] + ([owner] if model.placement == "expert_to_rank" else [])
     torch.cuda.synchronize()
     dist.barrier()
-    handle = engine.dispatch(source, inputs, [num_tokens], num_tokens, weights if model.sums else None)
+    handle = engine.dispatch(
+        source, inputs, [num_tokens], num_tokens, weights if model.sums else None
+    )
     torch.cuda.synchronize()
     if problems := engine.errors():
         return problems
@@ -82,7 +92,9 @@ def run_case(
             result = torch.full_like(source[0], float("nan"))
             engine.combine(outputs, handle, result)
             torch.cuda.synchronize()
-            wrong += engine.errors() + check_combine(result, source[0], topk_idx, weights, model.experts)
+            wrong += engine.errors() + check_combine(
+                result, source[0], topk_idx, weights, model.experts
+            )
     return wrong
 
 
@@ -110,7 +122,9 @@ def cases(device: torch.device) -> bool:
                 continue
             for tokens in ((most, 0, 131, 64), (3, 77, most, 1), (0, 0, 0, 0)):
                 group = 1 + (tokens[0] % 4)
-                engine.configure(Schedule(0 if tokens[0] else 16, dispatch_group=group, combine_group=5 - group))
+                engine.configure(
+                    Schedule(0 if tokens[0] else 16, dispatch_group=group, combine_group=5 - group)
+                )
                 what = f"{model} {kind} {tokens}"
                 wrong = run_case(engine, model, kind, tokens[rank % 4], generator, combines=2)
                 if settle(wrong, what):
@@ -124,7 +138,9 @@ def cases(device: torch.device) -> bool:
 def guards(device: torch.device) -> bool:
     """Bad keys and an overflow are counted and nothing is written past the capacity."""
     model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
-    engine = NodeShuffle(program(model), Limits(num_tokens, 256), dist.group.WORLD, device, timeout_s=5)
+    engine = NodeShuffle(
+        program(model), Limits(num_tokens, 256), dist.group.WORLD, device, timeout_s=5
+    )
     generator = torch.Generator(device).manual_seed(5)
     source = make_source(model, num_tokens, generator)
     weights = torch.rand(num_tokens, 2, device=device)
@@ -147,7 +163,11 @@ def stress(device: torch.device, iterations: int, seconds: float) -> bool:
     model = Model(hidden=1024, experts=64, topk=8)
     most = 2048
     engine = NodeShuffle(
-        program(model), Limits(most, num_ranks * most * 8 + 64 * 128), dist.group.WORLD, device, timeout_s=10
+        program(model),
+        Limits(most, num_ranks * most * 8 + 64 * 128),
+        dist.group.WORLD,
+        device,
+        timeout_s=10,
     )
     shared = torch.Generator().manual_seed(3)  # the same choices on every rank
     own = torch.Generator(device).manual_seed(50 + rank)
@@ -180,7 +200,11 @@ def stress(device: torch.device, iterations: int, seconds: float) -> bool:
         engine.configure(configurations[int(torch.randint(4, (), generator=shared))])
         combines = int(torch.randint(0, 3, (), generator=shared))
         n, topk_idx, x, weights, slots, want, total = pool[choice]
-        torch.cuda._sleep(int(torch.randint(0, 200_000, (), device=device, generator=own).item()) if i % 3 == 0 else 1)
+        torch.cuda._sleep(
+            int(torch.randint(0, 200_000, (), device=device, generator=own).item())
+            if i % 3 == 0
+            else 1
+        )
         handle = engine.dispatch([x], [topk_idx], [n], n, weights)
         mismatches[0] += (engine.rows[0][slots] != want).any(dim=1).sum()
         rows = engine.rows[0].clone() if i % 2 else engine.rows[0]
@@ -191,7 +215,9 @@ def stress(device: torch.device, iterations: int, seconds: float) -> bool:
             mismatches[1] += (off | ~torch.isfinite(result)).sum()
         done += 1
         if i % 50 == 49:
-            stop = torch.tensor([time.time() - start > seconds or int(mismatches.sum()) > 0], device=device).int()
+            stop = torch.tensor(
+                [time.time() - start > seconds or int(mismatches.sum()) > 0], device=device
+            ).int()
             dist.all_reduce(stop)
             if int(stop):
                 break
@@ -219,7 +245,9 @@ def main() -> int:
     if not failed and options.stress:
         failed = stress(device, options.stress, options.seconds)
     if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all cases hold'}", flush=True)
+        print(
+            f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all cases hold'}", flush=True
+        )
     dist.destroy_process_group()
     return int(failed)
 

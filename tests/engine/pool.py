@@ -86,16 +86,12 @@ def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
     limit = timedelta(seconds=PATIENCE_SECONDS)
     store = PrefixStore("job", TCPStore("127.0.0.1", port, timeout=limit))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=limit)
-    groups: dict[int, Any] = {}
+    groups = {n: dist.new_group(list(range(n)), timeout=limit) for n in range(1, num_ranks + 1)}
     while True:
         try:
             function, members, arguments = pipe.recv()
         except EOFError:
             os._exit(0)
-        if members not in groups:
-            groups[members] = dist.new_group(
-                list(range(members)), timeout=limit, use_local_synchronization=True
-            )
         pipe.send(_outcome(function, groups[members], arguments))
 
 

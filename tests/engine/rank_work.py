@@ -141,7 +141,7 @@ def _windows(rank: int, num_ranks: int) -> Any:
 
 
 def _comm(group: Any, topology: str) -> ProcessComm:
-    members = find_members(group, Topology.parse(topology), CPU, TIMEOUT, ())
+    members = find_members(group, Topology.parse(topology), CPU, ())
     return ProcessComm(members, TIMEOUT)
 
 
@@ -174,6 +174,6 @@ def dispatch_without(group: Any, artifact: str, absent: int, timeout: float) -> 
     shuffle = Shuffle(artifact, group=group, topology="1x2", timeout=timeout)
     dispatch_some(shuffle, 2, 0)
     if shuffle.rank == absent:
-        time.sleep(3 * timeout + 5)
+        time.sleep(timeout + 4)
     else:
         dispatch_some(shuffle, 2, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuscoc.testing.facts import AnyPlan, PlanFacts
+from fuscoc.testing.facts import PlanFacts
 from fuscoc.testing.invariants.combine import (
     check_combine_rows,
     check_combine_terms,
@@ -30,6 +30,7 @@ from fuscoc.testing.invariants.network import (
 from fuscoc.testing.invariants.round_trip import check_round_trip
 from fuscoc.testing.invariants.slots import check_capacity, check_keys
 from fuscoc.testing.routing import Routing
+from fuscoc_runtime.plan import Plan
 
 Check = Callable[[PlanFacts], None]
 
@@ -56,7 +57,7 @@ INVARIANTS: tuple[Check, ...] = (
 __all__ = ["INVARIANTS", "Check", "check_plan", *(check.__name__ for check in INVARIANTS)]
 
 
-def check_plan(plan: AnyPlan, routing: Routing) -> None:
+def check_plan(plan: Plan, routing: Routing) -> None:
     """Check every invariant of a plan made for ``routing``.
 
     Raises:

@@ -13,23 +13,30 @@ from fuscoc.testing.violations import PlanViolation
 def check_points_sent(facts: PlanFacts) -> None:
     """Every live point's weight goes to the rank that holds the point's row, once."""
     expected, num_ranks = facts.expected, facts.topology.num_ranks
+    first_point = np.searchsorted(expected.source_rank, np.arange(num_ranks + 1))
     for rank, plan in enumerate(facts.ranks):
-        mine = expected.source_rank == rank
+        mine = slice(first_point[rank], first_point[rank + 1])
         order = ints(plan.point_order)
         to = np.repeat(np.arange(num_ranks), plan.point_send_counts)
-        wrong = _unlike(expected.point[mine], expected.rank[mine], order, to)
-        if wrong is not None:
-            raise PlanViolation(
-                "check_points_sent",
-                f"the weight of point {wrong} does not go once to the rank of its row",
-                rank=rank,
+        by_point = np.argsort(order, kind="stable")
+        if not np.array_equal(order[by_point], expected.point[mine]):
+            problem = f"sends the weights of points {order.tolist()}, not of its live points"
+            raise PlanViolation("check_points_sent", problem, rank=rank)
+        at = first(to[by_point] != expected.rank[mine])
+        if at is not None:
+            problem = (
+                f"sends the weight of point {expected.point[mine][at]} to rank "
+                f"{to[by_point][at]}; its row goes to rank {expected.rank[mine][at]}"
             )
+            raise PlanViolation("check_points_sent", problem, rank=rank)
 
 
 def check_combine_rows(facts: PlanFacts) -> None:
     """Every row that dispatch moved comes back: over the same hops, to the same segment."""
     for name, written in (("reduce_direct", "direct"), ("reduce_forward", "forward")):
         groups, moved = facts.tables[name], facts.tables[written]
+        exists = groups["dst_row"] < np.diff(moved.begin)[facts.peer(groups)]
+        require_all(groups, exists, "check_combine_rows", f"answers no row of {written}")
         row = moved.begin[facts.peer(groups)] + groups["dst_row"]
         aimed = facts.peer(moved)[row] == groups.rank
         require_all(groups, aimed, "check_combine_rows", "answers a row aimed at another rank")
@@ -159,14 +166,3 @@ def _points_received(facts: PlanFacts) -> Ints:
     counts = np.array([plan.point_send_counts for plan in facts.ranks])
     to = np.repeat(np.tile(np.arange(num_ranks), num_ranks), counts.ravel())
     return sent[np.argsort(to, kind="stable")]
-
-
-def _unlike(points: Ints, ranks: Ints, got_points: Ints, got_ranks: Ints) -> int | None:
-    """A point that two lists of (point, rank) do not agree about."""
-    one = set(zip(points.tolist(), ranks.tolist(), strict=True))
-    other = list(zip(got_points.tolist(), got_ranks.tolist(), strict=True))
-    wrong = one ^ set(other)
-    if wrong:
-        return min(wrong)[0]
-    twice = {pair for pair in other if other.count(pair) > 1} if len(other) > len(one) else set()
-    return min(twice)[0] if twice else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fuscoc.testing.arrays import Ints, first, group_ids
-from fuscoc.testing.facts import PlanFacts, require_all
+from fuscoc.testing.facts import UNWRITTEN, PlanFacts, require_all
 from fuscoc.testing.invariants.lists import first_of
 from fuscoc.testing.violations import PlanViolation
 
@@ -62,7 +62,7 @@ def check_writes(facts: PlanFacts) -> None:
     local = facts.tables["local"]
     copied = writes.segment[len(writes.segment) - len(local) :]
     problem = "reads a slot that no other rank has written"
-    require_all(local, copied >= 0, "check_writes", problem)
+    require_all(local, copied != UNWRITTEN, "check_writes", problem)
 
 
 def check_node_dedup(facts: PlanFacts) -> None:
@@ -114,8 +114,6 @@ def _point(facts: PlanFacts, rank: int, slot: int) -> str:
 
 
 def _segment(facts: PlanFacts, segment: int) -> str:
-    if segment < 0:
-        return "what nobody has written"
     at = int(np.flatnonzero(facts.segments["source"] == segment)[0])
     rank = int(np.searchsorted(facts.source_begin, at, side="right")) - 1
     return f"segment {at - facts.source_begin[rank]} of rank {rank}"

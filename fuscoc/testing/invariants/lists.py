@@ -17,12 +17,8 @@ def check_lists(facts: PlanFacts) -> None:
 
     The other checks rely on this one.
     """
-    for plan in facts.ranks:
-        for name in facts.tables.keys() - plan.lists.keys():
-            raise PlanViolation("check_lists", "is missing", list=name, rank=plan.rank)
     rows = {name: facts.row_counts(name) for name in (f.name for f in fields(BufferRows))}
     num_terms = {name: np.diff(facts.terms[name].begin) for name in TERMS}
-    length = {name: np.diff(table.begin) for name, table in facts.tables.items()}
     weights = np.array([sum(plan.point_recv_counts) for plan in facts.ranks])
 
     def inside(table: Table, column: str, limit: Ints) -> None:
@@ -44,12 +40,13 @@ def check_lists(facts: PlanFacts) -> None:
     for name in ("direct", "forward"):
         table = facts.tables[name]
         inside(table, "dst_slot", rows["target"][facts.peer(table)])
-    for name, written in (("reduce_direct", "direct"), ("reduce_forward", "forward")):
+    for name, buffer in (("reduce_direct", "staging"), ("reduce_forward", "forward_staging")):
         table, terms = facts.tables[name], facts.terms[name]
-        inside(table, "dst_row", length[written][facts.peer(table)])
+        inside(table, "dst_row", rows[buffer][facts.peer(table)])
         inside(terms, "term_slot", rows["target"][terms.rank])
         inside(terms, "term_point", weights[terms.rank])
-    inside(facts.terms["reduce_source"], "term_row", rows["staging"][facts.terms["reduce_source"].rank])
+    staged = facts.terms["reduce_source"]
+    inside(staged, "term_row", rows["staging"][staged.rank])
     for name, limits in (*num_terms.items(), ("reduce_node", rows["forward_staging"])):
         table = facts.tables[name]
         begin, end = table["term_begin"], table["term_end"]

@@ -51,18 +51,32 @@ def check_groups(facts: PlanFacts) -> None:
 
 
 def check_forwarders(facts: PlanFacts) -> None:
-    """``Plan.forwarders`` agrees with the lists wherever a flow has one forwarder."""
-    net, m = facts.tables["net_send"], facts.topology.ranks_per_node
-    told = np.asarray(facts.plan.forwarders.cpu().numpy())
-    node = facts.rows.forwarder // m
-    flow = net.rank * facts.topology.num_nodes + node
-    lowest = np.full(told.size, facts.topology.num_ranks)
-    highest = np.full(told.size, -1)
-    np.minimum.at(lowest, flow, facts.rows.forwarder)
-    np.maximum.at(highest, flow, facts.rows.forwarder)
-    whole = (lowest == highest)[flow]
-    ok = ~whole | (told[net.rank, node] == facts.rows.forwarder)
-    require_all(net, ok, "check_forwarders", "is not sent to the forwarder that the plan names")
+    """``Plan.forwarders`` counts the rows that the lists send, and a flow's rows are in order.
+
+    Forwarders that share a flow take consecutive rows of it, ordered by source.
+    """
+    share = facts.plan.forwarders.share.reshape(facts.send_counts.shape)
+    at = first((share != facts.send_counts).ravel())
+    if at is not None:
+        source, target = divmod(at, len(share))
+        raise PlanViolation(
+            "check_forwarders",
+            f"forwarders leave {share[source, target]} rows of rank {source} to rank {target}, "
+            f"which is sent {facts.send_counts[source, target]}",
+            list="net_send",
+            rank=source,
+        )
+    net, rows = facts.tables["net_send"], facts.rows
+    sources = facts.segments["source"]
+    number = np.full(max(facts.segment_sharing.shape[0], 1), len(sources))
+    np.minimum.at(number, sources, np.arange(len(sources)))
+    order = np.lexsort([net["dst_row"], net.rank])
+    node = (rows.forwarder // facts.topology.ranks_per_node)[order]
+    source = number[facts.segments["net_send"]][order]
+    same_flow = (net.rank[order][1:] == net.rank[order][:-1]) & (node[1:] == node[:-1])
+    at = first(same_flow & (source[1:] < source[:-1]))
+    if at is not None:
+        net.fail("check_forwarders", "comes after rows of later sources", int(order[at + 1]))
 
 
 def check_schedule(facts: PlanFacts) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import _get_default_store
 
 from fuscoc_runtime.comm.liveness import ProcessId, this_process
 from fuscoc_runtime.errors import ProtocolError, TopologyError
@@ -25,17 +28,17 @@ class Membership:
     Attributes:
         rank: index in ``group``; ranks are numbered node by node.
         group: all ranks.
-        node_group: the ranks of this rank's node, in order of their local rank.
         processes: the process of every rank.
         device: where this rank computes.
+        store: a key-value store of these ranks and this membership alone.
     """
 
     rank: int
     topology: Topology
     group: dist.ProcessGroup
-    node_group: dist.ProcessGroup
     processes: tuple[ProcessId, ...]
     device: torch.device
+    store: Store
 
 
 def join(timeout: float, device: torch.device | None = None) -> torch.device:
@@ -60,7 +63,6 @@ def find_members(
     group: dist.ProcessGroup | None,
     topology: Topology | None,
     device: torch.device,
-    timeout: float,
     agreed: tuple[object, ...],
 ) -> Membership:
     """Find out who the ranks of ``group`` are (``None``: all of the job); collective in ``group``.
@@ -76,18 +78,19 @@ def find_members(
     if world is None:
         raise TopologyError("there is no process group: call torch.distributed.init_process_group")
     rank, num_ranks = dist.get_rank(world), dist.get_world_size(world)
-    mine = (host_id(), this_process(), agreed)
-    theirs: list[tuple[str, ProcessId, tuple[object, ...]]] = [mine] * num_ranks
+    mine = (host_id(), this_process(), secrets.token_hex(8), agreed)
+    theirs: list[tuple[str, ProcessId, str, tuple[object, ...]]] = [mine] * num_ranks
     dist.all_gather_object(theirs, mine, group=world)
-    hosts, processes, settings = zip(*theirs, strict=True)
+    hosts, processes, tokens, settings = zip(*theirs, strict=True)
     for peer, setting in enumerate(settings):
         if setting != settings[0]:
             raise ProtocolError(f"rank {peer} has {setting} where rank 0 has {settings[0]}")
     found = topology if topology is not None else Topology.from_hosts(hosts)
     if found.num_ranks != num_ranks:
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
-    node_group = _node_group(world, found, rank, timedelta(seconds=timeout) + BACKSTOP)
-    return Membership(rank, found, world, node_group, processes, device)
+    # Rank 0's token tells this membership's keys from those of any other, earlier or later.
+    store = PrefixStore(f"fuscoc/{tokens[0]}", _get_default_store())
+    return Membership(rank, found, world, processes, device, store)
 
 
 def host_id() -> str:
@@ -95,15 +98,18 @@ def host_id() -> str:
     return os.environ.get("NCCL_HOSTID") or socket.gethostname()
 
 
-def _node_group(
-    group: dist.ProcessGroup, topology: Topology, rank: int, timeout: timedelta
-) -> dist.ProcessGroup:
+def node_group(members: Membership) -> dist.ProcessGroup:
+    """The ranks of this rank's node, in order of their local rank; collective over all ranks."""
+    topology, group = members.topology, members.group
     if topology.num_nodes == 1:
         return group
-    global_ranks = dist.get_process_group_ranks(group)
-    members = [global_ranks[peer] for peer in topology.node_ranks(topology.node(rank))]
-    # Only the members meet here, so a group that is part of a larger job works too.
-    node_group: dist.ProcessGroup = dist.new_group(
-        members, timeout=timeout, use_local_synchronization=True
-    )
-    return node_group
+    ranks = dist.get_process_group_ranks(group)
+    nodes = [[ranks[peer] for peer in topology.node_ranks(n)] for n in range(topology.num_nodes)]
+    if group is dist.group.WORLD:
+        mine, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
+    else:
+        # The job's other ranks do not come here, so only the members meet.
+        node = nodes[topology.node(members.rank)]
+        mine = dist.new_group(node, use_local_synchronization=True)
+    found: dist.ProcessGroup = mine
+    return found

@@ -89,7 +89,7 @@ class Liveness:
             return False  # the store's host has ended
 
     def _key(self, peer: int) -> str:
-        return f"fuscoc/waiting/{peer}"
+        return f"waiting/{peer}"
 
 
 def this_process() -> ProcessId:

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.distributed_c10d import _get_default_store
 
-from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.group import Membership, node_group
 from fuscoc_runtime.comm.liveness import Liveness
 from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request, Transfer, Windows
-from fuscoc_runtime.comm.windows import WindowPool, node_allocator
+from fuscoc_runtime.comm.shared_memory import SharedAllocator
+from fuscoc_runtime.comm.windows import Allocate, WindowPool, node_allocator, private_window
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
 
 T = TypeVar("T")
@@ -39,9 +39,8 @@ class ProcessComm:
     def __init__(self, members: Membership, timeout: float) -> None:
         self.members = members
         self.timeout = timeout
-        self._windows = WindowPool(node_allocator(members.node_group, members.device))
-        store = PrefixStore(members.group.group_name, _get_default_store())
-        self._liveness = Liveness(store, members.rank, members.processes)
+        self._windows = WindowPool(_allocator(members, timeout))
+        self._liveness = Liveness(members.store, members.rank, members.processes)
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -188,6 +187,18 @@ class ProcessComm:
                     ]
                 first_row += count
         return operations
+
+
+def _allocator(members: Membership, timeout: float) -> Allocate:
+    topology, device = members.topology, members.device
+    if topology.ranks_per_node == 1:
+        return lambda nbytes: private_window(nbytes, device)
+    if device.type == "cuda":
+        return node_allocator(node_group(members), device)
+    node = topology.node(members.rank)
+    store = PrefixStore(f"node/{node}", members.store)
+    local_rank = topology.local_rank(members.rank)
+    return SharedAllocator(store, local_rank, topology.node_ranks(node), timeout)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.errors import NetworkError
@@ -17,51 +19,84 @@ from fuscoc_runtime.errors import NetworkError
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "fuscoc-"
 
+T = TypeVar("T")
 
-def allocate_shared(nbytes: int, node_group: dist.ProcessGroup) -> Window:
-    """A zeroed window of ``nbytes`` for every rank of ``node_group``; collective inside it.
+
+class SharedAllocator:
+    """Allocates a node's windows; every call is collective inside the node.
 
     One file holds the parts of all ranks. It has a random name, is created exclusively, and is
     unlinked as soon as every rank has mapped it: from then on the pages live exactly as long as
     the mappings, so nothing stays behind, however the processes end.
 
-    Raises:
-        NetworkError: shared memory is too small or missing, on any rank of the node.
+    Args:
+        store: of this node's ranks and this purpose alone. They meet here rather than in a process
+            group, which would have to be created by all ranks of the job.
+        ranks: the node's ranks, for messages.
+        timeout: seconds that a rank may be late.
     """
-    local_rank, num_peers = dist.get_rank(node_group), dist.get_world_size(node_group)
-    part_bytes = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    name, problem = "", ""
-    if local_rank == 0:
+
+    def __init__(self, store: Store, local_rank: int, ranks: range, timeout: float) -> None:
+        self._store = store
+        self._local_rank = local_rank
+        self._ranks = ranks
+        self._timeout = timedelta(seconds=timeout)
+        self._num_allocated = 0
+
+    def __call__(self, nbytes: int) -> Window:
+        """A zeroed window of ``nbytes`` on every rank of the node.
+
+        Raises:
+            NetworkError: shared memory is too small or missing, on any rank of the node.
+        """
+        meeting = PrefixStore(f"window/{self._num_allocated}", self._store)
+        self._num_allocated += 1
+        num_peers = len(self._ranks)
+        part_bytes = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        total_bytes = part_bytes * num_peers
+        name = ""
         try:
-            name = _create(part_bytes * num_peers)
-        except OSError as error:
-            problem = f"{SHARED_MEMORY}: {error.strerror}"
-    announced: list[str] = [name, problem]
-    dist.broadcast_object_list(announced, group=node_group, group_src=0)
-    name, problem = announced
-    mapping = None
-    try:
-        if not problem:
-            mapping = _map(name, part_bytes * num_peers)
-    except OSError as error:
-        problem = f"{SHARED_MEMORY / name}: {error.strerror}"
-    problems = _gather(problem, node_group)
-    if local_rank == 0 and name:
-        (SHARED_MEMORY / name).unlink(missing_ok=True)
-    for peer, text in enumerate(problems):
-        if text:
-            rank = dist.get_global_rank(node_group, peer)
-            raise NetworkError(rank, f"mapping {part_bytes * num_peers} bytes for its node", text)
-    # frombuffer keeps the mapping alive for as long as any view of it lives.
-    parts = torch.frombuffer(cast(mmap.mmap, mapping), dtype=torch.uint8).view(num_peers, -1)
-    bases = [part.data_ptr() for part in parts]
-    return Window(parts[local_rank][:nbytes], torch.tensor(bases, dtype=torch.int64))
+            if self._local_rank == 0:
+                name, problem = _attempt(lambda: _create(total_bytes), "")
+                self._tell(meeting, "name", name, problem)
+            name = self._hear(meeting, "name", total_bytes)
+            mapping, problem = _attempt(lambda: _map(name, total_bytes), None)
+            self._tell(meeting, f"mapped/{self._local_rank}", "", problem)
+            for peer in range(num_peers):
+                self._hear(meeting, f"mapped/{peer}", total_bytes, peer)
+        finally:
+            if self._local_rank == 0 and name:
+                (SHARED_MEMORY / name).unlink(missing_ok=True)
+        assert mapping is not None
+        # frombuffer keeps the mapping alive for as long as any view of it lives.
+        parts = torch.frombuffer(mapping, dtype=torch.uint8).view(num_peers, -1)
+        bases = [part.data_ptr() for part in parts]
+        return Window(parts[self._local_rank][:nbytes], torch.tensor(bases, dtype=torch.int64))
+
+    def _tell(self, meeting: Store, key: str, text: str, problem: str) -> None:
+        meeting.set(key, f"{text}\n{problem}")
+
+    def _hear(self, meeting: Store, key: str, total_bytes: int, peer: int = 0) -> str:
+        meeting.wait([key], self._timeout)
+        text, problem = meeting.get(key).decode().split("\n", 1)
+        if problem:
+            operation = f"mapping {total_bytes} bytes of {SHARED_MEMORY}"
+            raise NetworkError(self._ranks[peer], operation, problem)
+        return text
 
 
 def unlink_leftovers(pid: int) -> None:
     """Remove what a process left that was killed between creating a window and unlinking it."""
     for path in SHARED_MEMORY.glob(f"{PREFIX}{pid}-*"):
         path.unlink(missing_ok=True)
+
+
+def _attempt(action: Callable[[], T], otherwise: T) -> tuple[T, str]:
+    """(result, "") or (``otherwise``, what the system says is wrong)."""
+    try:
+        return action(), ""
+    except OSError as error:
+        return otherwise, error.strerror or str(error)
 
 
 def _create(nbytes: int) -> str:
@@ -78,15 +113,9 @@ def _create(nbytes: int) -> str:
     return name
 
 
-def _map(name: str, nbytes: int) -> mmap.mmap:
+def _map(name: str, nbytes: int) -> mmap.mmap | None:
     fd = os.open(SHARED_MEMORY / name, os.O_RDWR)
     try:
         return mmap.mmap(fd, nbytes)
     finally:
         os.close(fd)
-
-
-def _gather(text: str, group: dist.ProcessGroup) -> list[str]:
-    gathered: list[str] = [""] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, text, group=group)
-    return gathered

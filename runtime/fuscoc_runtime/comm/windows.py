@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from fuscoc_runtime.comm.device_memory import allocate_symmetric
 from fuscoc_runtime.comm.requests import Window
-from fuscoc_runtime.comm.shared_memory import allocate_shared
 
 Allocate = Callable[[int], Window]
 """Bytes -> a zeroed window; collective inside the node."""
@@ -40,12 +39,10 @@ class WindowPool:
 
 
 def node_allocator(node_group: dist.ProcessGroup, device: torch.device) -> Allocate:
-    """How the ranks of a node share memory on ``device``."""
+    """How the ranks of a node share GPU memory."""
     if dist.get_world_size(node_group) == 1:
         return lambda nbytes: private_window(nbytes, device)
-    if device.type == "cuda":
-        return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
-    return lambda nbytes: allocate_shared(nbytes, node_group)
+    return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
 
 
 def private_window(nbytes: int, device: torch.device) -> Window:

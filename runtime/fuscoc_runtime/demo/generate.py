@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -35,11 +35,27 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
         NoDataError: a route that is neither a key read from an input nor a slot that adds an
             input to an expression.
     """
+    sizes = [tokens] * topology.num_ranks
+    if topology.num_ranks > 1:
+        sizes[-1] = 0
+    return [
+        RankData(_source(shuffle, data, seed + rank), data.inputs, data.extents)
+        for rank, data in enumerate(generate_inputs(shuffle, topology, sizes, seed))
+    ]
+
+
+def generate_inputs(
+    shuffle: ShuffleSpec, topology: Topology, tokens: Sequence[int], seed: int
+) -> list[RankData]:
+    """Extents and inputs of every rank, without its source; ``tokens[rank]`` as in ``generate``.
+
+    Raises:
+        NoDataError: as ``generate`` does.
+    """
     ranks = []
-    for rank in range(topology.num_ranks):
+    for rank, size in enumerate(tokens):
         random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
-        idle = topology.num_ranks > 1 and rank == topology.num_ranks - 1
-        extents = _extents(shuffle, 0 if idle else tokens)
+        extents = _extents(shuffle, size)
         shared = torch.Generator().manual_seed(seed)
         inputs = {
             spec.name: _input(shuffle, spec, extents, topology, random, shared)
@@ -49,10 +65,7 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
     if shuffle.target.kind == "dense":
         random = torch.Generator().manual_seed(seed)
         ranks = pack_routes(shuffle, shuffle.target, ranks, DROP, random)
-    return [
-        RankData(_source(shuffle, data, seed + rank), data.inputs, data.extents)
-        for rank, data in enumerate(ranks)
-    ]
+    return ranks
 
 
 def _extents(shuffle: ShuffleSpec, tokens: int) -> dict[str, int]:

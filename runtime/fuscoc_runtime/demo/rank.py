@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.handle import Handle, HopStats
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.shuffle import Shuffle
 
@@ -68,34 +68,32 @@ def run_rank(
     """
     shuffle = Shuffle(artifact, name, **options)
     spec, device = shuffle.spec, shuffle.device
-    ranks = generate(spec, shuffle.topology, tokens, seed)
-    expected = expect(spec, ranks)
-    mine, rank = ranks[shuffle.rank], shuffle.rank
+    data = generate(spec, shuffle.topology, tokens, seed)
+    mine, wanted, reference = _expected(shuffle, data)
 
     def dispatch() -> tuple[dict[str, Tensor], Handle]:
         rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
         return _by_field(shuffle, rows), handle
 
     rows, handle = dispatch()
-    wanted = expected.rows[rank]
     problem = _problem(lambda: check_rows(wanted, rows, handle))
     weights = _weights(shuffle, mine)
 
     def combine(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
         return _by_field(shuffle, shuffle.combine(rows, handle, **weights))
 
-    combines = expected.results is not None
-    if expected.results is not None:
-        worked = work_on(spec, rows, wanted.written, slot_keys(wanted))
-        result, reference = combine(worked, handle), expected.results[rank]
+    if reference is not None:
+        result = combine(work_on(spec, rows, wanted.written, slot_keys(wanted)), handle)
         problem = problem or _problem(lambda: check_result(reference, result))
 
     (rows, handle), dispatch_ms = _timed(dispatch, device)
-    combine_ms = _timed(lambda: combine(rows, handle), device)[1] if combines else None
+    combine_ms = None
+    if reference is not None:
+        _, combine_ms = _timed(lambda: combine(rows, handle), device)
     stats = handle.stats
     return RankReport(
-        rank=rank,
-        node=shuffle.topology.node(rank),
+        rank=shuffle.rank,
+        node=shuffle.topology.node(shuffle.rank),
         device=str(device),
         tokens=evaluate(spec.domain[0].extent, Scope(mine.extents, mine.inputs)),
         slots=handle.num_slots,
@@ -107,6 +105,15 @@ def run_rank(
         combine_ms=combine_ms,
         problem=problem,
     )
+
+
+def _expected(
+    shuffle: Shuffle, ranks: Sequence[RankData]
+) -> tuple[RankData, RankRows, RankResult | None]:
+    """This rank's data, rows and result; those of the other ranks are let go."""
+    expected = expect(shuffle.spec, ranks)
+    result = expected.results[shuffle.rank] if expected.results is not None else None
+    return ranks[shuffle.rank], expected.rows[shuffle.rank], result
 
 
 def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:

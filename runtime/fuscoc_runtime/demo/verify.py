@@ -25,19 +25,19 @@ class MismatchError(AssertionError):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What every rank must hold: rows after dispatch, those rows worked on, results of combine."""
+    """What every rank must hold: rows after dispatch, and results of combine if there is one."""
 
     rows: list[RankRows]
-    worked: list[dict[str, Tensor]]
     results: list[RankResult] | None
 
 
 def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> Expected:
     """Run the reference, with ``work_on`` between dispatch and combine."""
     rows = reference.dispatch(shuffle, ranks)
+    if shuffle.combine is None:
+        return Expected(rows, None)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
-    results = reference.combine(shuffle, ranks, worked) if shuffle.combine is not None else None
-    return Expected(rows, worked, results)
+    return Expected(rows, reference.combine(shuffle, ranks, worked))
 
 
 def slot_keys(rows: RankRows) -> Tensor:
@@ -56,16 +56,18 @@ def work_on(
     Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
     their bits (NaN in floats), which must not reach any result.
     """
-    worked = {}
     scales = shuffle.combine is not None and shuffle.combine.kind == "sum"
+    worked = {}
     for name, tensor in rows.items():
-        shape = (-1, *[1] * (tensor.dim() - 1))
+        slots = torch.nonzero(written).flatten().to(tensor.device)
+        result = torch.empty_like(tensor)
+        _bytes(result).fill_(0xFF)
+        chosen = tensor[slots]
         if scales and tensor.is_floating_point():
-            factor = 1 + (keys % 8).view(shape).to(tensor.device) / 8
-            result = (tensor.double() * factor).to(tensor.dtype)
-        else:
-            result = tensor.clone()
-        _bytes(result)[~written.to(tensor.device)] = 0xFF
+            factor = 1 + (keys.to(tensor.device)[slots] % 8) / 8
+            factor = factor.view(-1, *[1] * (tensor.dim() - 1))
+            chosen = (chosen.double() * factor).to(tensor.dtype)
+        _bytes(result)[slots] = _bytes(chosen)
         worked[name] = result
     return worked
 

@@ -45,12 +45,12 @@ def combine(
         raise checked
     row_tensors, weights = checked
     plan = handle.plan
-    received = yield _send_weights(weights, plan)
+    received = yield from _exchange_weights(weights, plan)
 
     windows = yield combine_windows(machine, plan)
     tensors = {
         **named("rows", row_tensors),
-        "weights": received,
+        **received,
         **window_rows(machine, plan, windows, "staging"),
         **window_rows(machine, plan, windows, "forward_staging"),
         **private_rows(machine, "return_slices", plan.rows.landing),
@@ -78,14 +78,15 @@ def _check(
         return error
 
 
-def _send_weights(weights: Tensor | None, plan: RankPlan) -> AllToAll:
+def _exchange_weights(
+    weights: Tensor | None, plan: RankPlan
+) -> Generator[Request, Any, dict[str, Tensor]]:
     """Every live point's weight to the rank that holds the point's row."""
     if weights is None:
-        weights = plan.point_order.new_empty(0)
-        nothing = (0,) * len(plan.point_send_counts)
-        return AllToAll(weights, nothing, nothing)
+        return {}
     ordered = weights.reshape(-1)[plan.point_order]
-    return AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+    return {"weights": received}
 
 
 def _results(machine: Machine, handle: Handle) -> dict[str, Tensor]:

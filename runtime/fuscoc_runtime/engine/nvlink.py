@@ -26,7 +26,13 @@ SLOT_BITS = 27
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel
 ALIGNMENT = 1024
 CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
-STAGES = ("counts of this rank", "counts", "rows of group", "partial rows of group", "entering combine")
+STAGES = (
+    "counts of this rank",
+    "counts",
+    "rows of group",
+    "partial rows of group",
+    "entering combine",
+)
 
 
 class Call(ctypes.Structure):
@@ -103,17 +109,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a call uses the GPU: at most ``num_sms`` SMs (0: all), and the split between roles.
+    """How a call uses the GPU; a zero takes the value of `model_schedule`.
 
-    ``send_ctas`` CTAs have ``send_warps`` sending warps each (0: by the model in `roles`).
+    At most ``num_sms`` SMs run CTAs. In dispatch ``send_ctas`` of them hold ``send_warps`` sending
+    warps each; in combine ``reduce_teams`` teams of a CTA prefer reducing to finalising. Up to
+    ``dispatch_group`` and ``combine_group`` source segments share a flag: equal on all ranks.
     """
 
     num_sms: int = 0
     send_ctas: int = 0
     send_warps: int = 0
     reduce_teams: int = 0
-    dispatch_group: int = 2
-    combine_group: int = 4
+    dispatch_group: int = 0
+    combine_group: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +158,6 @@ class NodeShuffle:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
-        self.schedule = schedule or Schedule()
         arch = f"sm_{properties.major}{properties.minor}"
         kernels = load_kernels(cubin(program.text, arch), program.launches)
         self._plan = kernels[f"{program.name}_plan"]
@@ -173,7 +180,9 @@ class NodeShuffle:
         self._dispatches = 0
         self._handles = [
             (
-                torch.full((limits.max_sources, program.fanout), -1, dtype=torch.int32, device=device),
+                torch.full(
+                    (limits.max_sources, program.fanout), -1, dtype=torch.int32, device=device
+                ),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(MAX_RANKS + 1, dtype=torch.int32, device=device),
@@ -198,7 +207,7 @@ class NodeShuffle:
         self._call.window[:num_ranks] = self._window.peer_bases.tolist()
         for position, at in enumerate(sections["rows"]):
             self._call.rows_at[position] = at
-        self.configure(self.schedule)
+        self.configure(schedule or Schedule())
         dist.barrier(node_group)
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
@@ -225,18 +234,16 @@ class NodeShuffle:
 
     def configure(self, schedule: Schedule) -> None:
         """Use ``schedule`` from the next call on; every rank must set the same groups."""
-        self.schedule = schedule
+        program, call = self.program, self._call
+        warps = program.launches[f"{program.name}_dispatch"][0] // 32
         self._ctas = min(schedule.num_sms or self.num_sms, self.num_sms)
-        send_ctas, send_warps, reduce_teams = roles(
-            self._ctas, self.program.launches[f"{self.program.name}_dispatch"][0] // 32,
-            self.program.teams,
-        )
-        self._call.send_ctas = schedule.send_ctas or send_ctas
-        self._call.send_warps = schedule.send_warps or send_warps
-        self._call.reduce_teams = schedule.reduce_teams or reduce_teams
-        most = 32 // self.program.fanout  # a warp looks at a whole group, a lane a point
-        self._call.dispatch_group = max(1, min(schedule.dispatch_group, most))
-        self._call.combine_group = max(1, min(schedule.combine_group, most))
+        model = model_schedule(self._ctas, warps, program.teams)
+        largest = 32 // program.fanout  # a warp looks at a whole group, a lane a point
+        call.send_ctas = schedule.send_ctas or model.send_ctas
+        call.send_warps = schedule.send_warps or model.send_warps
+        call.reduce_teams = min(schedule.reduce_teams or model.reduce_teams, program.teams)
+        call.dispatch_group = min(schedule.dispatch_group or model.dispatch_group, largest)
+        call.combine_group = min(schedule.combine_group or model.combine_group, largest)
 
     def dispatch(
         self,
@@ -327,13 +334,21 @@ class NodeShuffle:
         return found
 
 
-def roles(num_ctas: int, warps: int, teams: int) -> tuple[int, int, int]:
-    """Sending CTAs, sending warps in each, and reducing teams for ``num_ctas`` CTAs.
+def model_schedule(num_ctas: int, warps: int, teams: int) -> Schedule:
+    """The split of ``num_ctas`` CTAs, of ``warps`` warps in dispatch and ``teams`` in combine.
 
-    About 260 sending warps keep NVLink full; on few SMs all of them must send, with at most half
-    of their warps. Few SMs are short of reducers rather than of finalisers.
+    About 260 sending warps keep NVLink full. Gathered in a third of the CTAs they leave the others
+    wholly to HBM work. On few SMs three warps of each CTA send: that is slower, but expanding is
+    what runs short. Teams that have nothing to finalise reduce, so few need to prefer it; on few
+    SMs most must, in larger groups, since every peer waits for what is reduced.
     """
-    send_warps = max(1, min(warps // 2, 6))
-    send_ctas = max(1, min(num_ctas, 264 // send_warps))
-    few = num_ctas <= 32
-    return send_ctas, send_warps, max(1, min(teams - 1, teams * 3 // 4 if few else teams // 2))
+    few, very_few = num_ctas <= 64, num_ctas <= 32
+    quarters = 3 if very_few else 2 if few else 1
+    return Schedule(
+        num_sms=num_ctas,
+        send_ctas=num_ctas if few else -(-num_ctas // 3),
+        send_warps=max(1, min(warps // 2, 3 if few else 6)),
+        reduce_teams=max(1, teams * quarters // 4),
+        dispatch_group=2,
+        combine_group=4 if very_few else 2,
+    )

@@ -52,7 +52,7 @@ class ProcessEngine:
         chosen = _device(group, device, timeout)
         programs = num_programs if num_programs is not None else _default_programs(chosen)
         settings = (shuffle.name, artifact.manifest.spec.sha256, programs)
-        members = find_members(group, topology, chosen, timeout, settings)
+        members = find_members(group, topology, chosen, settings)
         self.comm = ProcessComm(members, timeout)
         self.machine = Machine(artifact, shuffle, members.topology, members.rank, chosen, programs)
         self.machine.set_timeout(timeout)

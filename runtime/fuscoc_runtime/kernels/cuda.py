@@ -33,7 +33,7 @@ class CudaError(RuntimeError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A way to make cubins: ``nvrtc``, or ``nvcc`` at ``path``; ``version`` is part of cache keys."""
+    """A way to make cubins: ``nvrtc``, or ``nvcc`` at ``path``; its version is in cache keys."""
 
     kind: str
     version: str
@@ -111,7 +111,7 @@ def _nvrtc(text: str, arch: str) -> bytes:
         log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
         check(nvrtc.nvrtcGetProgramLog(program, log))
         raise CudaError(f"NVRTC rejects the generated kernels:\n{log.decode(errors='replace')}")
-    code = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
     check(nvrtc.nvrtcGetCUBIN(program, code))
     nvrtc.nvrtcDestroyProgram(program)
     return code
@@ -155,14 +155,18 @@ class CudaKernel:
         grid, block = (num_ctas, 1, 1), (self.threads, 1, 1)
         _driver(
             driver.cuLaunchKernel(
-                self.function, *grid, *block, self.shared_bytes, stream, ctypes.addressof(pointers), 0
+                self.function,
+                *grid,
+                *block,
+                self.shared_bytes,
+                stream,
+                ctypes.addressof(pointers),
+                0,
             )
         )
 
 
-def load_kernels(
-    code: bytes, launches: Mapping[str, tuple[int, int]]
-) -> dict[str, CudaKernel]:
+def load_kernels(code: bytes, launches: Mapping[str, tuple[int, int]]) -> dict[str, CudaKernel]:
     """Load a cubin into the current context; ``launches`` maps names to (threads, shared bytes)."""
     from cuda.bindings import driver
 

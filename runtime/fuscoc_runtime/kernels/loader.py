@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime.kernels.bfloat16 import exact_bfloat16
 from fuscoc_runtime.schema import KernelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TRITON_HINT = (
     "running an artifact's kernels needs triton >= 3.6; install it with 'pip install triton' "

@@ -1,15 +1,18 @@
 """From routing to descriptor lists, on the device, for any topology."""
 
 from fuscoc_runtime.plan.placement import key_to_rank
+from fuscoc_runtime.plan.plan import Plan, plan_all
 from fuscoc_runtime.plan.planner import plan_rank
 from fuscoc_runtime.plan.types import BufferRows, DescriptorList, PlanContext, Points, RankPlan
 
 __all__ = [
     "BufferRows",
     "DescriptorList",
+    "Plan",
     "PlanContext",
     "Points",
     "RankPlan",
     "key_to_rank",
+    "plan_all",
     "plan_rank",
 ]

@@ -1,9 +1,10 @@
 """One rank's plan: relation outputs -> descriptor lists.
 
 The stages, in order: live points, hops, census (AllGather), forwarders, slots, descriptions
-(AllToAll) and the lists of source, forwarder and target. Everything is vectorised and runs on the compute device;
-only counts come to the host. The hierarchy is FUSCO's (arXiv 2512.22036): one copy of a segment
-per node over the network, one per rank over NVLink, the rest from the receiver's own memory.
+(AllToAll) and the lists of source, forwarder and target. Everything is vectorised and runs on the
+compute device; only counts come to the host. The hierarchy is FUSCO's (arXiv 2512.22036): one copy
+of a segment per node over the network, one per rank over NVLink, the rest from the receiver's own
+memory.
 """
 
 from __future__ import annotations

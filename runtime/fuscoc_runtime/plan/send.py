@@ -83,12 +83,8 @@ def describe_points(
     return order, words[order]
 
 
-def describe_forwards(
-    ctx: PlanContext, hops: Hops, slots: Slots, forwarding: Forwarding
-) -> Tensor:
+def describe_forwards(ctx: PlanContext, hops: Hops, slots: Slots, forwarding: Forwarding) -> Tensor:
     """For every forwarder, pair by pair: lead slot, and ``row * m + local rank`` of the pair."""
     m = ctx.topology.ranks_per_node
     remote = hops.remote
-    return torch.stack(
-        [slots.point_slot[remote.lead], forwarding.row * m + remote.rank % m], dim=1
-    )
+    return torch.stack([slots.point_slot[remote.lead], forwarding.row * m + remote.rank % m], dim=1)

@@ -52,7 +52,7 @@ struct Call {
   int num_ranks;
   int send_ctas;                  // CTAs that hold sending warps, and how many each;
   int send_warps;                 // the others expand (dispatch)
-  int reduce_teams;               // teams of a CTA that reduce before they finalise (combine)
+  int reduce_teams;               // teams of a CTA that prefer to reduce (combine), at most all
   int dispatch_group;             // most source segments signalled together
   int combine_group;
 };
@@ -87,7 +87,7 @@ __device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int pe
 // Source segments signalled together: fewer when every rank has few, so that a small batch still
 // spreads over the machine. All ranks see the same counts, hence the same size.
 __device__ __forceinline__ int group_size(const Call& call, int most) {
-  return min(most, max(1, call.num_sources_of[kMaxRanks] / 1024));
+  return min(most, max(1, call.num_sources_of[kMaxRanks] / 2048));
 }
 
 // Remote items (segments or groups) are visited round-robin over their source ranks, nearest

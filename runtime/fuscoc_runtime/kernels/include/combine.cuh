@@ -18,16 +18,19 @@ struct Combine {
   static constexpr int row_vectors = int(row_bytes / Shape::unit_bytes(0));
   static constexpr int team_threads = Shape::team_warps * kWarp;
   static constexpr int columns = team_threads * Shape::team_vectors;  // vectors a team holds at once
+  static_assert(Shape::team_vectors == 1 || row_vectors % columns == 0);
 
   // Words every thread may look up again rather than keep in a register.
   struct Shared {
     u32 epoch;
     int group;               // segments per group
-    u32 item[Shape::teams][2];
+    u32 item[Shape::teams][2];            // what each team does now, and next
+    u64 point[Shape::teams][2][kWarp];    // the points of its group
   };
 
   // An item: none, or a group to finalise, or (marked) one to reduce, or one to wait for first.
   static constexpr u32 kNone = ~0u, kReduce = 1u << 31, kUnflagged = 1u << 30;
+  static constexpr u64 kNoPoint = 0xffffffffu;
 
   const Call& call;
   volatile Shared& shared;
@@ -52,30 +55,10 @@ struct Combine {
     asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(team_threads) : "memory");
   }
 
-  __device__ static __forceinline__ bool in_row(int column) {
-    return row_vectors % columns == 0 || column < row_vectors;
-  }
-
-  // Asks L2 for the rows of the next terms: registers alone hold too few loads to keep HBM busy.
-  // Every term is asked for once; a lane asks for its own.
-  __device__ __forceinline__ void prefetch(u32 upcoming, u32& asked, const Term& term) const {
-    if constexpr (kBulkCopies && Shape::unit_bytes(0) == 16 && Shape::team_ahead > 0) {
-      u32 later = upcoming & ~asked;
-#pragma unroll
-      for (int i = 0; i < Shape::team_ahead; ++i) later &= later - 1;
-      const u32 now = upcoming & ~asked & ~later;
-      asked |= now;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      if (thread < kWarp && now >> lane & 1)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(term.row), "r"(u32(row_bytes)) : "memory");
-#endif
-    }
-  }
-
   // Adds the first `kBatch` terms of `left` at a time while there are that many, then fewer: loads
   // of a batch are in flight together.
   template <int kBatch>
-  __device__ __forceinline__ void add_terms(u32& left, int& count, u32 rest, u32& asked, const Term& term, int column,
+  __device__ __forceinline__ void add_terms(u32& left, int& count, const Term& term, int column,
                                             float (&sum)[Shape::team_vectors][Vec::elements]) const {
 #pragma unroll 1
     while (count >= kBatch) {
@@ -90,32 +73,30 @@ struct Combine {
         const char* at = row + i64(column) * Shape::unit_bytes(0);
 #pragma unroll
         for (int v = 0; v < Shape::team_vectors; ++v)
-          if (in_row(column + v * team_threads)) value[b][v].load(at + v * team_threads * Shape::unit_bytes(0));
+          value[b][v].load(at + v * team_threads * Shape::unit_bytes(0));
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
         for (int v = 0; v < Shape::team_vectors; ++v)
-          if (in_row(column + v * team_threads)) value[b][v].add_to(sum[v], weight[b]);
+          value[b][v].add_to(sum[v], weight[b]);
       }
       count -= kBatch;
     }
-    if constexpr (kBatch > 1) add_terms<kBatch / 2>(left, count, rest, asked, term, column, sum);
+    if constexpr (kBatch > 1) add_terms<kBatch / 2>(left, count, term, column, sum);
   }
 
-  // Sums the terms of segment i, of all the group's `terms`, and stores the row.
-  __device__ __forceinline__ void sum_row(int i, u32 terms, u32& asked, const Term& term, char* to) const {
-    const u32 lanes = terms & segment_lanes(i), rest = terms & ~segment_lanes(i) & ~(segment_lanes(i) - 1);
+  // Sums the terms of `lanes` and stores the row.
+  __device__ __forceinline__ void sum_row(u32 lanes, const Term& term, char* to) const {
 #pragma unroll 1
     for (int first = 0; first < row_vectors; first += columns) {
-      const int column = first + thread;
+      const int column = min(first + thread, row_vectors - 1);  // idle lanes repeat the last vector
       float sum[Shape::team_vectors][Vec::elements] = {};
       u32 left = lanes;
       int count = __popc(lanes);
-      add_terms<Shape::team_batch>(left, count, rest, asked, term, column, sum);
+      add_terms<Shape::team_batch>(left, count, term, column, sum);
 #pragma unroll
       for (int v = 0; v < Shape::team_vectors; ++v) {
-        if (!in_row(column + v * team_threads)) continue;
         Vec result;
         result.from(sum[v]);
         result.store(to + i64(column + v * team_threads) * Shape::unit_bytes(0));
@@ -128,57 +109,51 @@ struct Combine {
     return {mine ? call.rows + code_slot(code) * row_bytes : nullptr, weight};
   }
 
-  // Partial rows of one remote group: one for every segment with rows here, then the flag.
-  __device__ void reduce(u32 item) {
-    const RemoteItem at = remote_item(call, item);
-    const int num_sources = call.num_sources_of[at.source_rank], first = at.index * shared.group;
-    if (first >= num_sources) return;
-    const int num_points = min(shared.group, num_sources - first) * Shape::fanout;
-    int code = -1;
-    float weight = 1.f;
-    if (lane < num_points) {
-      const u64 word = __ldcg(reinterpret_cast<const u64*>(call.window[call.rank] + call.points_at) +
-                              (at.source_rank * call.max_sources + first) * Shape::fanout + lane);
-      code = int(u32(word));
-      if (Shape::weighted) weight = __uint_as_float(u32(word >> 32));
-    }
-    const Term term = own_term(code, weight);
-    const u32 mine = __ballot_sync(kAllLanes, term.row != nullptr);
-    u32 asked = 0;
-#pragma unroll 1
-    for (int i = 0; i * Shape::fanout < num_points; ++i)
-      if (mine & segment_lanes(i)) sum_row(i, mine, asked, term, staging(at.source_rank, call.rank, first + i));
+  // A group's points, a lane a point: slot code (-1: none) and weight bits.
+  __device__ __forceinline__ u64 remote_point(const RemoteItem& at) const {
+    const int first = at.index * shared.group;
+    const int num_points = min(shared.group, call.num_sources_of[at.source_rank] - first) * Shape::fanout;
+    if (lane >= num_points) return kNoPoint;
+    return __ldcg(reinterpret_cast<const u64*>(call.window[call.rank] + call.points_at) +
+                  (at.source_rank * call.max_sources + first) * Shape::fanout + lane);
   }
-  __device__ __forceinline__ void signal(u32 item) const {
+  __device__ __forceinline__ u64 own_point(u32 item) const {
+    const i64 point = i64(item) * shared.group * Shape::fanout + lane;
+    if (lane >= shared.group * Shape::fanout || point >= call.num_sources * Shape::fanout) return kNoPoint;
+    return tagged(u32(call.codes[point]), Shape::weighted ? __float_as_uint(call.weights[point]) : 0);
+  }
+  __device__ static __forceinline__ float weight_of(u64 point) {
+    return Shape::weighted ? __uint_as_float(u32(point >> 32)) : 1.f;
+  }
+
+  // Partial rows of one remote group: one for every segment with rows here.
+  __device__ void reduce(u32 item, u64 point) {
     const RemoteItem at = remote_item(call, item);
-    if (at.index * shared.group >= call.num_sources_of[at.source_rank]) return;
-    fence_system();
+    const Term term = own_term(int(u32(point)), weight_of(point));
+    const u32 mine = __ballot_sync(kAllLanes, term.row != nullptr);
+#pragma unroll 1
+    for (int i = 0; i < shared.group; ++i)
+      if (mine & segment_lanes(i))
+        sum_row(mine & segment_lanes(i), term, staging(at.source_rank, call.rank, at.index * shared.group + i));
+  }
+  __device__ __forceinline__ void signal(const RemoteItem& at) const {
     store_relaxed(flag(at.source_rank, call.rank, at.index), shared.epoch);
   }
 
   // Result rows of one of this rank's groups; its flags have been seen.
-  __device__ void finalise(u32 item) {
-    const int first = int(item) * shared.group;
-    const int num_points = min(shared.group, int(call.num_sources) - first) * Shape::fanout;
-    int code = -1;
-    float weight = 1.f;
-    if (lane < num_points) {
-      const i64 point = i64(first) * Shape::fanout + lane;
-      code = call.codes[point];
-      if (Shape::weighted) weight = call.weights[point];
-    }
-    Term term = own_term(code, weight);
+  __device__ void finalise(u32 item, u64 point) {
+    const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
+    const int code = int(u32(point)), segment = lane / Shape::fanout;
+    Term term = own_term(code, weight_of(point));
     const bool remote = code >= 0 && code_rank(code) != call.rank;
-    const int segment = lane / Shape::fanout;
     const int pair = segment * kMaxRanks + (code_rank(code) & (kMaxRanks - 1));
     const u32 same = __match_any_sync(kAllLanes, remote ? pair : -1 - lane);
     if (remote && (same & lanes_below()) == 0)  // one partial for each remote rank
       term = {staging(call.rank, code_rank(code), first + segment), 1.f};
     const u32 terms = __ballot_sync(kAllLanes, term.row != nullptr);
-    u32 asked = 0;
 #pragma unroll 1
-    for (int i = 0; i * Shape::fanout < num_points; ++i)
-      sum_row(i, terms, asked, term, call.result + i64(first + i) * row_bytes);
+    for (int i = 0; i < num_segments; ++i)
+      sum_row(terms & segment_lanes(i), term, call.result + i64(first + i) * row_bytes);
   }
   // Whether all peers have flagged the group; with `wait`, as soon as they have (false: timeout).
   __device__ __forceinline__ bool flagged(u32 item, bool wait) const {
@@ -200,27 +175,40 @@ struct Combine {
     bool all_reduced;        // nothing is left to reduce
     u32 reduce, finalise;    // lane 0's next draws; `reduce` only while reducing
   };
-  __device__ __forceinline__ u32 draw(u32* counter) const { return lane == 0 ? atomicAdd(counter, 1u) : 0; }
-  __device__ __forceinline__ u32 choose(Draws& draws, u32 num_reduce, u32 num_finalise) const {
-    u32* const next_reduce = &call.state->next_reduce;
-    u32* const next_finalise = &call.state->next_finalise;
+  __device__ __forceinline__ u32 draw_reduce() const {
+    return lane == 0 ? call.reduce_teams * gridDim.x + atomicAdd(&call.state->next_reduce, 1u) : 0;
+  }
+  __device__ __forceinline__ u32 draw_finalise() const {
+    return lane == 0 ? (Shape::teams - call.reduce_teams) * gridDim.x + atomicAdd(&call.state->next_finalise, 1u) : 0;
+  }
+  __device__ __forceinline__ u32 choose(Draws& draws, u32 num_reduce, u32 num_finalise, u64& point) const {
     u32 group = __shfl_sync(kAllLanes, draws.finalise, 0);
-    if (!draws.reducing && group < num_finalise && flagged(group, false)) {
-      draws.finalise = draw(next_finalise);
-      return group;
-    }
-    if (!draws.all_reduced) {
-      const u32 item = __shfl_sync(kAllLanes, draws.reducing ? draws.reduce : draw(next_reduce), 0);
-      if (item < num_reduce) {
-        if (draws.reducing) draws.reduce = draw(next_reduce);
-        return item | kReduce;
+    if (!draws.reducing && group < num_finalise) {
+      point = own_point(group);
+      if (flagged(group, false)) {
+        draws.finalise = draw_finalise();
+        return group;
       }
-      draws.all_reduced = true;
-      if (draws.reducing) group = __shfl_sync(kAllLanes, draw(next_finalise), 0);
-      draws.reducing = false;
     }
+    while (!draws.all_reduced) {
+      const u32 item = __shfl_sync(kAllLanes, draws.reducing ? draws.reduce : draw_reduce(), 0);
+      if (item >= num_reduce) {
+        draws.all_reduced = true;
+        break;
+      }
+      if (draws.reducing) draws.reduce = draw_reduce();
+      const RemoteItem at = remote_item(call, item);
+      point = remote_point(at);
+      const int code = int(u32(point));
+      if (__any_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank)) return item | kReduce;
+      // Nothing to send: only the flag, with nothing to order before it.
+      if (lane == 0 && at.index * shared.group < call.num_sources_of[at.source_rank]) signal(at);
+    }
+    if (draws.reducing) group = __shfl_sync(kAllLanes, draw_finalise(), 0);
+    draws.reducing = false;
     if (group >= num_finalise) return kNone;
-    draws.finalise = draw(next_finalise);
+    point = own_point(group);
+    draws.finalise = draw_finalise();
     return group | kUnflagged;
   }
 
@@ -241,27 +229,33 @@ struct Combine {
   __device__ void run() {
     const bool leads = thread < kWarp, reducing = team < call.reduce_teams;
     u32 turn = 0, done = kNone;
-    Draws draws{reducing, false, 0, 0};
-    if (leads) (reducing ? draws.reduce : draws.finalise) =
-        draw(reducing ? &call.state->next_reduce : &call.state->next_finalise);
+    Draws draws{reducing, false, 0, 0};  // every team starts on an item of its own, without a draw
+    if (reducing) draws.reduce = team * gridDim.x + blockIdx.x;
+    else draws.finalise = (team - call.reduce_teams) * gridDim.x + blockIdx.x;
     while (true) {
       if (leads) {
-        const u32 next =
-            choose(draws, num_remote_items(call, shared.group), u32(ceil_div(call.num_sources, shared.group)));
+        u64 point = kNoPoint;
+        const u32 next = choose(draws, num_remote_items(call, shared.group),
+                                u32(ceil_div(call.num_sources, shared.group)), point);
+        shared.point[team][turn][lane] = point;
         if (thread == 0) shared.item[team][turn] = next;
       }
       team_barrier();  // the last item is finished, the next one is known
-      if (thread == 0 && done != kNone && done & kReduce) signal(done & ~kReduce);
+      if (thread == 0 && done != kNone && done & kReduce) {
+        fence_system();
+        signal(remote_item(call, done & ~kReduce));
+      }
       const u32 item = shared.item[team][turn];
       if (item == kNone) break;
+      const u64 point = shared.point[team][turn][lane];
       if (item & kReduce) {
-        reduce(item & ~kReduce);
+        reduce(item & ~kReduce, point);
       } else {
         if (item & kUnflagged) {
           if (leads) flagged(item & ~kUnflagged, true);
           team_barrier();
         }
-        finalise(item & ~kUnflagged);
+        finalise(item & ~kUnflagged, point);
       }
       done = item;
       turn ^= 1;

@@ -1,0 +1,1 @@
+"""``fuscoc plan``: plan a shuffle for a cluster that nobody has to own, and show what moves."""

@@ -1,0 +1,120 @@
+"""What ``fuscoc plan`` does, behind its options."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+import fuscoc
+from fuscoc.planning.files import RoutingError
+from fuscoc.planning.routing import make_routing
+from fuscoc.planning.tables import show
+from fuscoc.testing.points import points_of
+from fuscoc_runtime import Topology, load_artifact
+from fuscoc_runtime.plan import Plan, plan_all
+from fuscoc_runtime.plan.links import NIC_BANDWIDTH, NVLINK_BANDWIDTH, cost_model
+from fuscoc_runtime.schema import ShuffleSpec
+
+__all__ = ["MissingExtraError", "PlanOptions", "RoutingError", "run"]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """``balance``: ``None`` for the spec's. Bandwidths are bytes a second, rank and direction."""
+
+    topology: Topology
+    routing: str = "uniform"
+    tokens: int | None = None
+    balance: str | None = None
+    schedule: str = "auto"
+    seed: int = 0
+    nic_bandwidth: float = NIC_BANDWIDTH
+    nvlink_bandwidth: float = NVLINK_BANDWIDTH
+    save: Path | None = None
+    html: Path | None = None
+
+
+def run(
+    what: Path,
+    name: str | None,
+    defines: Mapping[str, int],
+    options: PlanOptions,
+    console: Console | None = None,
+) -> Plan:
+    """Plan the shuffle of a spec or artifact, print it, and write the files asked for.
+
+    Tables go to ``console``, default stdout; progress to stderr.
+
+    Raises:
+        MissingExtraError: a report is asked for, and what draws it is not installed.
+        CompileError, ArtifactError: there is no such shuffle.
+        RoutingError, FuscoRuntimeError: the routing does not fit it.
+    """
+    console, aside = console or Console(), Console(stderr=True)
+    if options.html is not None:
+        check_extra()
+    # Ranks are planned one after the other on small tensors, where threads cost more than they do.
+    torch.set_num_threads(1)
+    with aside.status(f"opening {what}"):
+        shuffle = open_shuffle(what, name, defines)
+    plan = make_plan(shuffle, options, aside)
+    show(plan, options.routing, console)
+    if options.save is not None:
+        plan.save(options.save)
+        aside.print(f"saved {options.save}")
+    if options.html is not None:
+        from fuscoc.planning.html import write_html
+
+        with aside.status("drawing"):
+            write_html(plan, options.routing, options.html)
+        aside.print(f"wrote {options.html}")
+    return plan
+
+
+class MissingExtraError(RuntimeError):
+    """An optional part of fuscoc that is not installed; the message says how to get it."""
+
+
+def check_extra() -> None:
+    """Raise ``MissingExtraError`` unless reports can be drawn."""
+    missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"a report needs {' and '.join(missing)}: pip install 'fuscoc[plot]'"
+        )
+
+
+def open_shuffle(what: Path, name: str | None, defines: Mapping[str, int]) -> ShuffleSpec:
+    """The shuffle of an artifact directory, or of a spec, compiled for its manifest."""
+    if what.is_dir():
+        return load_artifact(what).shuffle(name)
+    with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch:
+        return load_artifact(fuscoc.compile(what, Path(scratch) / what.stem, **defines)).shuffle(
+            name
+        )
+
+
+def make_plan(shuffle: ShuffleSpec, options: PlanOptions, console: Console) -> Plan:
+    """Route, evaluate the relation and plan, saying so."""
+    policy: Any = options.balance or shuffle.policy.balance
+    shuffle = replace(shuffle, policy=replace(shuffle.policy, balance=policy))
+    model = cost_model(shuffle, options.nic_bandwidth, options.nvlink_bandwidth)
+
+    def progress(ranks: Iterable[int]) -> Iterable[int]:
+        return track(ranks, "routing", console=console, transient=True)
+
+    ranks = make_routing(
+        shuffle, options.topology, options.routing, options.tokens, options.seed, progress
+    )
+    with console.status("evaluating the relation"):
+        points = points_of(shuffle, options.topology, ranks)
+    with console.status(f"planning {options.topology.num_ranks} ranks"):
+        return plan_all(shuffle, options.topology, points, model, schedule=options.schedule)

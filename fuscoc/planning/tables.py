@@ -1,0 +1,115 @@
+"""A plan as tables in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from fuscoc.planning.compare import compare_policies, compare_schedules
+from fuscoc_runtime.plan import Plan
+from fuscoc_runtime.plan.summary import PlanSummary, human_bytes, human_seconds
+
+LATER = "needs rows carried to other senders, which this runtime does not do yet"
+
+
+def show(plan: Plan, routing: str, console: Console) -> None:
+    """Print hops, NIC loads, and what other policies and schedules are predicted to take."""
+    summary = plan.summary()
+    console.print(
+        f"[bold]{summary.shuffle}[/] on {summary.topology}, {routing}: "
+        f"{summary.num_segments:,} segments of {human_bytes(summary.segment_bytes)} "
+        f"to {summary.num_points:,} slots"
+    )
+    console.print(hop_table(summary))
+    if plan.topology.num_nodes > 1:
+        console.print(nic_table(plan))
+        console.print(policy_table(plan))
+        console.print(schedule_table(plan))
+    console.print(
+        f"predicted [bold]{human_seconds(summary.predicted)}[/]; "
+        f"no plan can beat {human_seconds(summary.oracle)} on these NICs"
+    )
+
+
+def hop_table(summary: PlanSummary) -> Table:
+    """Rows and bytes by hop, beside those of a plain all-to-all of every point."""
+    table = _table("Hops", ["hop"], ["rows", "bytes", "rows of a plain all-to-all", "saved"])
+    for hop in summary.hops:
+        saved = f"{hop.saved:.0%}" if hop.saved > 0 else ""
+        table.add_row(
+            hop.hop, f"{hop.rows:,}", human_bytes(hop.bytes), f"{hop.rows_before:,}", saved
+        )
+    return table
+
+
+def nic_table(plan: Plan) -> Table:
+    """Rows of the NICs of every node: the mean, and the busiest before and after balancing."""
+    columns = ["sent, mean", "busiest", "received, mean", "busiest before", "busiest after"]
+    table = _table(f"NIC load, rows (balance {plan.shuffle.policy.balance})", ["node"], columns)
+    shape = plan.topology.num_nodes, plan.topology.ranks_per_node
+    network = plan.traffic.network
+    sent = network.sum(axis=1).reshape(shape)
+    before = plan.traffic.unbalanced().network.sum(axis=0).reshape(shape).max(axis=1)
+    received = network.sum(axis=0).reshape(shape)
+    for node in range(plan.topology.num_nodes):
+        table.add_row(
+            str(node),
+            f"{sent[node].mean():,.0f}",
+            f"{int(sent[node].max()):,}",
+            f"{received[node].mean():,.0f}",
+            f"{int(before[node]):,}",
+            f"{int(received[node].max()):,}",
+        )
+    return table
+
+
+def policy_table(plan: Plan) -> Table:
+    """Predicted times of every policy."""
+    columns = ["busiest NIC", "cut flows", "predicted", "over the oracle"]
+    table = _table("Balance policies, all nodes sending at once", ["balance"], columns)
+    rows = compare_policies(plan)
+    for row in rows:
+        over = row.seconds / plan.oracle if plan.oracle else 1.0
+        table.add_row(
+            _name(row.policy, row.executable, row.chosen),
+            f"{row.busiest_nic:,}",
+            str(row.cuts),
+            human_seconds(row.seconds),
+            f"{over:.2f}",
+            style="bold" if row.chosen else None,
+        )
+    table.caption = f"* {LATER}"
+    return table
+
+
+def schedule_table(plan: Plan) -> Table:
+    """Stages and predicted times of every schedule."""
+    table = _table("Schedules", ["schedule"], ["stages", "predicted", "over the oracle"])
+    for row in compare_schedules(plan):
+        over = row.seconds / plan.oracle if plan.oracle else 1.0
+        table.add_row(
+            _name(row.kind, row.executable, row.chosen),
+            str(row.num_stages),
+            human_seconds(row.seconds),
+            f"{over:.2f}",
+            style="bold" if row.chosen else None,
+        )
+    return table
+
+
+def _name(name: str, executable: bool, chosen: bool) -> str:
+    return f"{name}{'' if executable else ' *'}{' (this plan)' if chosen else ''}"
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", caption_justify="left", box=None,
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,101 @@
+"""What testing a spec found, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fuscoc.testing.routing import Routing
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """The smallest example that was found.
+
+    ``error``: what is wrong with it. ``invariant``: the check that says so, if it is one of
+    ``fuscoc.testing.invariants``. ``saved``: the routing as a file, for ``fuscoc test --replay``.
+    ``reproduce``: hypothesis' decorator that makes a test draw this example again, if it was drawn.
+    """
+
+    routing: Routing
+    error: str
+    invariant: str | None
+    saved: Path | None
+    reproduce: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class PropertyReport:
+    """A property of one shuffle, ``plan`` or ``execution``, over ``num_examples`` routings."""
+
+    shuffle: str
+    name: str
+    num_examples: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, eq=False)
+class TestReport:
+    """Everything that ``run_tests`` found; ``seed`` repeats it."""
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    spec: Path
+    seed: int
+    properties: tuple[PropertyReport, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every property held."""
+        return all(each.failure is None for each in self.properties)
+
+
+def show(report: TestReport, console: Console) -> None:
+    """Print a line for every property, and the failures at length."""
+    for each in report.properties:
+        verdict = "[green]ok[/]" if each.failure is None else "[red]FAILED[/]"
+        console.print(
+            f"{each.shuffle}: {each.name}: {verdict} ({each.num_examples} examples)",
+            highlight=False,
+        )
+    for each in report.properties:
+        if each.failure is not None:
+            console.print()
+            console.print(
+                explain(report, each), markup=False, highlight=False, soft_wrap=True
+            )
+
+
+def explain(report: TestReport, failed: PropertyReport) -> str:
+    """A failure as text: what is wrong, the example, and how to see it again."""
+    failure = failed.failure
+    assert failure is not None
+    routing = failure.routing
+    lines = [
+        f"{failed.shuffle}: {failed.name} fails on {routing.topology} (nodes x ranks per node)",
+        f"  {failure.error}",
+        "smallest example found; ranks that are not listed have nothing:",
+        *(f"  {line}" for line in routing.lines()),
+    ]
+    if failure.saved is not None:
+        lines += ["run it again:", f"  fuscoc test {report.spec} --replay {failure.saved}"]
+    if failure.reproduce is not None:
+        lines += ["draw it again, in a test of your own:", *_test(report, failed, failure.reproduce)]
+    return "\n".join(lines)
+
+
+def _test(report: TestReport, failed: PropertyReport, reproduce: str) -> list[str]:
+    check, arguments = {
+        "plan": ("check_planning", "spec, routing"),
+        "execution": ("check_execution", "artifact, spec, routing"),
+    }[failed.name]
+    limits = ", **EXECUTION_LIMITS" if failed.name == "execution" else ""
+    return [
+        f'  spec = load_spec("{report.spec}", "{failed.shuffle}")',
+        f"  {reproduce}",
+        f"  @given(cases(spec{limits}))",
+        "  def test(routing):",
+        f"      {check}({arguments})",
+    ]

@@ -1,0 +1,118 @@
+"""The plan of all ranks together: to look at, to save, to bake into an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment, simplest
+from fuscoc_runtime.plan.flows import Assignment, Demand
+from fuscoc_runtime.plan.links import cost_model
+from fuscoc_runtime.plan.planner import plan_rank
+from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, predict
+from fuscoc_runtime.plan.summary import PlanSummary, summarise
+from fuscoc_runtime.plan.traffic import Traffic
+from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What every rank does in one shuffle, ``ranks`` in rank order.
+
+    ``model`` is what times are predicted with. ``schedule``: stages of the network hop, if it has
+    any; without, all nodes send at once.
+    """
+
+    shuffle: ShuffleSpec
+    topology: Topology
+    ranks: tuple[RankPlan, ...]
+    model: CostModel
+    schedule: Schedule | None = None
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Segments over every wire."""
+        return Traffic.of(self.topology, self.ranks)
+
+    @property
+    def forwarders(self) -> Assignment:
+        """Which rank of a node receives how many of the rows of every flow."""
+        return self.traffic.forwarders
+
+    @cached_property
+    def predicted(self) -> Prediction:
+        """Seconds that dispatch takes on ``model``."""
+        demand = self.traffic.demand
+        if self.schedule is not None:
+            return predict(demand, self.schedule, self.model)
+        return predict_assignment(demand, self.forwarders, self.model)
+
+    @property
+    def oracle(self) -> float:
+        """Seconds that no forwarders and no stages can beat; see ``cost.oracle``."""
+        return oracle(self.traffic.demand, self.model)
+
+    def summary(self) -> PlanSummary:
+        """Rows and bytes by hop, NIC loads and predicted times; ``print`` it."""
+        return summarise(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write an ``.npz`` file, in one step; the same plan gives the same bytes."""
+        from fuscoc_runtime.plan.store import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read what ``save`` wrote, onto the CPU; nothing in the file is executed.
+
+        Raises:
+            ArtifactError: no such file, or not a plan of this version.
+        """
+        from fuscoc_runtime.plan.store import load
+
+        return load(Path(path))
+
+
+def plan_all(
+    shuffle: ShuffleSpec,
+    topology: Topology,
+    points: Sequence[Points | FuscoRuntimeError],
+    model: CostModel | None = None,
+    *,
+    schedule: str | None = None,
+) -> Plan:
+    """Plan every rank of ``topology`` in this process, on the CPU.
+
+    ``points``: what the relation puts out on every rank. ``schedule``: one of ``schedule.KINDS`` or
+    ``auto``, to have the network hop in stages.
+
+    Raises:
+        FuscoRuntimeError: what any rank finds wrong.
+    """
+    wires = model if model is not None else cost_model(shuffle)
+    contexts = [PlanContext(shuffle, topology, rank, model=wires) for rank in range(len(points))]
+    ranks = tuple(run_lockstep([plan_rank(*each) for each in zip(contexts, points, strict=True)]))
+    plan = Plan(shuffle, topology, ranks, wires)
+    if schedule is None or topology.num_nodes == 1:
+        return plan
+    stages = arrange_stages(plan.traffic.demand, plan.forwarders, schedule, wires)
+    return Plan(shuffle, topology, ranks, wires, stages)
+
+
+def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: CostModel) -> Schedule:
+    """Stages for forwarders that are already chosen; ``auto`` picks by predicted completion."""
+    if kind != "auto":
+        return arrange(kind, demand, assignment, model)
+    kinds = KINDS if demand.num_nodes > 2 else KINDS[:1]  # two nodes have one thing to do
+    return simplest(
+        (arrange(each, demand, assignment, model) for each in kinds),
+        lambda each: predict(demand, each, model).completion,
+        oracle(demand, model),
+    )

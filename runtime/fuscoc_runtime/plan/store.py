@@ -1,0 +1,149 @@
+"""Plans in files: an ``.npz`` of plain arrays and one JSON header. No pickle, nothing executed.
+
+Arrays of all ranks are joined end to end, with their lengths beside them, and kept in the smallest
+unsigned type that holds them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.decode import decode
+from fuscoc_runtime.encode import encode
+from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.flows import Int64Array
+from fuscoc_runtime.plan.plan import Plan
+from fuscoc_runtime.plan.schedule import Schedule
+from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+FORMAT = 1
+HEADER = "header"
+TENSORS = ("point_order", "keys", "key_counts", "key_offsets")
+COUNTS = ("net_send_counts", "net_recv_counts", "point_send_counts", "point_recv_counts")
+STAGES = ("tile", "peer", "begin", "end")
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write ``plan``, in one step, so that no reader sees half of it."""
+    columns = {name: sorted(columns) for name, columns in sorted(plan.ranks[0].lists.items())}
+    header = {
+        "format": FORMAT,
+        "shuffle": encode(plan.shuffle),
+        "topology": str(plan.topology),
+        "model": asdict(plan.model),
+        "schedule": plan.schedule.kind if plan.schedule is not None else None,
+        "columns": columns,
+    }
+    arrays: dict[str, Any] = {HEADER: np.array(json.dumps(header))}
+    for name, names in columns.items():
+        for column in names:
+            _join(arrays, f"{name}.{column}", [each.lists[name][column] for each in plan.ranks])
+    for name in TENSORS:
+        _join(arrays, name, [getattr(each, name) for each in plan.ranks])
+    for name in COUNTS:
+        arrays[name] = _narrow(np.array([getattr(each, name) for each in plan.ranks]))
+    arrays["num_sources"] = np.array([each.num_sources for each in plan.ranks])
+    for name in ("rows", "max_rows"):
+        arrays[name] = np.array([astuple(getattr(each, name)) for each in plan.ranks])
+    if plan.schedule is not None:
+        arrays |= {name: getattr(plan.schedule, name) for name in STAGES}
+    _write(path, arrays)
+
+
+def load(path: Path) -> Plan:
+    """Read what ``save`` wrote.
+
+    Raises:
+        ArtifactError: no such file, or not a plan of this version.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file[HEADER]))
+            if header["format"] != FORMAT:
+                raise ArtifactError(
+                    str(path), f"has plan format {header['format']}; this runtime reads {FORMAT}"
+                )
+            return _read(header, file)
+    except FileNotFoundError as error:
+        raise ArtifactError(str(path), "there is no such file") from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ArtifactError(str(path), f"is not a plan: {error}") from error
+
+
+def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Plan:
+    topology = Topology.parse(header["topology"])
+    num_ranks = topology.num_ranks
+    lists: list[dict[str, DescriptorList]] = [{} for _ in range(num_ranks)]
+    parts: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in TENSORS}
+    for name in COUNTS:
+        parts[name] = [tuple(row) for row in _table(file, name, num_ranks)]
+    parts["num_sources"] = _table(file, "num_sources", num_ranks)
+    for name in ("rows", "max_rows"):
+        parts[name] = [BufferRows(*row) for row in _table(file, name, num_ranks)]
+    for name, columns in header["columns"].items():
+        for column in columns:
+            joined = _split(file, f"{name}.{column}", num_ranks)
+            for mine, part in zip(lists, joined, strict=True):
+                mine.setdefault(name, {})[column] = part
+    ranks = tuple(
+        RankPlan(rank=rank, lists=lists[rank], **{name: each[rank] for name, each in parts.items()})
+        for rank in range(num_ranks)
+    )
+    shuffle = decode(ShuffleSpec, header["shuffle"])
+    plan = Plan(shuffle, topology, ranks, CostModel(**header["model"]))
+    if header["schedule"] is None:
+        return plan
+    stages = [np.asarray(file[name], np.int64) for name in STAGES]
+    schedule = Schedule(header["schedule"], plan.forwarders, *stages)
+    return Plan(shuffle, topology, ranks, plan.model, schedule)
+
+
+def _join(arrays: dict[str, Any], name: str, parts: Sequence[Tensor]) -> None:
+    arrays[name] = _narrow(torch.cat(list(parts)).cpu().numpy())
+    arrays[f"{name}.length"] = _narrow(np.array([len(part) for part in parts]))
+
+
+def _split(file: Mapping[str, Any], name: str, num_ranks: int) -> list[Tensor]:
+    lengths = _table(file, f"{name}.length", num_ranks)
+    joined = torch.from_numpy(np.asarray(file[name]).astype(np.int64))
+    # A column's memory is a tensor of its own: kernels are given its address.
+    return [part.clone() for part in torch.split(joined, lengths)]
+
+
+def _table(file: Mapping[str, Any], name: str, num_ranks: int) -> list[Any]:
+    """One entry a rank, as Python numbers."""
+    table: list[Any] = np.asarray(file[name]).astype(np.int64).tolist()
+    if len(table) != num_ranks:
+        raise ValueError(f"`{name}` has entries for {len(table)} ranks, not {num_ranks}")
+    return table
+
+
+def _narrow(values: Int64Array) -> Any:
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    return values.astype(np.min_scalar_type(high)) if low >= 0 else values
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+        os.chmod(scratch, 0o644)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise

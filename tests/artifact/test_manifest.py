@@ -1,0 +1,188 @@
+"""The manifest: the runtime reads it, and it says what the spec and the module say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fuscoc
+from fuscoc.artifact import MANIFEST, artifact_files
+from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, ExtentRef, IndexRef, Load
+from fuscoc.manifest import CompiledShuffle, scalar_json, sha256
+from fuscoc.pipeline import compile_to_ir
+from fuscoc_runtime import scalar
+from fuscoc_runtime.decode import decode
+from fuscoc_runtime.schema import ExchangeStep, LaunchStep, Manifest
+from tests.codegen.specs import SPECS
+from tests.specs import moe, vit_patches
+
+
+def compiled(*shuffles: CheckedShuffle) -> dict[str, str]:
+    """The files of an artifact of these shuffles."""
+    lowered = [compile_to_ir(checked) for checked in shuffles]
+    pairs = zip(shuffles, lowered, strict=True)
+    items = [CompiledShuffle(checked, low.module, low.dumps) for checked, low in pairs]
+    return artifact_files(shuffles[0].source_file, items)
+
+
+def manifest_of(files: dict[str, str]) -> Manifest:
+    return decode(Manifest, json.loads(files[MANIFEST]))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_follows_the_runtimes_schema(name: str) -> None:
+    checked = SPECS[name]()
+    files = compiled(checked)
+    manifest = manifest_of(files)
+    (shuffle,) = manifest.shuffles
+    assert manifest.schema == 1
+    assert manifest.compiler == fuscoc.__version__
+    assert manifest.files == {p: sha256(text) for p, text in files.items() if p != MANIFEST}
+    assert shuffle.name == checked.name
+    assert [field.name for field in shuffle.fields] == [field.name for field in checked.fields]
+    assert (shuffle.extents_kernel is not None) == shuffle.ragged == name.startswith("vit")
+    assert len(shuffle.relation.outputs) == 4 + shuffle.src_strides
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_steps_fit_their_kernels(name: str) -> None:
+    """A step binds the rows of every field, and says it signals or waits if its kernel does."""
+    manifest = manifest_of(compiled(SPECS[name]()))
+    (shuffle,) = manifest.shuffles
+    kernels = {kernel.name: kernel for kernel in manifest.kernels}
+    assert shuffle.combine_steps is not None
+    for path in (shuffle.dispatch, shuffle.combine_steps):
+        (exchange,) = [step for step in path.steps if isinstance(step, ExchangeStep)]
+        assert exchange.list == "net_send"
+        for step in path.steps:
+            if not isinstance(step, LaunchStep):
+                continue
+            kernel = kernels[step.kernel]
+            values = {arg.value for arg in kernel.args}
+            assert {f"{field.name}_src" for field in shuffle.fields} <= step.bind.keys() <= values
+            assert ("signal" in kernel.emits) == (step.signal is not None)
+            assert {f"expected_{slot}" for slot in step.wait} == {
+                value for value in values if value.startswith("expected_")
+            }
+            assert ("wait" in kernel.emits) == bool(step.wait)
+
+
+def test_moe() -> None:
+    (shuffle,) = manifest_of(compiled(moe())).shuffles
+    topk_idx = Load("topk_idx", (IndexRef("t"), IndexRef("k")))
+    assert shuffle.target.kind == "packed"
+    assert shuffle.target.key == scalar.parse(scalar_json(topk_idx))
+    assert (shuffle.target.num_keys, shuffle.target.align) == (256, 128)
+    assert shuffle.target.capacity is None
+    assert shuffle.constants == {"experts": 256, "hidden": 7168, "topk": 8}
+    assert shuffle.fanout == 8
+    assert shuffle.combine is not None
+    assert shuffle.combine.weight is not None
+    assert shuffle.combine.weight.input == "topk_weights"
+    assert shuffle.relation.outputs == ("source", "src_offset", "rank", "key")
+    launches = [step for step in shuffle.dispatch.steps if isinstance(step, LaunchStep)]
+    assert [(step.kernel, step.list, step.signal, step.wait) for step in launches] == [
+        ("moe_pack", "net_send", None, ()),
+        ("moe_send", "direct", 0, ()),
+        ("moe_forward", "forward", 1, ()),
+        ("moe_duplicate", "local", None, (0, 1)),
+    ]
+    assert launches[1].bind == {"x_src": "source.x", "x_dst": "peers.target.x"}
+
+
+def test_vit_patches() -> None:
+    (shuffle,) = manifest_of(compiled(vit_patches())).shuffles
+    assert shuffle.target.kind == "dense"
+    assert shuffle.relation.outputs == ("source", "src_offset", "src_stride0", "rank", "slot")
+    assert shuffle.extents_kernel == "vit_patches_extents"
+    (runs,) = shuffle.runs
+    assert (runs.run_elems, runs.seg_elems) == (42, 588)
+    assert [(dim.count, dim.src_stride, dim.dst_stride) for dim in runs.run_dims] == [
+        (14, "src_stride0", 42)
+    ]
+
+
+def test_without_a_combine() -> None:
+    (shuffle,) = manifest_of(compiled(replace(moe(), combine=None))).shuffles
+    assert shuffle.combine is None
+    assert shuffle.combine_steps is None
+
+
+def test_several_shuffles_keep_their_kernels_apart() -> None:
+    """``moe_reduce`` + ``_forward`` and ``moe`` + ``_reduce_forward`` are different kernels."""
+    files = compiled(moe(hidden=8), replace(moe(hidden=16), name="moe_reduce"))
+    manifest = manifest_of(files)
+    names = [kernel.name for kernel in manifest.kernels]
+    assert len(set(names)) == len(names)
+    twins = [kernel for kernel in manifest.kernels if kernel.function == "moe_reduce_forward"]
+    assert [(twin.name, twin.file) for twin in twins] == [
+        ("moe.moe_reduce_forward", "kernels/moe.py"),
+        ("moe_reduce.moe_reduce_forward", "kernels/moe_reduce.py"),
+    ]
+    kernels = {kernel.name: kernel for kernel in manifest.kernels}
+    for shuffle in manifest.shuffles:
+        for step in shuffle.dispatch.steps:
+            if step.op == "launch":
+                assert kernels[step.kernel].file == f"kernels/{shuffle.name}.py"
+
+
+def test_same_input_same_bytes() -> None:
+    assert compiled(moe(), vit_patches()) == compiled(moe(), vit_patches())
+
+
+def test_does_not_depend_on_where_the_spec_lies() -> None:
+    checked = moe()
+    elsewhere = replace(checked.source_file, path="/some/where/moe.fsc")
+    assert compiled(replace(checked, source_file=elsewhere)) == compiled(checked)
+
+
+def test_json_is_sorted_and_ends() -> None:
+    text = compiled(moe())[MANIFEST]
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
+SCALARS = st.recursive(
+    st.integers(0, 99).map(Const) | st.just(IndexRef("i")) | st.just(ExtentRef("n")),
+    lambda inner: st.one_of(
+        st.builds(Load, st.just("table"), st.lists(inner, min_size=1, max_size=2).map(tuple)),
+        st.builds(BinaryOp, st.sampled_from(["+", "-", "*", "/", "%"]), inner, inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(tree=SCALARS)
+def test_scalars(tree: Any) -> None:
+    """The runtime parses what is written to a tree of the same form."""
+
+    def form(tree: Any) -> Any:
+        match type(tree).__name__:
+            case "int":
+                return tree
+            case "Const":
+                return tree.value
+            case "IndexRef" | "Index" | "ExtentRef" | "Extent":
+                return type(tree).__name__.removesuffix("Ref"), tree.name
+            case "Load":
+                return getattr(tree, "input", None) or tree.name, *map(form, tree.at)
+            case "BinaryOp":
+                return tree.op, form(tree.lhs), form(tree.rhs)
+        raise AssertionError(tree)
+
+    assert form(scalar.parse(scalar_json(tree))) == form(tree)
+
+
+def test_files_are_where_the_manifest_says() -> None:
+    files = compiled(moe())
+    assert sorted(files) == [
+        *(f"ir/moe.L{level}.mlir" for level in range(4)),
+        "kernels/moe.py",
+        MANIFEST,
+    ]
+    assert all(not Path(path).is_absolute() for path in files)

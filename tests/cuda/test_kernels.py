@@ -1,0 +1,122 @@
+"""Generated CUDA text compiles for every supported GPU, without a GPU, to the code we mean."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks.moe_cases import Model, program
+from fuscoc.codegen.cuda import Unsupported
+from fuscoc_runtime.engine.nvlink import Call
+from fuscoc_runtime.kernels import cuda
+from tests.cuda.node_run import MODELS
+
+
+def disassembler() -> str:
+    """cuobjdump of the system, or the one that Triton's package carries."""
+    if found := shutil.which("cuobjdump"):
+        return found
+    triton = find_spec("triton")
+    if triton is not None and triton.origin is not None:
+        carried = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        if carried.exists():
+            return str(carried)
+    pytest.skip("no cuobjdump: install the CUDA toolkit or triton")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        cuda.find_compiler()
+    except cuda.CudaError as error:
+        pytest.skip(str(error))
+    return tmp_path_factory.mktemp("cache")
+
+
+def dump(code: bytes, folder: Path, flag: str) -> str:
+    path = folder / "kernels.cubin"
+    path.write_bytes(code)
+    command = [disassembler(), flag, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path: Path) -> None:
+    usage = dump(cuda.cubin(program(model).text, arch, cache), tmp_path, "--dump-resource-usage")
+    stacks = dict(re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+)", usage))
+    kernels = {"moe_plan", "moe_dispatch"} | ({"moe_combine"} if model.sums else set())
+    assert set(stacks) == kernels
+    assert set(stacks.values()) == {"0"}
+
+
+def test_rows_of_16_byte_units_move_by_bulk_copies(cache: Path, tmp_path: Path) -> None:
+    text = program(Model()).text
+    hopper = dump(cuda.cubin(text, "sm_90", cache), tmp_path, "--dump-sass")
+    ampere = dump(cuda.cubin(text, "sm_80", cache), tmp_path, "--dump-sass")
+    assert "UBLKCP.S.G" in hopper, "no bulk load into shared memory"
+    assert "UBLKCP.G.S" in hopper, "no bulk store from shared memory"
+    assert "UBLKCP" not in ampere
+    odd = program(Model(hidden=1001)).text
+    assert "UBLKCP" not in dump(cuda.cubin(odd, "sm_90", cache), tmp_path, "--dump-sass")
+
+
+def test_a_flag_is_stored_after_a_system_fence(cache: Path, tmp_path: Path) -> None:
+    sass = dump(cuda.cubin(program(Model()).text, "sm_90", cache), tmp_path, "--dump-sass")
+    dispatch = sass.split("Function : moe_dispatch")[1].split("Function :")[0]
+    fences = [m.start() for m in re.finditer(r"MEMBAR\.(ALL|SC)\.SYS", dispatch)]
+    flags = [m.start() for m in re.finditer(r"ST(G)?\.E\.STRONG\.SYS ", dispatch)]
+    assert flags
+    assert all(any(fence < flag for fence in fences) for flag in flags)
+
+
+def test_call_structure_matches_the_header(cache: Path) -> None:
+    lines = [f"static_assert(sizeof(fuscoc::Call) == {ctypes.sizeof(Call)});"]
+    for name, *_ in Call._fields_:
+        offset = getattr(Call, name).offset
+        lines.append(f"static_assert(__builtin_offsetof(fuscoc::Call, {name}) == {offset});")
+    text = '#include "call.cuh"\n' + "\n".join(lines) + '\nextern "C" __global__ void none() {}\n'
+    cuda.cubin(text, "sm_90", cache)
+
+
+def test_rejected_text_carries_the_compilers_words(cache: Path) -> None:
+    with pytest.raises(cuda.CudaError, match="nonsense"):
+        cuda.cubin("nonsense", "sm_90", cache)
+    assert not list(cache.glob("cubin/tmp*"))
+
+
+def test_cache_is_shared_and_keyed_by_content(cache: Path, tmp_path: Path) -> None:
+    text = 'extern "C" __global__ void none(int* at) { *at = %d; }'
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: cuda.cubin(text % 1, "sm_90", tmp_path), range(4)))
+    assert len(set(codes)) == 1
+    assert len(list((tmp_path / "cubin").iterdir())) == 1
+    assert cuda.cubin(text % 2, "sm_90", tmp_path) != codes[0]
+    assert len(list((tmp_path / "cubin").iterdir())) == 2
+    stored = next(iter((tmp_path / "cubin").iterdir()))
+    assert stored.suffix == ".cubin"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Model(topk=33),
+        Model(experts=8192),
+        Model(extra=tuple((f"f{i}", "f32", 4) for i in range(8))),
+    ],
+    ids=["fan-out", "keys", "fields"],
+)
+def test_beyond_the_headers_limits(model: Model) -> None:
+    with pytest.raises(Unsupported):
+        program(model)
+
+
+def test_text_is_deterministic() -> None:
+    assert program(Model()).text == program(Model()).text
