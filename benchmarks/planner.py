@@ -7,6 +7,9 @@ relation's outputs to finished descriptor lists, the metadata exchange included.
 of the communication benchmarks: top-8 of 256 keys in blocks, 128-row alignment. Each plan is
 checked in the same run: row counts against numpy's distinct (segment, rank) and (segment, node)
 pairs, and every slot written once. The bar is 2 s for 64 ranks x 4096 tokens on two cores.
+
+Ranks are planned one after the other on small tensors, so one thread is about as fast as two, and
+far faster where others use the cores too: torch's threads wait for each other in a loop.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +29,22 @@ from torch import Tensor
 
 import fuscoc
 from fuscoc_runtime import Topology, load_artifact
-from fuscoc_runtime.comm.lockstep import run_lockstep
-from fuscoc_runtime.plan import PlanContext, Points, RankPlan, key_to_rank, plan_rank
+from fuscoc_runtime.plan import Points, RankPlan, key_to_rank, plan_all
 from fuscoc_runtime.schema import ShuffleSpec
 
 SPEC = Path(__file__).parent.parent / "examples" / "moe.fsc"
 TOPK, NUM_KEYS = 8, 256
 TOPOLOGIES = ["1x8", "2x8", "8x8"]
 BAR_SECONDS = 2.0
+POLICIES: list[tuple[tuple[str, ...], str]] = [
+    (("node", "rank"), "none"),
+    (("node", "rank"), "greedy"),
+    (("node", "rank"), "lpt"),
+    (("node", "rank"), "split"),
+    (("node", "rank"), "auto"),
+    ((), "none"),
+]
+"""Deduplication and balance; without deduplication there is the most to do."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class Result:
     topology: str
     routing: str
     dedup: str
+    balance: str
     median_s: float
     p10_s: float
     p90_s: float
@@ -85,12 +98,6 @@ def make_points(spec: ShuffleSpec, topology: Topology, tables: Sequence[Tensor])
     return points
 
 
-def plan_all(spec: ShuffleSpec, topology: Topology, points: Sequence[Points]) -> list[RankPlan]:
-    return run_lockstep(
-        [plan_rank(PlanContext(spec, topology, rank), each) for rank, each in enumerate(points)]
-    )
-
-
 def check(
     spec: ShuffleSpec, topology: Topology, points: Sequence[Points], plans: Sequence[RankPlan]
 ) -> None:
@@ -118,28 +125,29 @@ def check(
 
 
 def measure(spec: ShuffleSpec, topology: Topology, num_tokens: int, repeats: int) -> list[Result]:
-    """Every routing with and without deduplication, interleaved."""
+    """Every routing with every policy, interleaved."""
     generator = torch.Generator().manual_seed(0)
     cases = {}
     for routing, make in ROUTINGS.items():
         tables = [
             make(num_tokens, topology.num_ranks, generator) for _ in range(topology.num_ranks)
         ]
-        for dedup in (spec.policy.dedup, ()):
-            variant = replace(spec, policy=replace(spec.policy, dedup=dedup))
-            points = make_points(variant, topology, tables)
-            check(variant, topology, points, plan_all(variant, topology, points))
-            cases[routing, "+".join(dedup) or "none"] = variant, points
-    times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+        points = make_points(spec, topology, tables)
+        for dedup, balance in POLICIES if topology.num_nodes > 1 else POLICIES[::5]:
+            policy: Any = {"dedup": dedup, "balance": balance}
+            variant = replace(spec, policy=replace(spec.policy, **policy))
+            check(variant, topology, points, plan_all(variant, topology, points).ranks)
+            cases[routing, "+".join(dedup) or "none", balance] = variant, points
+    times: dict[tuple[str, str, str], list[float]] = {case: [] for case in cases}
     for _ in range(repeats):
         for case, (variant, points) in cases.items():
             before = time.perf_counter()
             plan_all(variant, topology, points)
             times[case].append(time.perf_counter() - before)
     results = []
-    for (routing, dedup), seconds in times.items():
+    for (routing, dedup, balance), seconds in times.items():
         p10, median, p90 = (float(each) for each in np.percentile(seconds, [10, 50, 90]))
-        results.append(Result(str(topology), routing, dedup, median, p10, p90))
+        results.append(Result(str(topology), routing, dedup, balance, median, p10, p90))
     return results
 
 
@@ -152,11 +160,11 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}, Python {platform.python_version()}.",
         "",
-        "| topology | routing | dedup | median | p10 | p90 |",
-        "|---|---|---|---|---|---|",
+        "| topology | routing | dedup | balance | median | p10 | p90 |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {each.topology} | {each.routing} | {each.dedup} | {each.median_s:.2f} "
+        f"| {each.topology} | {each.routing} | {each.dedup} | {each.balance} | {each.median_s:.2f} "
         f"| {each.p10_s:.2f} | {each.p90_s:.2f} |"
         for each in results
     ]
@@ -168,7 +176,7 @@ def main() -> None:
     parser.add_argument("--topology", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--artifact", type=Path, help="default: compile examples/moe.fsc")
     parser.add_argument("--markdown", type=Path, help="where to write the table")
     options = parser.parse_args()

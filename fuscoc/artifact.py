@@ -6,29 +6,41 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fuscoc.codegen.triton import triton_module
-from fuscoc.manifest import CompiledShuffle, build_manifest
+from fuscoc.manifest import CompiledShuffle, build_manifest, sha256
 from fuscoc.source import SourceFile
 
 MANIFEST = "manifest.json"
 
+Bake = Callable[[dict[str, Any]], Mapping[str, bytes]]
+"""Adds files to an artifact, given its manifest."""
 
-def artifact_files(spec: SourceFile, shuffles: Sequence[CompiledShuffle]) -> dict[str, str]:
-    """The text of every file of a spec's artifact, by its path; the same input, the same text."""
+
+def artifact_files(
+    spec: SourceFile, shuffles: Sequence[CompiledShuffle], bake: Bake | None = None
+) -> dict[str, bytes]:
+    """Every file of a spec's artifact, by its path; the same input, the same bytes.
+
+    ``bake`` enters its plans into the manifest and returns their files.
+    """
     files = {}
     for item in shuffles:
         files[item.kernel_file] = triton_module(item.module, item.checked.source_file)
         for level, text in item.dumps.items():
             files[f"ir/{item.checked.name}.{level}.mlir"] = text
     manifest = build_manifest(spec, shuffles, files)
-    return {**files, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True) + "\n"}
+    plans = bake(manifest) if bake is not None else {}
+    manifest["files"] |= {path: sha256(content) for path, content in plans.items()}
+    files[MANIFEST] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    return {**{path: text.encode() for path, text in files.items()}, **plans}
 
 
-def write_artifact(directory: str | Path, files: Mapping[str, str]) -> Path:
+def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:
     """Write the files into ``directory``, in place of the artifact or empty directory there.
 
     They are written beside it first and then take its name, so that what has the name is always a
@@ -41,10 +53,10 @@ def write_artifact(directory: str | Path, files: Mapping[str, str]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
         new = Path(beside) / "new"
-        for name, text in files.items():
+        for name, content in files.items():
             path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
+            path.write_bytes(content)
         with _locked(target.parent):
             _check_replaceable(target)
             _replace(target, new, Path(beside) / "old")

@@ -1,6 +1,117 @@
 """Plans of static shuffles, made when compiling.
 
-A shuffle is *static* if its relation loads no input and its extents are constants or functions of `rank` and `ranks`.
-Then the whole plan follows from the spec and the topology, so the compiler makes it once for each topology it is given
-and stores it in the artifact: such a shuffle evaluates no relation and exchanges no metadata when it runs.
+A shuffle is *static* if its relation loads no input and its extents are constants or functions of
+``rank`` and ``ranks``. Then its whole plan follows from the spec and the topology, so the compiler
+makes it once for each topology that it is given and stores it in the artifact: such a shuffle
+evaluates no relation and exchanges no metadata when it runs.
 """
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fuscoc.diagnostics import CompileError, DiagnosticSink
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.lang.scalars import extents
+from fuscoc.testing.points import points_of
+from fuscoc_runtime.decode import decode
+from fuscoc_runtime.engine.divisions import check_divisions
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan import Plan, plan_all
+from fuscoc_runtime.reference import RankData, on_their_ranks
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+CODE = "FSC057"
+
+
+def baker(
+    shuffles: Sequence[CheckedShuffle], topologies: Sequence[str]
+) -> Callable[[dict[str, Any]], dict[str, bytes]]:
+    """``bake`` for these shuffles and topologies, such as ``2x4``.
+
+    Raises:
+        TopologyError: one of them is no topology.
+    """
+    parsed = [Topology.parse(each) for each in topologies]
+    return lambda manifest: bake(shuffles, manifest, parsed)
+
+
+def bake(
+    shuffles: Sequence[CheckedShuffle],
+    manifest: dict[str, Any],
+    topologies: Sequence[Topology],
+) -> dict[str, bytes]:
+    """Plan every static shuffle for every topology: the files to add to the artifact, by path.
+
+    ``manifest`` describes the ``shuffles``, in their order; their ``baked`` plans are entered.
+
+    Raises:
+        CompileError: no shuffle is static, or a static one cannot be planned for a topology.
+    """
+    sink = DiagnosticSink(shuffles[0].source_file)
+    specs = [decode(ShuffleSpec, each) for each in manifest["shuffles"]]
+    files: dict[str, bytes] = {}
+    for checked, spec, entry in zip(shuffles, specs, manifest["shuffles"], strict=True):
+        for topology in topologies if spec.is_static else ():
+            path = f"plans/{spec.name}.{topology}.npz"
+            try:
+                files[path] = _saved(make_plan(spec, topology))
+            except FuscoRuntimeError as error:
+                message = f"`{spec.name}` cannot be planned for {topology}"
+                notes = [f"{error.code}: {error.message}"]
+                raise _error(sink, checked, message, notes) from error
+            entry["baked"][str(topology)] = path
+    if not files:
+        for checked in shuffles:
+            _report_dynamic(checked, sink)
+        sink.raise_errors()
+    return files
+
+
+def make_plan(spec: ShuffleSpec, topology: Topology) -> Plan:
+    """The plan of a static shuffle for all ranks of a topology.
+
+    Raises:
+        FuscoRuntimeError: what every dispatch would raise there.
+    """
+    ranks = [RankData({}, {}, {}) for _ in range(topology.num_ranks)]
+    for rank, data in enumerate(on_their_ranks(ranks)):
+        check_divisions(spec, rank, data.extents)
+    return plan_all(spec, topology, points_of(spec, topology, ranks))
+
+
+def _saved(plan: Plan) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch:
+        path = Path(scratch) / "plan.npz"
+        plan.save(path)
+        return path.read_bytes()
+
+
+def _error(
+    sink: DiagnosticSink, checked: CheckedShuffle, message: str, notes: Sequence[str]
+) -> CompileError:
+    sink.report(CODE, checked.dispatch_span, message, notes=notes)
+    return CompileError(sink.source, sink.errors)
+
+
+def _report_dynamic(checked: CheckedShuffle, sink: DiagnosticSink) -> None:
+    """Point at whatever a plan of the shuffle depends on."""
+    message = f"`{checked.name}` cannot be planned when compiling"
+    help = "leave out --topology: it is planned when it runs"
+    for given in checked.inputs:
+        if given.role != "weight":
+            label = f"`{given.name}` is only known when the shuffle runs"
+            sink.report(CODE, given.span, message, label, help=help)
+            return
+    for index in checked.domain:
+        for name in extents(index.extent):
+            if name in checked.extents:
+                label = f"its extent `{name}` is only known when the shuffle runs"
+                sink.report(CODE, index.span, message, label, help=help)
+                return
+    names = ", ".join(f"`{name}`" for name in checked.extents)
+    sink.report(CODE, checked.dispatch_span, message, f"this depends on {names}", help=help)

@@ -105,6 +105,12 @@ def compile_(
         Path | None, typer.Option("--out", "-o", help="Artifact directory [build/<spec name>].")
     ] = None,
     define: Define = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODESxRANKS", help="Plan static shuffles for this cluster; may be repeated."
+        ),
+    ] = None,
     emit: Annotated[
         Emit | None, typer.Option(help="Print this stage instead of writing an artifact.")
     ] = None,
@@ -121,10 +127,11 @@ def compile_(
     if after is not None and emit is not Emit.IR:
         raise typer.BadParameter("--after needs --emit ir")
     source, defines = driver.read_source(spec), _defines(define)
+    topologies = _topologies(topology)
     trace = _print_pass if print_between_passes else None
     if emit is None:
         target = out if out is not None else Path("build") / spec.stem
-        driver.compile_source(source, target, defines, trace)
+        driver.compile_source(source, target, defines, trace, topologies)
         typer.echo(f"{spec} -> {target}")
     elif emit is Emit.AST:
         typer.echo(driver.emit_ast(source), nl=False)
@@ -134,7 +141,7 @@ def compile_(
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--after") from None
     else:
-        typer.echo(driver.emit_files(source, defines, emit.value), nl=False)
+        typer.echo(driver.emit_files(source, defines, emit.value, topologies), nl=False)
 
 
 @app.command()
@@ -246,6 +253,16 @@ def plan(
 
 def _print_pass(name: str, text: str) -> None:
     typer.echo(f"// after {name}\n{text}")
+
+
+def _topologies(texts: list[str] | None) -> list[str]:
+    from fuscoc_runtime.errors import TopologyError
+    from fuscoc_runtime.topology import Topology
+
+    try:
+        return [str(Topology.parse(text)) for text in texts or ()]
+    except TopologyError as error:
+        raise typer.BadParameter(error.problem, param_hint="--topology") from None
 
 
 def _defines(texts: list[str] | None) -> dict[str, int]:

@@ -61,10 +61,11 @@ CATALOGUE: dict[str, str] = {
     "FSC054": "weight does not cover the shuffle",
     "FSC055": "unknown option",
     "FSC056": "slice smaller than a segment",
-    "FSC060": "not yet supported: computed relation",
+    "FSC057": "no plan when compiling",
+    "FSC060": "not yet supported: computed route or key",
     "FSC061": "not yet supported: cast on the path",
     "FSC062": "not yet supported: maximum",
-    "FSC063": "not yet supported: target that is a view or has several dense dimensions",
+    "FSC063": "not yet supported: target that is a view or whose extents vary",
     "FSC064": "not yet supported: raggedness beyond the outermost index",
     "FSC065": "not yet supported: computed source subscript",
     "FSC066": "not yet supported: reduction of these fields",
@@ -72,6 +73,7 @@ CATALOGUE: dict[str, str] = {
     "FSC068": "not yet supported: run-time arithmetic",
     "FSC069": "not yet supported: packed layout of this form",
     "FSC070": "not yet supported: way back into overlapping segments",
+    "FSC071": "not yet supported: CUDA kernels for a shuffle of this kind",
     "FSC090": "unused declaration",
 }
 

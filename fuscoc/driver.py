@@ -6,7 +6,7 @@ been checked, so that ``fuscoc check`` stays quick.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,13 +36,17 @@ def as_source(spec: str | Path) -> SourceFile:
 
 
 def compile_source(
-    source: SourceFile, out: str | Path, defines: Mapping[str, int], trace: Trace | None = None
+    source: SourceFile,
+    out: str | Path,
+    defines: Mapping[str, int],
+    trace: Trace | None = None,
+    topologies: Sequence[str] = (),
 ) -> Path:
     """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``."""
     compiled = _lower(source, defines, trace=trace)
-    from fuscoc.artifact import artifact_files, write_artifact
+    from fuscoc.artifact import write_artifact
 
-    return write_artifact(out, artifact_files(source, compiled))
+    return write_artifact(out, _files(source, compiled, topologies))
 
 
 def emit_ast(source: SourceFile) -> str:
@@ -67,13 +71,25 @@ def emit_ir(
     return "\n".join(str(each.module) for each in _lower(source, defines, after, trace))
 
 
-def emit_files(source: SourceFile, defines: Mapping[str, int], prefix: str) -> str:
+def emit_files(
+    source: SourceFile, defines: Mapping[str, int], prefix: str, topologies: Sequence[str] = ()
+) -> str:
     """The artifact's files whose path begins with ``prefix``, one after the other."""
-    compiled = _lower(source, defines)
+    files = _files(source, _lower(source, defines), topologies)
+    return "\n".join(text.decode() for name, text in files.items() if name.startswith(prefix))
+
+
+def _files(
+    source: SourceFile, compiled: list[CompiledShuffle], topologies: Sequence[str]
+) -> dict[str, bytes]:
+    """The artifact's files; static shuffles are planned for the topologies, if there are any."""
     from fuscoc.artifact import artifact_files
 
-    files = artifact_files(source, compiled)
-    return "\n".join(text for name, text in files.items() if name.startswith(prefix))
+    if not topologies:
+        return artifact_files(source, compiled)
+    from fuscoc.bake import baker
+
+    return artifact_files(source, compiled, baker([each.checked for each in compiled], topologies))
 
 
 def _lower(

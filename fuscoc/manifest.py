@@ -66,16 +66,16 @@ def build_manifest(
     return {
         "schema": SCHEMA,
         "compiler": fuscoc.__version__,
-        "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text)},
-        "files": {path: sha256(text) for path, text in files.items()},
+        "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
+        "files": {path: sha256(text.encode()) for path, text in files.items()},
         "shuffles": [_shuffle(item, unique(item)) for item in shuffles],
         "kernels": [kernel for item in shuffles for kernel in _kernels(item, unique(item))],
     }
 
 
-def sha256(text: str) -> str:
-    """The digest of a text as it is written, in UTF-8."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def sha256(content: bytes) -> str:
+    """The digest of a file."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _kernel_names(item: CompiledShuffle) -> list[str]:
@@ -145,6 +145,7 @@ def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[s
         "extents_kernel": kernel_name(f"{checked.name}_extents") if ragged else None,
         "dispatch": _steps(paths["dispatch"], kernel_name),
         "combine_steps": combine and _steps(paths["combine"], kernel_name),
+        "baked": {},
     }
 
 

@@ -18,6 +18,7 @@ RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
 # The only rooms of the compiler that may execute artifacts.
 EXECUTING = (
     "fuscoc/__init__.py",
+    "fuscoc/bake.py",
     "fuscoc/cli.py",
     "fuscoc/run_report.py",
     "fuscoc/planning/",

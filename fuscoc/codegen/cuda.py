@@ -15,6 +15,7 @@ DTYPE_BYTES = {
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 C_TYPES = {"i32": "int", "i64": "i64"}
+BUILTIN_EXTENTS = {"rank": "i64(call.rank)", "ranks": "i64(call.num_ranks)"}
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 
 WARP = 32
@@ -183,19 +184,24 @@ def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
 
 
 def print_cuda(
-    shuffle: CudaShuffle, target: CudaTarget | None = None, tile: Tile | None = None
+    shuffle: CudaShuffle,
+    target: CudaTarget | None = None,
+    tile: Tile | None = None,
+    header: tuple[str, ...] = (),
 ) -> CudaSource:
-    """The shuffle's kernels as CUDA C++.
+    """The shuffle's kernels as CUDA C++; ``header`` is comment lines to begin with.
 
     Raises:
-        Unsupported: the fan-out, the number of fields or inputs, or an input's type is beyond the
-            headers' limits.
+        Unsupported: the fan-out, the number of fields, inputs or extents, or an input's type is
+            beyond the headers' limits.
     """
     target = target or CudaTarget()
     if not 1 <= fanout(shuffle) <= MAX_FANOUT:
         raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
-    if len(shuffle.fields) > MAX_FIELDS or len(shuffle.inputs) > MAX_INPUTS:
-        raise Unsupported("more than 8 fields or inputs")
+    if len(shuffle.fields) > MAX_FIELDS:
+        raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
+    if max(len(shuffle.inputs), len(shuffle.extents)) > MAX_INPUTS:
+        raise Unsupported(f"it has more than {MAX_INPUTS} inputs or extents")
     tile = tile or choose_tile(shuffle, target)
     sums = shuffle.combine == "sum"
     if sums and (len(shuffle.fields) != 1 or shuffle.fields[0].dtype not in SUMMABLE):
@@ -226,7 +232,7 @@ def print_cuda(
     includes = ["plan", "dispatch"] + (["combine"] if sums else [])
     text = "\n".join(
         [
-            f"// Shuffle `{shuffle.name}` of {shuffle.spec}, printed by fuscoc.",
+            *(header or (f"// Shuffle `{shuffle.name}` of {shuffle.spec}, printed by fuscoc.",)),
             *(f'#include "{header}.cuh"' for header in includes),
             "",
             "namespace {",
@@ -366,7 +372,10 @@ def _scalar(shuffle: CudaShuffle, scalar: Scalar) -> str:
     if "index" in scalar:
         return f"index_{scalar['index']}"
     if "extent" in scalar:
-        return f"call.extents[{shuffle.extents.index(str(scalar['extent']))}]"
+        name = str(scalar["extent"])
+        if name not in shuffle.extents:
+            return BUILTIN_EXTENTS[name]
+        return f"call.extents[{shuffle.extents.index(name)}]"
     if "load" in scalar:
         at = scalar["at"]
         assert isinstance(at, (list, tuple))

@@ -81,7 +81,7 @@ class _Builder:
 
     def declare(self) -> None:
         checked, source, target = self.checked, self.checked.source, self.checked.target
-        for name in checked.extents:
+        for name in (*checked.extents, *checked.builtins):
             l0.DefExtent.build(sym_name=name, loc=self.loc(checked.span))
         for item in checked.inputs:
             l0.DefInput.build(

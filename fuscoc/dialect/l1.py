@@ -8,7 +8,7 @@ from fuscoc.dialect.mlir import ext, ir
 
 BUFFERS = ("source", "landing", "target")
 # same_local_rank: the rank of the destination node with the source's local rank.
-FORWARDERS = ("same_local_rank",)
+FORWARDERS = ("same_local_rank", "greedy_groups", "longest_first", "split_flows", "predicted")
 PER = ("point", "rank", "node")
 
 

@@ -1,8 +1,9 @@
 """What can be proved about subscripts at compile time: they stay inside, they do not overlap.
 
 Scalars are brought into a normal form: a polynomial with integer coefficients over *atoms*, which
-are indices, run-time extents, loads and divisions that do not come out even. Every atom is known
-to be at least zero. A fact that cannot be shown counts as false.
+are indices, run-time extents, loads, remainders and divisions that do not come out even. Every atom
+is known to be at least zero; indices, ``rank`` and remainders are also bounded. A fact that cannot
+be shown counts as false.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Scalar, Subscript
+from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
 from fuscoc.lang.scalars import indices
 
 Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
@@ -98,29 +99,58 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 def _extreme(
     polynomial: Polynomial, index_extents: Mapping[str, Scalar], *, largest: bool
 ) -> Polynomial | None:
-    """A bound without indices: each is 0 or its extent - 1, whichever is worse."""
+    """A bound without bounded atoms: each is 0 or one below its end, whichever is worse."""
     bound: Polynomial = {}
     for term, factor in polynomial.items():
-        variables = [atom for atom in term if isinstance(atom, IndexRef)]
-        rest = tuple(atom for atom in term if not isinstance(atom, IndexRef))
-        if len(variables) > 1 or any(
+        ends = [(atom, end) for atom in term if (end := _end(atom, index_extents)) is not None]
+        rest = tuple(atom for atom in term if all(atom != each for each, _ in ends))
+        if len(ends) > 1 or any(
             isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom)) for atom in rest
         ):
             return None  # not affine, or too long a product to have been multiplied out
-        if not variables:
+        if not ends:
             bound = _plus(bound, {term: factor})
         elif (factor > 0) == largest:
-            last = _minus(_polynomial(index_extents[variables[0].name]), {(): 1})
+            last = _minus(_polynomial(ends[0][1]), {(): 1})
             bound = _plus(bound, _times({rest: factor}, last))
     return bound
 
 
+def _end(atom: Scalar, index_extents: Mapping[str, Scalar]) -> Scalar | None:
+    """What an atom always stays below, if that is known and the same at every point."""
+    match atom:
+        case IndexRef(name=name):
+            return index_extents[name]
+        case ExtentRef(name="rank"):
+            return ExtentRef("ranks")
+        case BinaryOp(op="%", rhs=divisor) if not indices(divisor):
+            return divisor
+    return None
+
+
 def _never_negative(polynomial: Polynomial) -> bool:
-    """Whether no coefficient is, where ``a * (x / q)`` is ``ceil(a / q) * x`` at the most."""
+    """Whether no coefficient is, where ``a * q * (x / q)`` is ``a * x`` at the most.
+
+    For a constant ``q``, ``a * (x / q)`` is ``ceil(a / q) * x`` at the most.
+    """
     for term, factor in polynomial.items():
-        match term:
-            case (BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)),) if factor < 0:
-                share = _times({(): factor // divisor}, _polynomial(lhs))
-                rest = {t: f for t, f in polynomial.items() if t != term}
-                return _never_negative(_plus(rest, share))
+        for atom in term if factor < 0 else ():
+            match atom:
+                case BinaryOp(op="/", lhs=lhs, rhs=divisor):
+                    others = _without(term, atom)
+                    if isinstance(divisor, Const):
+                        share = factor // divisor.value
+                    elif divisor in others:
+                        others, share = _without(others, divisor), factor
+                    else:
+                        continue
+                    rest = {t: f for t, f in polynomial.items() if t != term}
+                    most = _times({others: share}, _polynomial(lhs))
+                    return _never_negative(_plus(rest, most))
     return all(factor >= 0 for factor in polynomial.values())
+
+
+def _without(term: tuple[Scalar, ...], atom: Scalar) -> tuple[Scalar, ...]:
+    """A product without one of its factors."""
+    position = term.index(atom)
+    return term[:position] + term[position + 1 :]

@@ -48,7 +48,8 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
         return None
     if scope.find(arg, {INDEX}, "an index") is None:
         return None
-    scope.declare(call.function, SIZE)
+    if not scope.declare(call.function, SIZE):
+        return None
     scope.used.add(call.function.name)
     scope.sizes[call.function.name] = SizeInfo(arg.name, call.span)
     return Load(call.function.name, (IndexRef(arg.name),))

@@ -9,6 +9,7 @@ from typing import TypeVar
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
+from fuscoc.lang.backend import check_backend
 from fuscoc.lang.checked import CheckedShuffle, PackedTarget
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
@@ -166,12 +167,14 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     if path is None or scope.sink.errors:
         return None
     inputs = used_inputs(path, combine, scope)
-    return CheckedShuffle(
+    declared, builtins = used_extents(path, inputs, scope)
+    checked = CheckedShuffle(
         name=shuffle.ident.name,
         source_file=scope.sink.source,
         span=shuffle.span,
         constants=tuple((n, v) for n, v in scope.constants.items() if v is not None),
-        extents=used_extents(path, inputs, scope),
+        extents=declared,
+        builtins=builtins,
         inputs=inputs,
         domain=path.domain,
         num_source_dims=path.num_source_dims,
@@ -183,6 +186,8 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         policy=policy,
         dispatch_span=dispatch.span,
     )
+    check_backend(dispatch, checked, scope)
+    return checked
 
 
 def _warn_about_unused(checked: CheckedShuffle, scope: Scope) -> None:

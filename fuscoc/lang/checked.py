@@ -29,7 +29,7 @@ class IndexRef:
 
 @dataclass(frozen=True)
 class ExtentRef:
-    """A run-time extent of the executing rank, e.g. ``tokens``."""
+    """A run-time extent of the executing rank, e.g. ``tokens``, or its own number, ``rank``."""
 
     name: str
 
@@ -185,7 +185,8 @@ class CheckedShuffle:
 
     ``domain[:num_source_dims]`` enumerates source segments; the remaining indices fan each out
     (their extents are constants). ``segment`` is what moves; its fields correspond one to one to
-    ``source.fields``.
+    ``source.fields``. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are
+    those that the shuffle depends on without being given them.
     """
 
     name: str
@@ -203,3 +204,4 @@ class CheckedShuffle:
     combine: Combine | None
     policy: Policy
     dispatch_span: Span
+    builtins: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Expressions -> scalars: names looked up, constants folded.
 
-``/`` floors and ``%`` is its remainder. Both need a divisor that is a positive constant as soon as
-an operand is only known at run time, and a dividend that is never negative.
+``/`` floors and ``%`` is its remainder. As soon as an operand is only known at run time, both need
+a dividend that is never negative, and a divisor that is a positive constant or made of run-time
+extents: those are checked when the shuffle runs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fuscoc.lang.calls import fold_call
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
 from fuscoc.lang.context import CONSTANT_VALUE, Context, report_misplaced
 from fuscoc.lang.scalars import parts
-from fuscoc.lang.scope import CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
+from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -73,6 +74,8 @@ def may_be_negative(scalar: Scalar, scope: Scope) -> bool:
 
 
 def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
+    if name.name in BUILTINS:
+        return _fold_builtin(name, context, scope)
     symbol = scope.symbols.get(name.name)
     if symbol is None and context.declares:
         scope.declare(ast.Ident(name.name, span=name.span), EXTENT)
@@ -98,6 +101,19 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
     return ExtentRef(name.name) if kind == EXTENT else None
 
 
+def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
+    if EXTENT in context.kinds:
+        return ExtentRef(name.name)
+    scope.sink.report(
+        "FSC020",
+        name.span,
+        f"`{name.name}` is only known at run time",
+        "a constant is needed here",
+        notes=[f"it is {BUILTINS[name.name]}"],
+    )
+    return None
+
+
 def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | None:
     lhs = fold(expr.lhs, context, scope)
     rhs = fold(expr.rhs, context, scope)
@@ -109,11 +125,12 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
     if isinstance(lhs, Const) and isinstance(rhs, Const):
         return _in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
     if expr.op in "/%":
-        if not isinstance(rhs, Const) or rhs.value < 0:
+        if not _may_divide(rhs):
             scope.sink.report(
                 "FSC068",
                 expr.rhs.span,
-                "not yet supported: dividing by anything but a positive constant",
+                "not yet supported: dividing by anything but a positive constant or run-time "
+                "extents",
             )
             return None
         if may_be_negative(lhs, scope):
@@ -125,6 +142,13 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
             )
             return None
     return BinaryOp(expr.op, lhs, rhs)
+
+
+def _may_divide(divisor: Scalar) -> bool:
+    """Whether a divisor is the same for a whole call, and not known to be negative."""
+    if isinstance(divisor, Const):
+        return divisor.value > 0
+    return not any(isinstance(part, IndexRef | Load) for part in parts(divisor))
 
 
 def _compute(op: str, lhs: int, rhs: int) -> int:

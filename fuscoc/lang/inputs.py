@@ -14,7 +14,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.scalars import extents, loads
-from fuscoc.lang.scope import Scope
+from fuscoc.lang.scope import BUILTINS, Scope
 
 
 def used_inputs(path: Path, combine: Combine | None, scope: Scope) -> tuple[Input, ...]:
@@ -47,11 +47,14 @@ def used_inputs(path: Path, combine: Combine | None, scope: Scope) -> tuple[Inpu
     return tuple(sorted(found, key=lambda each: each.span.start))
 
 
-def used_extents(path: Path, inputs: Iterable[Input], scope: Scope) -> tuple[str, ...]:
-    """The run-time extents that the shuffle depends on, in the order of their declaration."""
+def used_extents(
+    path: Path, inputs: Iterable[Input], scope: Scope
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The run-time extents that the shuffle depends on: declared ones in their order, built-in."""
     shapes = (dim for each in inputs for dim in each.shape)
     used = {name for scalar in (*_scalars(path), *shapes) for name in extents(scalar)}
-    return tuple(sorted(used, key=lambda name: scope.symbols[name].span.start))
+    declared = sorted(used - BUILTINS.keys(), key=lambda name: scope.symbols[name].span.start)
+    return tuple(declared), tuple(name for name in BUILTINS if name in used)
 
 
 def _scalars(path: Path) -> tuple[Scalar, ...]:

@@ -10,17 +10,17 @@ from fuscoc.lang.checked import Policy
 from fuscoc.lang.fold import INT64_MAX, fold_constant
 from fuscoc.lang.scope import Scope
 
-# Every value that the language knows; the first is the default. ``auto`` leaves it to the compiler.
+# Every value that the language knows; the first is the default. ``auto`` leaves it to fuscoc.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "balance": ("none", "auto", "greedy", "lpt", "split"),
+    "balance": ("none", "auto", "static", "greedy", "lpt", "split"),
     "schedule": ("pairwise", "auto", "fast"),
-    "backend": ("triton", "auto", "cuda"),
+    "backend": ("auto", "triton", "cuda"),
 }
-# What the compiler can do today.
+# What the compiler can do today. Where ``auto`` is not among it, it is the default.
 SUPPORTED: dict[str, frozenset[str]] = {
-    "balance": frozenset({"none"}),
+    "balance": frozenset({"none", "auto", "static", "greedy", "lpt", "split"}),
     "schedule": frozenset({"pairwise"}),
-    "backend": frozenset({"triton"}),
+    "backend": frozenset({"auto", "triton", "cuda"}),
 }
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 DEFAULT_SLICE_BYTES = 4 * 2**20
@@ -61,7 +61,9 @@ def _choice(knob: str, dispatch: ast.Dispatch, scope: Scope) -> str:
     choices = [o for o in dispatch.options if isinstance(o, ast.Choice) and o.knob == knob]
     choice = scope.single(choices, ast.Choice, knob)
     default = CHOICES[knob][0]
-    if choice is None or choice.value.name == "auto":
+    if choice is None:
+        return default
+    if choice.value.name == "auto" and "auto" not in SUPPORTED[knob]:
         return default
     if choice.value.name not in CHOICES[knob]:
         _unknown(choice.value, knob, CHOICES[knob], scope)

@@ -22,6 +22,9 @@ T = TypeVar("T", bound=ast.Node)
 CONSTANT, INDEX, SEGMENT, LAYOUT, VIEW = "constant", "index", "segment", "layout", "view"
 ROUTE, WEIGHT, EXTENT, SIZE = "route", "weight", "run-time extent", "per-index input"
 
+# Run-time extents of every shuffle, known without being declared.
+BUILTINS = {"rank": "the executing rank", "ranks": "the number of ranks"}
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -105,6 +108,8 @@ class Scope:
 
     def declare(self, ident: ast.Ident, kind: str) -> bool:
         """Enter a name; False, with a report, if it is taken."""
+        if not self._free(ident):
+            return False
         previous = self.symbols.get(ident.name)
         if previous is None:
             self.symbols[ident.name] = Symbol(kind, ident.span)
@@ -115,12 +120,25 @@ class Scope:
 
     def declare_input(self, ident: ast.Ident, owner: ast.Ident | None = None) -> None:
         """Enter an input tensor; only the declaration it feeds may have the same name."""
+        if not self._free(ident):
+            return
         symbol = self.symbols.get(ident.name)
         if ident.name in self.inputs:
             self.twice(ident, self.inputs[ident.name])
         elif symbol is not None and (owner is None or ident.name != owner.name):
             self.twice(ident, symbol.span)
         self.inputs.setdefault(ident.name, ident.span)
+
+    def _free(self, ident: ast.Ident) -> bool:
+        """Whether a name is not built in; a report if it is."""
+        if ident.name in BUILTINS:
+            self.sink.report(
+                "FSC010",
+                ident.span,
+                f"the name `{ident.name}` is taken",
+                f"this is {BUILTINS[ident.name]}, in every shuffle",
+            )
+        return ident.name not in BUILTINS
 
     def twice(self, ident: ast.Ident, first: Span) -> None:
         self.sink.report(

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
-from fuscoc.lang.checked import Const, DenseTarget, Load, PackedTarget, Scalar
+from fuscoc.lang.bounds import stays_inside
+from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, Load, PackedTarget, Scalar
 from fuscoc.lang.context import DESTINATION
+from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold
-from fuscoc.lang.scalars import extents
+from fuscoc.lang.scalars import extents, loads
 from fuscoc.lang.scope import INDEX, LAYOUT, ROUTE, VIEW, LayoutInfo, Scope
 
 
@@ -124,55 +126,113 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
 
 
 def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Scope) -> TargetInfo:
-    if len(access.subscripts) > 1:
-        scope.sink.report(
-            "FSC063",
-            access.span,
-            "not yet supported: a dense target of several dimensions",
-            secondary=[Label(layout.ident.span, "declared here")],
-            help="declare one dimension of slots and compute the slot",
-        )
-        return NOTHING
-    (slot_expr,) = access.subscripts
-    slot = rank = None
-    if isinstance(slot_expr, ast.Wildcard | ast.Range):
-        scope.sink.report(
-            "FSC036",
-            slot_expr.span,
-            f"the slots of `{layout.ident.name}` are chosen by the spec",
-            secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
-        )
-    else:
-        slot = fold(slot_expr, DESTINATION, scope)
+    slot, length = _slot(access, layout, scope), layout.extents[0]
+    for extent in layout.extents[1:]:
+        length = _product(length, extent)
     if on is None:
         scope.sink.report(
             "FSC044",
             access.span,
             "nothing says which rank this goes to",
-            help="add `on` and a route's result, such as `on where(n).rank`",
+            help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    else:
-        rank = _routed(on.rank, "a rank", scope)
-    if slot is None or rank is None or on is None:
-        return TargetInfo(None, () if slot is None else (slot,))
-    load, result = rank
-    if scope.symbols.get(result) is not None and scope.symbols[result].kind == INDEX:
+    rank = _rank(on.rank, scope) if on is not None else None
+    if slot is None or rank is None:
+        return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
+    checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
+    return TargetInfo(checked, (slot, rank))
+
+
+def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None:
+    """The row-major slot that the subscripts of a dense target name.
+
+    All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
+    when the shuffle runs, but one that runs over into the next row would be a wrong one.
+    """
+    if any(is_ragged(extent) for extent in layout.extents):
         scope.sink.report(
-            "FSC044",
-            on.rank.span,
-            f"this gives `{result}`, which is an index and not a rank",
-            secondary=[Label(scope.symbols[result].span, "declared here")],
-            help="a rank is a result with a name of its own, such as `rank`",
+            "FSC063",
+            access.span,
+            "not yet supported: a dense target whose extents vary",
+            secondary=[Label(layout.ident.span, "declared here")],
+            help="declare one dimension of slots and compute the slot",
         )
-        return NOTHING
-    checked = DenseTarget(
-        layout=layout.ident.name,
-        slot=slot,
-        rank=load,
-        length=layout.extents[0],
-        span=access.span,
+        return None
+    slot: Scalar | None = None
+    good = True
+    for position, (subscript, extent) in enumerate(
+        zip(access.subscripts, layout.extents, strict=True)
+    ):
+        if isinstance(subscript, ast.Wildcard | ast.Range):
+            scope.sink.report(
+                "FSC036",
+                subscript.span,
+                f"the slots of `{layout.ident.name}` are chosen by the spec",
+                secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
+            )
+            good = False
+            continue
+        value = fold(subscript, DESTINATION, scope)
+        if value is None:
+            good = False
+        elif position == 0:
+            slot = value
+        elif not stays_inside(value, 1, extent, scope.extents):
+            _may_leave(subscript, layout, position, scope)
+            good = False
+        elif slot is not None:
+            slot = BinaryOp("+", _product(slot, extent), value)
+    return slot if good else None
+
+
+def _may_leave(subscript: ast.Expr, layout: LayoutInfo, position: int, scope: Scope) -> None:
+    scope.sink.report(
+        "FSC034",
+        subscript.span,
+        f"cannot show that this stays inside `{layout.dims[position]}` of `{layout.ident.name}`",
+        secondary=[Label(layout.ident.span, "declared here")],
+        notes=["only the outermost subscript of a target is checked when the shuffle runs"],
+        help="declare one dimension of slots and compute the slot",
     )
-    return TargetInfo(checked, (slot, load))
+
+
+def _product(lhs: Scalar, rhs: Scalar) -> Scalar:
+    if isinstance(lhs, Const) and isinstance(rhs, Const):
+        return Const(lhs.value * rhs.value)
+    return BinaryOp("*", lhs, rhs)
+
+
+def _rank(expr: ast.Expr, scope: Scope) -> Scalar | None:
+    """A rank: a route's result, or an expression that reads no route."""
+    call = expr.call if isinstance(expr, ast.Member) else expr
+    symbol = scope.symbols.get(call.function.name) if isinstance(call, ast.Call) else None
+    if isinstance(call, ast.Call) and (symbol is None or symbol.kind == ROUTE):
+        routed = _routed(expr, "a rank", scope)
+        return None if routed is None else _not_an_index(*routed, expr, scope)
+    rank = fold(expr, DESTINATION, scope)
+    if rank is None or all(load.input in scope.sizes for load in loads(rank)):
+        return rank
+    scope.sink.report(
+        "FSC060",
+        expr.span,
+        "not yet supported: a rank that is computed from a route",
+        "a route's result alone, or no route, is needed here",
+    )
+    return None
+
+
+def _not_an_index(load: Load, result: str, expr: ast.Expr, scope: Scope) -> Load | None:
+    symbol = scope.symbols.get(result)
+    if symbol is None or symbol.kind != INDEX:
+        return load
+    scope.sink.report(
+        "FSC044",
+        expr.span,
+        f"this gives `{result}`, which is an index and not a rank",
+        secondary=[Label(symbol.span, "declared here")],
+        help="a rank is a result with a name of its own, such as `rank`",
+    )
+    return None
 
 
 def _routed(expr: ast.Expr, what: str, scope: Scope) -> tuple[Load, str] | None:

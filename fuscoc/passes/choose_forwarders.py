@@ -7,7 +7,14 @@ from typing import Any
 from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.l1 import Collect, Hop, Path
 
-RULES = {"none": "same_local_rank"}
+RULES = {
+    "none": "same_local_rank",
+    "static": "same_local_rank",
+    "greedy": "greedy_groups",
+    "lpt": "longest_first",
+    "split": "split_flows",
+    "auto": "predicted",
+}
 
 
 def run(module: Any) -> None:

@@ -68,7 +68,8 @@ def nic_table(plan: Plan) -> Table:
 def policy_table(plan: Plan) -> Table:
     """Predicted times of every policy."""
     columns = ["busiest NIC", "cut flows", "predicted", "over the oracle"]
-    table = _table("Balance policies, all nodes sending at once", ["balance"], columns)
+    title = "Balance policies, all nodes sending at once, without incast"
+    table = _table(title, ["balance"], columns)
     rows = compare_policies(plan)
     for row in rows:
         over = row.seconds / plan.oracle if plan.oracle else 1.0

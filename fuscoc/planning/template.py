@@ -90,7 +90,7 @@ NIC and {{ model.nvlink_bandwidth / 1e9 }} GB/s of NVLink a rank and direction.<
 {% endfor %}
 </tbody>
 </table>
-<p class="note">All nodes sending at once.</p>
+<p class="note">All nodes sending at once, as if without incast.</p>
 </section>
 <section>
 <h2>Schedules</h2>

@@ -19,6 +19,7 @@ from fuscoc_runtime.demo.verify import check_result, check_rows, expect, slot_ke
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.schema import ShuffleSpec
 
@@ -87,19 +88,34 @@ def check_relation(artifact: Artifact | str | Path, spec: Spec, routing: Routing
         named = _inputs(shuffle.spec, data, weights=False)
         arguments = machine.checker.dispatch_arguments(list(data.source.values()), named)
         found = evaluate_relation(machine, arguments)
+        _check_owners(rank, wanted[rank], found)
         for name, column in wanted[rank].columns.items():
-            got = ints(found.columns[name])
-            if len(got) != len(column):
+            got, says = ints(found.columns[name]), ints(column)
+            if len(got) != len(says):
                 raise PlanViolation(
-                    "check_relation", f"has {len(got)} points, not {len(column)}", rank=rank
+                    "check_relation", f"has {len(got)} points, not {len(says)}", rank=rank
                 )
-            at = first(got != ints(column))
+            at = first(got != says)
             if at is not None:
                 raise PlanViolation(
                     "check_relation",
-                    f"the kernel gives point {at} {name} {got[at]}; the spec says {int(column[at])}",
+                    f"the kernel gives point {at} {name} {got[at]}; the spec says {says[at]}",
                     rank=rank,
                 )
+
+
+def _check_owners(rank: int, wanted: Points, found: Points) -> None:
+    if wanted.key_to_rank is None or found.key_to_rank is None:
+        return
+    owners, says = ints(found.key_to_rank), ints(wanted.key_to_rank)
+    at = first(owners != says)
+    if at is not None:
+        raise PlanViolation(
+            "check_relation",
+            f"the artifact places key {at} on rank {owners[at]}; the spec places it on rank "
+            f"{says[at]}",
+            rank=rank,
+        )
 
 
 def _open(

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from fuscoc.testing.arrays import Ints, before, first, group_ids, ints, joined, ranges
+from fuscoc.testing.arrays import Bools, Ints, before, first, group_ids, ints, joined, ranges
 from fuscoc.testing.oracle import Expected, expect
 from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import Routing
@@ -105,9 +105,7 @@ class PlanFacts:
         self.shuffle, self.topology = plan.shuffle, plan.topology
         self.routing = routing
         self.points: list[Points] = points_of(plan.shuffle, plan.topology, routing.ranks)
-        self.expected: Expected = expect(
-            plan.shuffle, plan.topology, routing.ranks, self.points
-        )
+        self.expected: Expected = expect(plan.shuffle, plan.topology, routing.ranks, self.points)
 
     @property
     def ranks(self) -> Sequence[RankPlan]:
@@ -166,18 +164,18 @@ class PlanFacts:
     def source_begin(self) -> Ints:
         """int64 [num_ranks + 1]: the first source of every rank among all sources."""
         counts = [len(each.columns["rank"]) // self.shuffle.fanout for each in self.points]
-        return np.concatenate([[0], np.cumsum(counts)])
+        return joined([ints([0]), np.cumsum(counts)])
 
     @cached_property
     def point_segment(self) -> Ints:
         """int64 [num_live]: the segment of every expected point."""
         at = self.source_begin[self.expected.source_rank] + self.expected.source
-        return self.segments["source"][at]
+        return np.asarray(self.segments["source"][at])
 
     @cached_property
     def segment_sharing(self) -> Ints:
         """int64 [num_segments]: how many sources have a segment's address."""
-        return np.bincount(self.segments["source"])
+        return np.asarray(np.bincount(self.segments["source"]))
 
     @cached_property
     def rows(self) -> Rows:
@@ -198,7 +196,8 @@ class PlanFacts:
     def forward_row(self) -> Ints:
         """The network row that every descriptor of ``forward`` reads."""
         forward = self.tables["forward"]
-        return self.rows.landing_row[self.rows.landing_begin[forward.rank] + forward["src_row"]]
+        landed = self.rows.landing_begin[forward.rank] + forward["src_row"]
+        return np.asarray(self.rows.landing_row[landed])
 
     def peer(self, table: Table) -> Ints:
         """The rank that ``dst_peer`` means."""
@@ -249,8 +248,8 @@ class PlanFacts:
 
     def _addresses(self, name: str) -> list[Ints]:
         table = self.tables[name]
-        columns = [c for c in self.columns(name) if c.split("_")[1].startswith(("offset", "stri"))]
-        return [table.rank, *(table[column] for column in columns)]
+        address = [each for each in self.columns(name) if "offset" in each or "stride" in each]
+        return [table.rank, *(table[column] for column in address)]
 
     def _flatten(self, name: str, columns: tuple[str, ...]) -> Table:
         parts = [self._columns_of(plan, name, columns) for plan in self.ranks]
@@ -286,8 +285,8 @@ def require(ok: bool, invariant: str, problem: str) -> None:
         raise PlanViolation(invariant, problem)
 
 
-def require_all(table: Table, ok: Ints, invariant: str, problem: str) -> None:
+def require_all(table: Table, ok: Bools, invariant: str, problem: str) -> None:
     """Raise about the first descriptor for which ``ok`` is false."""
-    at = first(~np.asarray(ok, np.bool_))
+    at = first(~ok)
     if at is not None:
         table.fail(invariant, problem, at)

@@ -10,7 +10,7 @@ import torch
 
 from fuscoc.testing.arrays import Ints, before, ints
 from fuscoc_runtime.plan import Points
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -104,15 +104,13 @@ def evaluate(scalar: Scalar, data: RankData, indices: Mapping[str, Ints]) -> Int
                     return a % b
 
 
-def points_of(
-    shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]
-) -> list[Points]:
+def points_of(shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]) -> list[Points]:
     """What the relation kernel has to compute on every rank, for the planner to plan.
 
     Evaluates the manifest's expressions; shares nothing with the generated kernels, nor with the
     planner. Keys and ranks out of range are marked with rank -2, as the kernels do.
     """
-    return [_points(shuffle, topology, data) for data in ranks]
+    return [_points(shuffle, topology, data) for data in on_their_ranks(ranks)]
 
 
 def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
@@ -132,9 +130,7 @@ def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
     columns = {
         "source": np.arange(domain.num_points) // shuffle.fanout,
         "src_offset": domain.cell_offsets(shuffle),
-        **{
-            name: domain.strides(shuffle, dim) for name, dim in stride_dims(shuffle).items()
-        },
+        **{name: domain.strides(shuffle, dim) for name, dim in stride_dims(shuffle).items()},
     }
     owner = length = None
     if target.kind == "packed":

@@ -40,7 +40,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     patterns = parent.config.getini("fuscoc_specs")
     wanted = any(file_path in root.glob(pattern) for pattern in patterns)
     if wanted or parent.session.isinitpath(file_path):
-        return SpecFile.from_parent(parent, path=file_path)  # type: ignore[no-any-return]
+        return SpecFile.from_parent(parent, path=file_path)
     return None
 
 
@@ -54,7 +54,10 @@ class SpecFile(pytest.File):
         for spec in load_specs(self.path):
             for name in PROPERTIES:
                 yield PropertyItem.from_parent(
-                    self, name=f"{spec.shuffle.name}::{name}", shuffle=spec.shuffle.name, tested=name
+                    self,
+                    name=f"{spec.shuffle.name}::{name}",
+                    shuffle=spec.shuffle.name,
+                    tested=name,
                 )
 
 

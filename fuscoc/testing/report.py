@@ -63,9 +63,7 @@ def show(report: TestReport, console: Console) -> None:
     for each in report.properties:
         if each.failure is not None:
             console.print()
-            console.print(
-                explain(report, each), markup=False, highlight=False, soft_wrap=True
-            )
+            console.print(explain(report, each), markup=False, highlight=False, soft_wrap=True)
 
 
 def explain(report: TestReport, failed: PropertyReport) -> str:
@@ -82,7 +80,10 @@ def explain(report: TestReport, failed: PropertyReport) -> str:
     if failure.saved is not None:
         lines += ["run it again:", f"  fuscoc test {report.spec} --replay {failure.saved}"]
     if failure.reproduce is not None:
-        lines += ["draw it again, in a test of your own:", *_test(report, failed, failure.reproduce)]
+        lines += [
+            "draw it again, in a test of your own:",
+            *_test(report, failed, failure.reproduce),
+        ]
     return "\n".join(lines)
 
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 FORMAT = 1
 
 
-class RoutingFileError(ValueError):
+class RoutingFileError(Exception):
     """A file that holds no routing of this shuffle."""
 
 
@@ -80,8 +80,10 @@ class Routing:
                     for rank, extents in enumerate(header["extents"])
                 )
                 return cls(shuffle.name, Topology.parse(header["topology"]), ranks)
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
-            raise RoutingFileError(f"{path} holds no routing of `{shuffle.name}`: {error}") from error
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise RoutingFileError(
+                f"{path} holds no routing of `{shuffle.name}`: {error}"
+            ) from error
 
     def lines(self) -> Iterator[str]:
         """A line for every rank; those with nothing to send are left out."""
@@ -102,8 +104,10 @@ class Routing:
 def with_sources(shuffle: ShuffleSpec, routing: Routing) -> list[RankData]:
     """The ranks' data with sources whose cells all differ, as far as the dtypes can tell."""
     return [
-        RankData(_sources(shuffle, data, rank), data.inputs, data.extents)
-        for rank, data in enumerate(routing.ranks)
+        RankData(_sources(shuffle, here, rank), data.inputs, data.extents)
+        for rank, (data, here) in enumerate(
+            zip(routing.ranks, on_their_ranks(routing.ranks), strict=True)
+        )
     ]
 
 
@@ -140,7 +144,9 @@ def _distinct(field: FieldSpec, shape: tuple[int, ...], rank: int) -> Tensor:
 
 def _to_numpy(tensor: Tensor) -> Any:
     if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
-        return tensor.contiguous().view(torch.uint8 if tensor.itemsize == 1 else torch.int16).numpy()
+        return (
+            tensor.contiguous().view(torch.uint8 if tensor.itemsize == 1 else torch.int16).numpy()
+        )
     return tensor.numpy()
 
 
@@ -152,5 +158,3 @@ def _to_torch(array: Any, dtype: str) -> Tensor:
     if tensor.itemsize != wanted.itemsize:
         raise RoutingFileError(f"an input is {tensor.dtype}; the spec says {dtype}")
     return tensor.view(wanted)
-
-

@@ -47,9 +47,9 @@ def run_tests(
 ) -> TestReport:
     """Test every shuffle of a spec on random topologies, sizes and routings, and print the result.
 
-    Two properties: ``plan``, every invariant of the plan (``examples`` routings, up to 8 x 8 ranks);
-    and ``execution``, the generated kernels on all ranks in lockstep against the references (a
-    tenth as many, up to 3 x 2 ranks). A failing example is shrunk, shown and saved below
+    Two properties: ``plan``, every invariant of the plan (``examples`` routings, up to 8 x 8
+    ranks); and ``execution``, the generated kernels on all ranks in lockstep against the
+    references (a tenth as many, up to 3 x 2 ranks). A failing example is shrunk, shown and saved below
     ``save_to``.
 
     Args:
@@ -160,9 +160,7 @@ def _find(specs: list[Spec], file: Path) -> tuple[list[Spec], Routing]:
     raise problems[-1]
 
 
-def _replay(
-    spec: Spec, name: str, check: Property, routing: Routing, file: Path
-) -> PropertyReport:
+def _replay(spec: Spec, name: str, check: Property, routing: Routing, file: Path) -> PropertyReport:
     failure = None
     try:
         check(routing)
@@ -171,9 +169,7 @@ def _replay(
     return PropertyReport(spec.shuffle.name, name, 1, failure)
 
 
-def _failure(
-    routing: Routing, error: Exception, saved: Path, reproduce: str | None
-) -> Failure:
+def _failure(routing: Routing, error: Exception, saved: Path, reproduce: str | None) -> Failure:
     invariant = error.invariant if isinstance(error, PlanViolation) else None
     kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
     return Failure(routing, f"{kind}{error}", invariant, saved, reproduce)

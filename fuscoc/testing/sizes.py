@@ -72,7 +72,9 @@ def _input(
         case "placement":
             return torch.from_numpy(tables[spec.name]).to(dtype)
         case "extent":
-            reads = _divisor(shuffle, lambda part: isinstance(part, Load) and part.input == spec.name)
+            reads = _divisor(
+                shuffle, lambda part: isinstance(part, Load) and part.input == spec.name
+            )
             drawn = digits(draw, count, MAX_MULTIPLE + 1) * reads
             return torch.from_numpy(drawn).to(dtype).view(shape)
 

@@ -103,7 +103,9 @@ def describe(checked: lang.CheckedShuffle) -> schema.ShuffleSpec:
     )
 
 
-def _target(target: lang.PackedTarget | lang.DenseTarget) -> schema.PackedTarget | schema.DenseTarget:
+def _target(
+    target: lang.PackedTarget | lang.DenseTarget,
+) -> schema.PackedTarget | schema.DenseTarget:
     if isinstance(target, lang.DenseTarget):
         values = _scalars((target.slot, target.rank, target.length))
         return schema.DenseTarget("dense", target.layout, *values)

@@ -47,8 +47,9 @@ def topologies(
 def fits(spec: Spec, topology: Topology) -> bool:
     """Whether the ranks of ``topology`` can own the keys of ``spec``."""
     target = spec.shuffle.target
-    is_block = target.kind == "packed" and target.placement.kind == "block"
-    return not is_block or target.num_keys % topology.num_ranks == 0
+    if target.kind == "dense" or target.placement.kind != "block":
+        return True
+    return target.num_keys % topology.num_ranks == 0
 
 
 def specs(topology: Topology | None = None) -> st.SearchStrategy[Spec]:

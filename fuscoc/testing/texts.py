@@ -129,7 +129,10 @@ def grid(draw: st.DrawFn) -> Source:
     """Rows of several segments each."""
     width = draw(st.integers(1, 3))
     return Source(
-        (f"index j : {width}",), ("t", "j"), "table[t, j]", "layout table[t, j] of {cell}",
+        (f"index j : {width}",),
+        ("t", "j"),
+        "table[t, j]",
+        "layout table[t, j] of {cell}",
         num_routed=2,
     )
 

@@ -55,6 +55,8 @@ class PlanViolation(AssertionError):
             where += f" ({self.hop} hop)"
         if self.descriptor:
             where += f" {{{self.descriptor}}}"
-        return f"{self.invariant}: {where.strip()}: {self.problem}" if where else (
-            f"{self.invariant}: {self.problem}"
+        return (
+            f"{self.invariant}: {where.strip()}: {self.problem}"
+            if where
+            else (f"{self.invariant}: {self.problem}")
         )

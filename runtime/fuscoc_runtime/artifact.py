@@ -92,11 +92,14 @@ def _check_file(root: Path, name: str, digest: str) -> None:
 
 
 def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec]) -> None:
-    """Every kernel that a shuffle names exists, in a file whose sha256 is known."""
+    """Every kernel that a shuffle names exists; every file that is named has a known sha256."""
     for kernel in manifest.kernels:
         if kernel.file not in manifest.files:
             raise ArtifactError(str(root / MANIFEST), f"does not list `{kernel.file}`")
     for shuffle in manifest.shuffles:
+        for file in shuffle.baked.values():
+            if file not in manifest.files:
+                raise ArtifactError(str(root / MANIFEST), f"does not list `{file}`")
         paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
         launched = [step.kernel for path in paths for step in path.steps if step.op == "launch"]
         optional = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []

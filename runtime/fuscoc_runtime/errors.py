@@ -108,21 +108,22 @@ class IndexOutOfRangeError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class InexactDivisionError(FuscoRuntimeError):
-    """A ragged extent whose division leaves a remainder."""
+    """An extent whose division leaves a remainder; if it is ragged, at ``index = position``."""
 
     code: ClassVar[str] = "FSR011"
     rank: int
-    index: str
-    position: int
+    index: str | None
+    position: int | None
     dividend: str
     value: int
     divisor: int
 
     @property
     def message(self) -> str:
+        at = f" at {self.index} = {self.position}" if self.index is not None else ""
         return (
-            f"`{self.dividend}` is {self.value} at {self.index} = {self.position} on rank "
-            f"{self.rank}, which {self.divisor} does not divide"
+            f"`{self.dividend}` is {self.value}{at} on rank {self.rank}, "
+            f"which {self.divisor} does not divide"
         )
 
 
@@ -187,6 +188,20 @@ class PlacementMismatchError(FuscoRuntimeError):
     @property
     def message(self) -> str:
         return f"`{self.table}` on rank {self.rank} differs from rank 0's: all must be equal"
+
+
+@dataclass(eq=False)
+class DivisorError(FuscoRuntimeError):
+    """A divisor that run-time extents make zero or negative."""
+
+    code: ClassVar[str] = "FSR016"
+    rank: int
+    divisor: str
+    value: int
+
+    @property
+    def message(self) -> str:
+        return f"the divisor `{self.divisor}` is {self.value} on rank {self.rank}: it must be positive"
 
 
 @dataclass(eq=False)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.scalar import Scope, evaluate
+from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.schema import DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
 
 
@@ -93,6 +93,14 @@ class SlotLayout:
     key_offsets: tuple[int, ...] = (0,)
 
 
+def on_their_ranks(ranks: Sequence[RankData]) -> list[RankData]:
+    """The same data, where the extents say which rank of how many it belongs to."""
+    return [
+        replace(data, extents={**data.extents, **builtin_extents(rank, len(ranks))})
+        for rank, data in enumerate(ranks)
+    ]
+
+
 def dispatch(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> list[RankRows]:
     """The rows that every rank must receive from ``ranks``."""
     deliveries, layouts = route(shuffle, ranks)
@@ -146,7 +154,7 @@ def route(
     """
     scopes = [
         Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
-        for data in ranks
+        for data in on_their_ranks(ranks)
     ]
     target = shuffle.target
     if target.kind == "dense":

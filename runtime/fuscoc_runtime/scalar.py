@@ -23,7 +23,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Extent:
-    """A run-time extent of the executing rank."""
+    """A run-time extent of the executing rank, or ``rank`` or ``ranks``."""
 
     name: str
 
@@ -54,6 +54,11 @@ OPERATORS: dict[Operator, Callable[[int, int], int]] = {
     "/": operator.floordiv,
     "%": operator.mod,
 }
+
+
+def builtin_extents(rank: int, num_ranks: int) -> dict[str, int]:
+    """Extents that every scalar may use and that nobody passes: those of the executing rank."""
+    return {"rank": rank, "ranks": num_ranks}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fuscoc_runtime.scalar import Scalar
@@ -181,7 +181,7 @@ class PathSpec:
 
 @dataclass(frozen=True)
 class ShuffleSpec:
-    """One compiled shuffle."""
+    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology."""
 
     name: str
     constants: Mapping[str, int]
@@ -202,6 +202,12 @@ class ShuffleSpec:
     extents_kernel: str | None
     dispatch: PathSpec
     combine_steps: PathSpec | None
+    baked: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether rank and number of ranks alone decide the plan, so that it never changes."""
+        return not self.extents and all(each.role == "weight" for each in self.inputs)
 
     @property
     def fanout(self) -> int:

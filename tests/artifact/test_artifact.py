@@ -19,16 +19,17 @@ from tests.artifact.test_manifest import compiled
 from tests.specs import moe, vit_patches
 
 
-def files_of(version: int) -> dict[str, str]:
+def files_of(version: int) -> dict[str, bytes]:
     """Files of a made-up artifact; the first one has a file that no other has."""
     manifest = {"schema": 1, "compiler": "0", "shuffles": [version]}
-    extra = {"kernels/old.py": "old\n"} if version == 0 else {}
-    return {"kernels/s.py": f"version = {version}\n", **extra, MANIFEST: json.dumps(manifest)}
+    extra = {"kernels/old.py": b"old\n"} if version == 0 else {}
+    kernels = f"version = {version}\n".encode()
+    return {"kernels/s.py": kernels, **extra, MANIFEST: json.dumps(manifest).encode()}
 
 
-def content(directory: Path) -> dict[str, str]:
+def content(directory: Path) -> dict[str, bytes]:
     return {
-        path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8")
+        path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
         if path.is_file()
     }
@@ -91,7 +92,7 @@ def test_keeps_what_is_no_artifact(tmp_path: Path, existing: dict[str, str]) -> 
         (target / name).write_text(text)
     with pytest.raises(FileExistsError, match="not an artifact"):
         write_artifact(target, files_of(0))
-    assert content(target) == existing
+    assert content(target) == {name: text.encode() for name, text in existing.items()}
     assert os.listdir(tmp_path) == ["a"]
 
 
@@ -125,7 +126,7 @@ def test_a_failure_leaves_the_old_one(
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
-    bad = {**files_of(0), "kernels/s.py/impossible": ""}
+    bad = {**files_of(0), "kernels/s.py/impossible": b""}
     with pytest.raises(FileExistsError):
         write_artifact(tmp_path / "a", bad)
     assert os.listdir(tmp_path) == []
@@ -153,8 +154,8 @@ def test_compilers_at_the_same_time(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_bytes_are_utf_8_and_unchanged(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    target = tmp_path_factory.mktemp("text") / "a"
-    write_artifact(target, {"x": text, MANIFEST: "{}"})
-    assert (target / "x").read_bytes() == text.encode()
+@given(content=st.binary())
+def test_bytes_are_unchanged(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    target = tmp_path_factory.mktemp("bytes") / "a"
+    write_artifact(target, {"x": content, MANIFEST: b"{}"})
+    assert (target / "x").read_bytes() == content

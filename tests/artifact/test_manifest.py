@@ -23,7 +23,7 @@ from tests.codegen.specs import SPECS
 from tests.specs import moe, vit_patches
 
 
-def compiled(*shuffles: CheckedShuffle) -> dict[str, str]:
+def compiled(*shuffles: CheckedShuffle) -> dict[str, bytes]:
     """The files of an artifact of these shuffles."""
     lowered = [compile_to_ir(checked) for checked in shuffles]
     pairs = zip(shuffles, lowered, strict=True)
@@ -31,7 +31,7 @@ def compiled(*shuffles: CheckedShuffle) -> dict[str, str]:
     return artifact_files(shuffles[0].source_file, items)
 
 
-def manifest_of(files: dict[str, str]) -> Manifest:
+def manifest_of(files: dict[str, bytes]) -> Manifest:
     return decode(Manifest, json.loads(files[MANIFEST]))
 
 

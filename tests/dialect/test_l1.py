@@ -73,7 +73,8 @@ INVALID = [
     ),
     (
         path(hop("node", "source", "landing", ', forwarder = "luck"')),
-        "attribute 'forwarder' must be one of same_local_rank, not 'luck'",
+        "attribute 'forwarder' must be one of same_local_rank, greedy_groups, longest_first, "
+        "split_flows, predicted, not 'luck'",
     ),
     (
         path(collect("rank", "target", "source", ", weight = @spec.factors")),

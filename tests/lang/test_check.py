@@ -180,8 +180,10 @@ def test_an_input_may_be_called_like_its_route() -> None:
         ("dedup(rank)", Policy(("rank",), "none", "pairwise", 4 * 2**20, "triton")),
         (
             "slice 3*64 KiB dedup(rank, node) balance auto schedule auto backend auto",
-            Policy(("node", "rank"), "none", "pairwise", 3 * 64 * 2**10, "triton"),
+            Policy(("node", "rank"), "auto", "pairwise", 3 * 64 * 2**10, "triton"),
         ),
+        ("balance static", Policy(("node", "rank"), "static", "pairwise", 4 * 2**20, "triton")),
+        ("balance split", Policy(("node", "rank"), "split", "pairwise", 4 * 2**20, "triton")),
     ],
 )
 def test_options(options: str, expected: Policy) -> None:

@@ -99,6 +99,7 @@ MANIFEST: dict[str, Any] = {
                 ]
             },
             "combine_steps": None,
+            "baked": {},
         }
     ],
     "kernels": [

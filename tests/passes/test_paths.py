@@ -93,6 +93,17 @@ def test_forwarders_are_chosen_where_one_is_passed() -> None:
     assert all("balance" not in path.attributes for path in both.values())
 
 
+@pytest.mark.parametrize(
+    ("balance", "rule"),
+    [("static", "same_local_rank"), ("split", "split_flows"), ("auto", "predicted")],
+)
+def test_every_balance_has_its_rule(balance: str, rule: str) -> None:
+    shuffle = specs.moe(policy=replace(specs.POLICY, balance=balance))
+    both = Paths(shuffle, "choose-forwarders")
+    hops = [*ops_of(both["dispatch"], Hop), *ops_of(both["combine"], Collect)]
+    assert {hop.read("forwarder") for hop in hops} == {rule, None}
+
+
 def test_unknown_balance_is_refused() -> None:
     path = '"fsc.path"() ({ ^bb0: }) {balance = "luck", direction = "dispatch", shuffle = @s, '
     with fresh_context():

@@ -53,6 +53,7 @@ def spec_json(**parts: Any) -> dict[str, Any]:
         "extents_kernel": None,
         "dispatch": {"steps": []},
         "combine_steps": {"steps": []},
+        "baked": {},
         **parts,
     }
 

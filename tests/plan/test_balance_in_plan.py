@@ -14,7 +14,7 @@ from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.comm.requests import AllGather
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import Plan, native, plan_all, plan_rank
-from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.balance import POLICIES, communication_groups
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.forwarders import EXECUTABLE
 from fuscoc_runtime.topology import Topology
@@ -65,6 +65,27 @@ def test_loads_of_eight_to_one() -> None:
     assert pairs.max() == 15
     assert received(eight_to_one("lpt")) == LOADS
     assert received(eight_to_one("split")) == [5, 5, 5, 5, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("loads", "groups"),
+    [
+        ([[4, 1, 3, 2], [2, 5, 1, 3]], [[0, 7], [2, 4], [3, 6], [1, 5]]),
+        ([[5, 2], [1, 6], [4, 4]], [[0, 2, 4], [1, 3, 5]]),
+    ],
+)
+def test_groups_worked_by_hand(loads: list[list[int]], groups: list[list[int]]) -> None:
+    """The examples of docs/scheduling.md; every rank sends all it has to the next node's first."""
+    topology = Topology(len(loads), len(loads[0]))
+    idx = []
+    for node, ranks in enumerate(loads):
+        first = (node + 1) % topology.num_nodes * topology.ranks_per_node
+        idx += [torch.full((load, 1), first) for load in ranks]
+    planned = plan(idx, topology, "greedy", num_keys=topology.num_ranks)
+    assert communication_groups(planned.traffic.demand).tolist() == groups
+    for source, sent in enumerate(planned.traffic.network):
+        (group,) = [group for group in groups if source in group]
+        assert set(np.flatnonzero(sent)) <= set(group)
 
 
 @pytest.mark.parametrize("dedup", [ALL_DEDUP, ("node",), ("rank",), ()], ids="+".join)
@@ -140,13 +161,14 @@ def test_auto_is_never_much_worse_than_the_best_policy(
     idx, topology = case
     model = CostModel(nic, 450e9, stage_latency=0.0, segment_bytes=14336)
 
+    shuffle = routed(topk=idx[0].shape[1], num_keys=topology.num_ranks)
+    points = [
+        relation(shuffle, topology, rank, routed_data(each, rank)) for rank, each in enumerate(idx)
+    ]
+
     def seconds(balance: Balance) -> float:
-        shuffle = balanced(routed(topk=idx[0].shape[1], num_keys=topology.num_ranks), balance)
-        points = [
-            relation(shuffle, topology, rank, routed_data(each, rank))
-            for rank, each in enumerate(idx)
-        ]
-        return plan_all(shuffle, topology, points, model).predicted.completion
+        planned = plan_all(balanced(shuffle, balance), topology, points, model)
+        return planned.predicted.completion
 
     best = min(seconds(policy) for policy in EXECUTABLE)
     assert seconds("auto") <= 1.02 * best + 1e-15

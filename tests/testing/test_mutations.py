@@ -141,7 +141,10 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "a slot below zero": ("check_lists", at(0, "direct", "dst_slot", entry(0, -1))),
     "a peer outside of the node": ("check_lists", at(0, "direct", "dst_peer", entry(0, 2))),
     "a landing row that never lands": ("check_lists", at(0, "forward", "src_row", entry(0, 99))),
-    "a row of the slices filled twice": ("check_exchanges", at(0, "net_send", "dst_row", entry(1, 0))),
+    "a row of the slices filled twice": (
+        "check_exchanges",
+        at(0, "net_send", "dst_row", entry(1, 0)),
+    ),
     "a lost network row": ("check_exchanges", lost(0, "net_send")),
     "a forwarder that expects more": ("check_exchanges", counts("net_recv_counts", 4, 1)),
     "a sender that sends less": ("check_exchanges", counts("net_send_counts", 4, -1)),
@@ -151,7 +154,8 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
         lambda broken: replace(
             broken,
             shuffle=replace(
-                broken.shuffle, target=replace(broken.shuffle.target, capacity=19)  # type: ignore
+                broken.shuffle,
+                target=replace(broken.shuffle.target, capacity=19),  # type: ignore
             ),
         ),
     ),
@@ -163,7 +167,10 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "two peers exchanged": ("check_writes", at(0, "direct", "dst_peer", swapped(0, 1))),
     "a wrong source": ("check_delivery", at(0, "direct", "src_offset", entry(0, 2))),
     "an address between segments": ("check_delivery", at(0, "direct", "src_offset", entry(0, 99))),
-    "two network rows exchanged": ("check_delivery", at(0, "net_send", "src_offset", swapped(1, 2))),
+    "two network rows exchanged": (
+        "check_delivery",
+        at(0, "net_send", "src_offset", swapped(1, 2)),
+    ),
     "a wrong landing row": ("check_delivery", at(0, "forward", "src_row", entry(0, 1))),
     "a lost copy inside the memory": ("check_delivery", lost(0, "local")),
     "a lost row inside the node": ("check_delivery", lost(0, "direct", 4)),
@@ -172,9 +179,7 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "a landing buffer too large": ("check_buffers", rows("landing", 1)),
     "a peer's window too small": (
         "check_buffers",
-        lambda broken: edit(
-            broken, 3, max_rows=replace(broken.ranks[3].max_rows, target=8)
-        ),
+        lambda broken: edit(broken, 3, max_rows=replace(broken.ranks[3].max_rows, target=8)),
     ),
     "a key with fewer rows": ("check_keys", tensor(0, "key_counts", larger)),
     "a key at no multiple of the alignment": ("check_keys", tensor(0, "key_offsets", larger)),
@@ -191,19 +196,26 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "a forwarded row that never comes back": ("check_combine_rows", lost(0, "reduce_forward")),
     "an answer to nobody": ("check_combine_rows", at(0, "reduce_direct", "dst_row", entry(0, 7))),
     "answers to each other's rows": (
-        "check_combine_terms", at(0, "reduce_forward", "dst_row", swapped(0, 1)),
+        "check_combine_terms",
+        at(0, "reduce_forward", "dst_row", swapped(0, 1)),
     ),
     "sums of each other's landing rows": (
-        "check_combine_rows", at(0, "reduce_node", "dst_row", swapped(0, 1)),
+        "check_combine_rows",
+        at(0, "reduce_node", "dst_row", swapped(0, 1)),
     ),
     "a landing row without a sum": ("check_combine_rows", lost(0, "reduce_node")),
     "a row left out of a sum": ("check_combine_rows", at(0, "reduce_node", "term_begin", larger)),
-    "rows of another source": ("check_combine_rows", at(0, "reduce_source", "term_row", swapped(0, -1))),
+    "rows of another source": (
+        "check_combine_rows",
+        at(0, "reduce_source", "term_row", swapped(0, -1)),
+    ),
     "results at another source": (
-        "check_combine_rows", at(0, "reduce_source", "dst_offset", swapped(0, 1)),
+        "check_combine_rows",
+        at(0, "reduce_source", "dst_offset", swapped(0, 1)),
     ),
     "another point's weight": (
-        "check_combine_terms", at(0, "reduce_direct", "term_point", swapped(0, 1)),
+        "check_combine_terms",
+        at(0, "reduce_direct", "term_point", swapped(0, 1)),
     ),
     "another slot's row": ("check_combine_terms", at(0, "reduce_direct", "term_slot", entry(0, 3))),
     "a term left out": ("check_combine_terms", at(0, "reduce_direct", "term_end", entry(0, 1))),
@@ -283,7 +295,8 @@ def test_a_violation_names_the_descriptor() -> None:
     assert (error.list, error.rank, error.index, error.hop) == ("direct", 0, 1, "NVLink")
     assert str(error) == (
         "check_delivery: direct[1] on rank 0 (NVLink hop) {src_offset 0, dst_peer 1, dst_slot 12}: "
-        "writes segment 0 of rank 0 to slot 12 of rank 1, which is for point 5 (segment 1) of rank 0"
+        "writes segment 0 of rank 0 to slot 12 of rank 1, which is for point 5 (segment 1) "
+        "of rank 0"
     )
 
 

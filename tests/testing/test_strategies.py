@@ -55,7 +55,9 @@ def test_only_topologies_that_fit_a_block_placement() -> None:
         lambda routing: 0 in rows(routing) and max(rows(routing)) > 1,
         lambda routing: len(keys(routing)) > 2 and (keys(routing) == -1).all(),
         lambda routing: len(keys(routing)) > 2 and len(np.unique(keys(routing))) == 1,
-        lambda routing: any(len(np.unique(row[row >= 0])) < (row >= 0).sum() for row in keys(routing)),
+        lambda routing: any(
+            len(np.unique(row[row >= 0])) < (row >= 0).sum() for row in keys(routing)
+        ),
         lambda routing: routing.topology.num_ranks > 1 and sum(rows(routing)) == 0,
     ],
     ids=["uneven", "all dropped", "all to one", "a key twice in a row", "nothing at all"],
@@ -96,7 +98,10 @@ def test_points_and_slots_are_those_of_the_reference(data: st.DataObject) -> Non
     assert expected.num_slots.tolist() == [layout.num_slots for layout in layouts]
     live = [column["rank"].numpy() >= 0 for column in (each.columns for each in points)]
     first_cells = np.concatenate(
-        [each.columns["src_offset"].numpy()[alive] for each, alive in zip(points, live, strict=True)]
+        [
+            each.columns["src_offset"].numpy()[alive]
+            for each, alive in zip(points, live, strict=True)
+        ]
     )
     assert first_cells.tolist() == [int(each.origin.cells[0]) for each in deliveries]
 

@@ -73,9 +73,7 @@ def check_combine_terms(facts: PlanFacts) -> None:
             )
         bad = first(~right_segment)
         if bad is not None:
-            groups.fail(
-                "check_combine_terms", "adds a term of another segment", int(group[bad])
-            )
+            groups.fail("check_combine_terms", "adds a term of another segment", int(group[bad]))
         empty = np.ones(len(groups), np.bool_)
         empty[group] = False
         require_all(groups, ~empty, "check_combine_terms", "sends a row back without any term")
@@ -86,8 +84,8 @@ def check_combine_terms(facts: PlanFacts) -> None:
     if at_fault is not None:
         raise PlanViolation(
             "check_combine_terms",
-            f"point {expected.point[at_fault]} of rank {expected.source_rank[at_fault]} contributes "
-            f"{count[at_fault]} terms",
+            f"point {expected.point[at_fault]} of rank {expected.source_rank[at_fault]} "
+            f"contributes {count[at_fault]} terms",
             rank=int(expected.rank[at_fault]),
         )
 

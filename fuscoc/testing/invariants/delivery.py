@@ -72,7 +72,9 @@ def check_node_dedup(facts: PlanFacts) -> None:
         node = facts.rows.forwarder // facts.topology.ranks_per_node
         at = _too_often(facts, facts.segments["net_send"], node)
         if at is not None:
-            net.fail("check_node_dedup", f"this segment has been sent to node {node[at]} before", at)
+            net.fail(
+                "check_node_dedup", f"this segment has been sent to node {node[at]} before", at
+            )
 
 
 def check_rank_dedup(facts: PlanFacts) -> None:
@@ -110,7 +112,8 @@ def _point(facts: PlanFacts, rank: int, slot: int) -> str:
     at = first((expected.rank == rank) & (expected.slot == slot))
     if at is None:
         return "nobody (padding)"
-    return f"point {expected.point[at]} (segment {expected.source[at]}) of rank {expected.source_rank[at]}"
+    point, source, owner = expected.point[at], expected.source[at], expected.source_rank[at]
+    return f"point {point} (segment {source}) of rank {owner}"
 
 
 def _segment(facts: PlanFacts, segment: int) -> str:

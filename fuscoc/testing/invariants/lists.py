@@ -25,7 +25,7 @@ def check_lists(facts: PlanFacts) -> None:
         ok = (table[column] >= 0) & (table[column] < limit)
         require_all(table, ok, "check_lists", f"{column} points outside of its buffer")
 
-    for name, table in facts.tables.items():
+    for table in facts.tables.values():
         if "dst_peer" in table.columns:
             limit = np.full(len(table), facts.topology.ranks_per_node)
             inside(table, "dst_peer", limit)
@@ -80,8 +80,12 @@ def check_exchanges(facts: PlanFacts) -> None:
                 f"orders {len(plan.point_order)} weights and sends {sum(plan.point_send_counts)}",
                 rank=rank,
             )
-    require_all(net, first_of(net.rank, net["dst_row"]), "check_exchanges",
-                "this row of the slices is filled twice")
+    require_all(
+        net,
+        first_of(net.rank, net["dst_row"]),
+        "check_exchanges",
+        "this row of the slices is filled twice",
+    )
 
 
 def check_buffers(facts: PlanFacts) -> None:

@@ -72,9 +72,9 @@ def check_forwarders(facts: PlanFacts) -> None:
     np.minimum.at(number, sources, np.arange(len(sources)))
     order = np.lexsort([net["dst_row"], net.rank])
     node = (rows.forwarder // facts.topology.ranks_per_node)[order]
-    source = number[facts.segments["net_send"]][order]
+    sent = number[facts.segments["net_send"]][order]
     same_flow = (net.rank[order][1:] == net.rank[order][:-1]) & (node[1:] == node[:-1])
-    at = first(same_flow & (source[1:] < source[:-1]))
+    at = first(same_flow & (sent[1:] < sent[:-1]))
     if at is not None:
         net.fail("check_forwarders", "comes after rows of later sources", int(order[at + 1]))
 
@@ -121,12 +121,12 @@ def _check_sums(schedule: Schedule) -> None:
         source = np.flatnonzero(schedule.peer[stage] >= 0)
         target = schedule.peer[stage, source]
         begin, end = schedule.begin[stage, source], schedule.end[stage, source]
-        at = first((reached[source, target] != begin) | (end < begin))
-        if at is not None:
+        gap = first((reached[source, target] != begin) | (end < begin))
+        if gap is not None:
             raise PlanViolation(
                 "check_schedule",
-                f"stage {stage} sends rows {begin[at]}:{end[at]} from node {source[at]} to node "
-                f"{target[at]}, of which {reached[source[at], target[at]]} have been sent",
+                f"stage {stage} sends rows {begin[gap]}:{end[gap]} from node {source[gap]} to "
+                f"node {target[gap]}, which has got {reached[source[gap], target[gap]]}",
             )
         reached[source, target] = end
     at = first((reached != schedule.tile).ravel())

@@ -42,7 +42,7 @@ def difference(one: Any, other: Any, path: str) -> str | None:
         if one.keys() != other.keys():
             return path
         return _first(((f"[{key!r}]", one[key], other[key]) for key in one), path)
-    if isinstance(one, list | tuple):
+    if isinstance(one, list | tuple) and one and is_dataclass(one[0]):
         if len(one) != len(other):
             return path
         pairs = enumerate(zip(one, other, strict=True))

@@ -9,15 +9,26 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.demo.packing import NoDataError, pack_routes
+from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
-from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, Scope, evaluate, subexpressions
+from fuscoc_runtime.reference import RankData, on_their_ranks
+from fuscoc_runtime.scalar import (
+    BinaryOp,
+    Extent,
+    Load,
+    Scalar,
+    Scope,
+    builtin_extents,
+    evaluate,
+    subexpressions,
+)
 from fuscoc_runtime.schema import FieldSpec, InputSpec, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -29,19 +40,32 @@ MAX_MULTIPLE = 4
 def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -> list[RankData]:
     """Arguments of every rank, on the CPU; the same for the same ``seed``.
 
-    ``tokens`` is the extent of the outermost index on every rank but the last of several.
+    ``tokens`` is the extent of the outermost index on every rank; on the last of several it is 0,
+    unless the spec computes where segments go.
 
     Raises:
         NoDataError: a route that is neither a key read from an input nor a slot that adds an
             input to an expression.
+        FuscoRuntimeError: extents or computed ranks that do not fit the topology.
     """
     sizes = [tokens] * topology.num_ranks
-    if topology.num_ranks > 1:
+    if topology.num_ranks > 1 and not _is_computed(shuffle):
         sizes[-1] = 0
+    ranks = generate_inputs(shuffle, topology, sizes, seed)
     return [
-        RankData(_source(shuffle, data, seed + rank), data.inputs, data.extents)
-        for rank, data in enumerate(generate_inputs(shuffle, topology, sizes, seed))
+        RankData(_source(shuffle, here, seed + rank), data.inputs, data.extents)
+        for rank, (data, here) in enumerate(zip(ranks, on_their_ranks(ranks), strict=True))
     ]
+
+
+def _is_computed(shuffle: ShuffleSpec) -> bool:
+    """Whether destinations follow from indices and extents, so that ranks must agree on these."""
+    target = shuffle.target
+    return target.kind == "dense" and not any(
+        isinstance(part, Load)
+        for scalar in (target.slot, target.rank)
+        for part in subexpressions(scalar)
+    )
 
 
 def generate_inputs(
@@ -50,12 +74,13 @@ def generate_inputs(
     """Extents and inputs of every rank, without its source; ``tokens[rank]`` as in ``generate``.
 
     Raises:
-        NoDataError: as ``generate`` does.
+        NoDataError, FuscoRuntimeError: as ``generate`` does.
     """
     ranks = []
     for rank, size in enumerate(tokens):
         random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
-        extents = _extents(shuffle, size)
+        extents = _extents(shuffle, size, topology) | builtin_extents(rank, topology.num_ranks)
+        check_divisions(shuffle, rank, extents)
         shared = torch.Generator().manual_seed(seed)
         inputs = {
             spec.name: _input(shuffle, spec, extents, topology, random, shared)
@@ -65,15 +90,18 @@ def generate_inputs(
     if shuffle.target.kind == "dense":
         random = torch.Generator().manual_seed(seed)
         ranks = pack_routes(shuffle, shuffle.target, ranks, DROP, random)
-    return ranks
+    return [
+        replace(data, extents={name: data.extents[name] for name in shuffle.extents})
+        for data in ranks
+    ]
 
 
-def _extents(shuffle: ShuffleSpec, tokens: int) -> dict[str, int]:
+def _extents(shuffle: ShuffleSpec, tokens: int, topology: Topology) -> dict[str, int]:
     """The outermost index gets ``tokens``, further ones a few; all multiples of their divisors."""
     outer = _names(shuffle.domain[0].extent)
     extents = {}
     for name in shuffle.extents:
-        step = _divisor(shuffle, partial(operator.eq, Extent(name)))
+        step = _divisor(shuffle, topology, partial(operator.eq, Extent(name)))
         wanted = tokens if name in outer else INNER_EXTENT
         extents[name] = -(-wanted // step) * step
     return extents
@@ -83,15 +111,18 @@ def _names(scalar: Scalar) -> set[str]:
     return {part.name for part in subexpressions(scalar) if isinstance(part, Extent)}
 
 
-def _divisor(shuffle: ShuffleSpec, matches: Callable[[Scalar], bool]) -> int:
-    """The least size that every division of the domain's extents by a constant leaves whole."""
+def _divisor(
+    shuffle: ShuffleSpec, topology: Topology, matches: Callable[[Scalar], bool]
+) -> int:
+    """The least size that divisions by a constant or by the number of ranks leave whole."""
+    scope = Scope({"ranks": topology.num_ranks})
     divisors = [
-        part.rhs
-        for index in shuffle.domain
-        for part in subexpressions(index.extent)
+        evaluate(part.rhs, scope)
+        for size in size_scalars(shuffle)
+        for part in subexpressions(size)
         if isinstance(part, BinaryOp)
         and part.op == "/"
-        and isinstance(part.rhs, int)
+        and _names(part.rhs) <= scope.extents.keys()
         and any(matches(inner) for inner in subexpressions(part.lhs))
     ]
     return math.lcm(*divisors)
@@ -115,7 +146,7 @@ def _input(
             return torch.randint(topology.num_ranks, shape, generator=shared).to(dtype)
         case "extent":
             step = _divisor(
-                shuffle, lambda part: isinstance(part, Load) and part.input == spec.name
+                shuffle, topology, lambda part: isinstance(part, Load) and part.input == spec.name
             )
             return step * torch.randint(1, MAX_MULTIPLE + 1, shape, generator=random).to(dtype)
         case "route":

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, subexpressions
+from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, render, subexpressions
 from fuscoc_runtime.schema import DenseTarget, DomainIndex, ShuffleSpec
 
 SPARE_SLOTS = 2
@@ -34,10 +35,11 @@ def pack_routes(
 
     Raises:
         NoDataError: the relation is not of that form.
+        IndexOutOfRangeError: it computes a rank that does not exist.
     """
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
     free = [0] * len(ranks)
-    for data in ranks:
+    for source, data in enumerate(ranks):
         points = list(domain_points(shuffle.domain, Scope(data.extents, data.inputs)))
         if rank_load is not None:
             for here in points:
@@ -47,13 +49,16 @@ def pack_routes(
         for owner, entry, slots in _slot_groups(target, slot_load, points):
             if owner == -1:
                 continue
+            if not 0 <= owner < len(ranks):
+                highest = len(ranks) - 1
+                raise IndexOutOfRangeError(render(target.rank), source, (), owner, -1, highest)
             base = 0
             if slot_load is not None:
                 base = free[owner] - min(slots)
                 data.inputs[slot_load.input][entry] = base
             free[owner] = max(free[owner], base + max(slots) + 1)
     return [
-        replace(data, extents={**data.extents, **_length(target, data, num_slots)})
+        replace(data, extents={**data.extents, **_length(shuffle, target, data, num_slots)})
         for data, num_slots in zip(ranks, free, strict=True)
     ]
 
@@ -107,9 +112,12 @@ def _slot_groups(
     return list(groups.values())
 
 
-def _length(target: DenseTarget, data: RankData, num_slots: int) -> dict[str, int]:
-    """The extent that makes room for so many slots, if one does."""
-    if isinstance(target.length, Extent):
+def _length(
+    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, num_slots: int
+) -> dict[str, int]:
+    """The extent that makes room for so many slots, if one does nothing else."""
+    domain = [part for index in shuffle.domain for part in subexpressions(index.extent)]
+    if isinstance(target.length, Extent) and target.length not in domain:
         return {target.length.name: num_slots + SPARE_SLOTS}
     if evaluate(target.length, Scope(data.extents, data.inputs)) < num_slots:
         raise NoDataError(f"{num_slots} slots do not fit the target's length")

@@ -95,7 +95,7 @@ def run_rank(
         rank=shuffle.rank,
         node=shuffle.topology.node(shuffle.rank),
         device=str(device),
-        tokens=evaluate(spec.domain[0].extent, Scope(mine.extents, mine.inputs)),
+        tokens=evaluate(spec.domain[0].extent, Scope(handle.extents, mine.inputs)),
         slots=handle.num_slots,
         network=stats.network,
         nvlink=stats.nvlink,

@@ -9,9 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.scalar import (
+    Extent,
+    Load,
+    Scalar,
+    Scope,
+    builtin_extents,
+    evaluate,
+    render,
+    subexpressions,
+)
 from fuscoc_runtime.schema import InputSpec, ShuffleSpec
 
 ALIGNMENT = 16
@@ -26,7 +36,7 @@ class Arguments:
     """Checked arguments of a dispatch.
 
     ``fields``: the source, a tensor a field. ``inputs``: everything but weights. ``extents``: all
-    run-time extents of this rank.
+    run-time extents of this rank, built-in ones too.
     """
 
     fields: Mapping[str, Tensor]
@@ -40,6 +50,7 @@ class Checker:
 
     shuffle: ShuffleSpec
     rank: int
+    num_ranks: int
     device: torch.device
 
     def dispatch_arguments(
@@ -61,6 +72,7 @@ class Checker:
         }
         tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
         extents = self._extents(given, tensors, shapes)
+        check_divisions(spec, self.rank, extents)
         for name, shape in shapes.items():
             self._check_shape(name, tensors[name], shape, extents)
         return Arguments(
@@ -139,7 +151,7 @@ class Checker:
         self, given: Mapping[str, Any], tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]
     ) -> dict[str, int]:
         """Run-time extents: as given, else the first tensor size that the spec calls so."""
-        extents: dict[str, int] = {}
+        extents = builtin_extents(self.rank, self.num_ranks)
         for name in self.shuffle.extents:
             value = given.get(name)
             if value is not None and (not isinstance(value, int) or value < 0):

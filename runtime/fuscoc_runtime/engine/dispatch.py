@@ -24,7 +24,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.steps import run_steps
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan import Points, plan_rank
+from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +44,15 @@ def dispatch(
 ) -> Generator[Request, Any, Dispatched]:
     """Collective over all ranks. ``positional`` and ``given`` are the user's arguments.
 
-    Raises, on every rank, whatever is wrong on any of them before anything is moved.
+    Raises, on every rank, whatever is wrong on any of them before anything is moved. Where a static
+    shuffle has its plan already, the ranks have nothing to agree on: then a wrong argument is
+    raised only on the rank that has it.
     """
     started = time.perf_counter()
-    prepared = _prepare(machine, positional, given)
-    if isinstance(prepared, FuscoRuntimeError):
-        yield from plan_rank(machine.context, prepared)
-        raise prepared
-    arguments, points = prepared
-    plan = yield from plan_rank(machine.context, points)
+    if machine.plan is not None:
+        arguments, plan = machine.checker.dispatch_arguments(positional, given), machine.plan
+    else:
+        arguments, plan = yield from _plan(machine, positional, given)
     planning_ms = (time.perf_counter() - started) * 1e3
 
     windows = yield dispatch_windows(machine, plan)
@@ -77,6 +77,21 @@ def dispatch(
             planning_ms,
         ),
     )
+
+
+def _plan(
+    machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
+) -> Generator[Request, Any, tuple[Arguments, RankPlan]]:
+    """Checked arguments and the plan for them, which is kept if it is the plan for all."""
+    prepared = _prepare(machine, positional, given)
+    if isinstance(prepared, FuscoRuntimeError):
+        yield from plan_rank(machine.context, prepared)
+        raise prepared
+    arguments, points = prepared
+    plan = yield from plan_rank(machine.context, points)
+    if machine.shuffle.is_static:
+        machine.plan = plan
+    return arguments, plan
 
 
 def _prepare(

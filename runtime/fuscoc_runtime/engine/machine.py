@@ -13,7 +13,7 @@ import torch
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
-from fuscoc_runtime.plan import PlanContext
+from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -30,6 +30,10 @@ class Late:
 
 class Machine:
     """One rank of one shuffle.
+
+    Attributes:
+        plan: that of a static shuffle, which never changes: from the artifact if it was baked for
+            this topology, else from the first dispatch; ``None`` until then.
 
     Args:
         num_programs: grid of every launch over descriptors; the same on all ranks, because a
@@ -48,13 +52,14 @@ class Machine:
     ) -> None:
         self.shuffle = shuffle
         self.context = PlanContext(shuffle, topology, rank, device)
-        self.checker = Checker(shuffle, rank, device)
+        self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self.num_programs = num_programs
         self.num_peers = topology.ranks_per_node
         self.my_peer = topology.local_rank(rank)
         self.device = device
         self.error = torch.zeros(1, dtype=torch.int32, device=device)
         self.max_spins = 0
+        self.plan = _baked(artifact, shuffle, topology, rank, device)
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
 
@@ -118,6 +123,13 @@ class Machine:
             for step in _launches(self.shuffle)
             if step.signal is not None
         }
+
+
+def _baked(
+    artifact: Artifact, shuffle: ShuffleSpec, topology: Topology, rank: int, device: torch.device
+) -> RankPlan | None:
+    file = shuffle.baked.get(str(topology))
+    return None if file is None else Plan.load(artifact.path / file).ranks[rank].to(device)
 
 
 def _launches(shuffle: ShuffleSpec) -> list[LaunchStep]:

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import Arguments, is_ragged
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.explain import explain_division
-from fuscoc_runtime.scalar import BinaryOp, Scalar, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.scalar import Scalar, Scope, evaluate
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
         machine.launch(shuffle.relation.kernel, values, num_programs)
     length = None
     if shuffle.target.kind == "dense":
-        length = _evaluate(machine, shuffle.target.length, arguments)
+        length = _evaluate(shuffle.target.length, arguments)
     return Points(columns, owners, length, arguments.inputs, arguments.extents)
 
 
@@ -79,7 +78,7 @@ def _ragged(
     for spec in machine.shuffle.inputs:
         if spec.role == "extent" and bool((arguments.inputs[spec.name] < 0).any()):
             raise machine.checker.problem(spec.name, "has a negative size")
-    num_outer = _evaluate(machine, machine.shuffle.domain[0].extent, arguments)
+    num_outer = _evaluate(machine.shuffle.domain[0].extent, arguments)
     tables = {name: _column(machine, num_outer) for name in ("points", "cells", "status")}
     values = {**input_values, "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
@@ -110,19 +109,12 @@ def _check_cells(machine: Machine, arguments: Arguments, num_cells: int) -> None
 
 def _num_points(machine: Machine, arguments: Arguments) -> int:
     extents = [index.extent for index in machine.shuffle.domain]
-    return math.prod(_evaluate(machine, extent, arguments) for extent in extents)
+    return math.prod(_evaluate(extent, arguments) for extent in extents)
 
 
-def _evaluate(machine: Machine, scalar: Scalar, arguments: Arguments) -> int:
-    """A size that is the same at every index; its divisions must be exact."""
-    scope = Scope(arguments.extents, arguments.inputs)
-    for part in subexpressions(scalar):
-        if isinstance(part, BinaryOp) and part.op == "/":
-            value, divisor = evaluate(part.lhs, scope), evaluate(part.rhs, scope)
-            if divisor == 0 or value % divisor:
-                problem = f"is {value}, which {divisor} does not divide"
-                raise InputError(render(part.lhs), machine.context.rank, problem)
-    return evaluate(scalar, scope)
+def _evaluate(scalar: Scalar, arguments: Arguments) -> int:
+    """A size that is the same at every index."""
+    return evaluate(scalar, Scope(arguments.extents, arguments.inputs))
 
 
 def _offsets(counts: Tensor) -> Tensor:

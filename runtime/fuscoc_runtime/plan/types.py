@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -92,3 +92,13 @@ class RankPlan:
     keys: Tensor
     key_counts: Tensor
     key_offsets: Tensor
+
+    def to(self, device: torch.device) -> RankPlan:
+        """The same plan with all arrays on ``device``."""
+        lists = {
+            name: {column: values.to(device) for column, values in columns.items()}
+            for name, columns in self.lists.items()
+        }
+        names = ("point_order", "keys", "key_counts", "key_offsets")
+        arrays = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, lists=lists, **arrays)

@@ -3,8 +3,9 @@
 // Where rows lie, a team of warps sums the rows of a remote segment and pushes one partial row to
 // the segment's source; after a group of segments it sets the group's flag there. At the source
 // teams add the partials to the rank's own rows as they are flagged. A team that would have to
-// wait for a flag reduces meanwhile; reducing never waits, so every flag comes. A lane holds one term of a group (a row address and its
-// weight); terms are added in lane order, so results do not depend on timing.
+// wait for a flag reduces meanwhile; reducing never waits, so every flag comes. A lane holds one
+// term of a group (a row address and its weight); terms are added in lane order, so results do not
+// depend on timing.
 #pragma once
 #include "call.cuh"
 #include "vector.cuh"

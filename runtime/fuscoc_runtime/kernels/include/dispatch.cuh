@@ -4,7 +4,8 @@
 // Sending warps and expanding warps share every SM, so NVLink and HBM are busy together. A sender
 // takes a group of segments, writes their slot codes (and weights) and rows to the peers, and then
 // sets the group's flag there; expanders do this rank's own rows, then remote rows as they are
-// flagged, one at a time so that the work ends evenly. Rows pass through one shared-memory buffer per warp.
+// flagged, one at a time so that the work ends evenly. Rows pass through one shared-memory buffer
+// per warp.
 #pragma once
 #include "call.cuh"
 #include "row_copy.cuh"

@@ -44,7 +44,7 @@ __device__ __forceinline__ void bulk_store(char* global, u32 shared, u32 bytes, 
 
 template <class Unit>
 __device__ __forceinline__ void copy_units(char* to, const char* from, int bytes, int lane) {
-  // volatile: the source may have been written by a peer while this kernel runs
+  // through L2: a peer may have written the source while this kernel runs
   for (int i = lane; i < bytes / int(sizeof(Unit)); i += kWarp)
     reinterpret_cast<Unit*>(to)[i] = __ldcg(reinterpret_cast<const Unit*>(from) + i);
 }

@@ -1,0 +1,196 @@
+"""Checked shuffle -> CUDA kernels, or the reason why the CUDA backend has none for it.
+
+The CUDA backend starts from the checked shuffle and not from the IR: it fuses all steps of a path
+into one kernel, so nothing that the passes decide about steps and lists concerns it, and
+``fuscoc check`` can tell what it supports without loading MLIR.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import PurePath
+from textwrap import shorten
+
+import fuscoc
+from fuscoc.codegen.cuda import (
+    CudaField,
+    CudaInput,
+    CudaShuffle,
+    CudaSource,
+    CudaTarget,
+    Unsupported,
+    print_cuda,
+)
+from fuscoc.lang.checked import (
+    BinaryOp,
+    CheckedShuffle,
+    Const,
+    IndexRef,
+    PackedTarget,
+    Scalar,
+    Source,
+    Subscript,
+)
+from fuscoc.lang.scalars import loads
+from fuscoc.scalar_json import scalar_json
+from fuscoc.source import Span
+
+# Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
+TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
+MAX_COLUMNS = 100
+
+
+@dataclass(frozen=True)
+class CudaVariant:
+    """The kernels for the GPUs from ``target`` on, and their file in an artifact."""
+
+    target: CudaTarget
+    file: str
+    source: CudaSource
+
+
+@dataclass(frozen=True)
+class CudaKernels:
+    """A shuffle's CUDA kernels; ``inputs`` are the relation's, in the order of the call."""
+
+    inputs: tuple[str, ...]
+    weighted: bool
+    variants: tuple[CudaVariant, ...]
+
+    def variant(self, arch: str) -> CudaVariant | None:
+        """The kernels that serve a GPU such as ``sm_90``; None for one that is too old."""
+        number = int(arch.removeprefix("sm_"))
+        fitting = (v for v in self.variants if int(v.target.arch.removeprefix("sm_")) <= number)
+        return next(fitting, None)
+
+
+def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
+    """The CUDA kernels of a shuffle.
+
+    Raises:
+        Unsupported: the backend has none for it; the message says why.
+    """
+    shuffle = cuda_shuffle(checked)
+    header = _header(checked)
+    variants = []
+    for target in TARGETS:
+        suffix = "" if target is TARGETS[0] else f".{target.arch}"
+        source = print_cuda(shuffle, target, header=header)
+        variants.append(CudaVariant(target, f"kernels/{checked.name}{suffix}.cu", source))
+    names = tuple(given.name for given in shuffle.inputs)
+    return CudaKernels(names, shuffle.weighted, tuple(variants))
+
+
+def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
+    """What the CUDA backend needs to know of a shuffle.
+
+    Raises:
+        Unsupported: the shuffle is of a kind that the device headers do not know.
+    """
+    source, target, combine = checked.source, checked.target, checked.combine
+    if not isinstance(target, PackedTarget):
+        raise Unsupported("its target is dense, not `packed`")
+    if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
+        raise Unsupported("its extents vary with the data")
+    if not _is_contiguous(source):
+        raise Unsupported(f"a segment of `{source.layout}` is not contiguous")
+    if combine is not None:
+        if combine.kind != "sum":
+            raise Unsupported("its combine copies; only sums have kernels")
+        if combine.weight is not None and combine.weight.dtype != "f32":
+            raise Unsupported(f"its weights are {combine.weight.dtype}, not f32")
+        if not _is_in_order(checked):
+            raise Unsupported(f"its segments are not all of `{source.layout}` in order")
+    return CudaShuffle(
+        name=checked.name,
+        spec=PurePath(checked.source_file.path).name,
+        fields=tuple(
+            CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
+            for field, cell in zip(checked.fields, source.fields, strict=True)
+        ),
+        extents=checked.extents,
+        inputs=tuple(
+            CudaInput(given.name, given.dtype, tuple(scalar_json(size) for size in given.shape))
+            for given in checked.inputs
+            if given.role != "weight"
+        ),
+        domain=tuple((index.name, scalar_json(index.extent)) for index in checked.domain),
+        num_source_dims=checked.num_source_dims,
+        source_cell=scalar_json(_first_cell(source)),
+        key=scalar_json(target.key),
+        num_keys=target.num_keys,
+        align=target.align,
+        placement=target.placement.table or target.placement.kind,
+        combine="none" if combine is None else "sum",
+        weighted=combine is not None and combine.weight is not None,
+    )
+
+
+def _is_contiguous(source: Source) -> bool:
+    """Whether a segment's cells follow each other: whole dimensions behind its first range."""
+    ranges = [position for position, each in enumerate(source.subscripts) if _spans(each)]
+    inner = slice(ranges[0] + 1, None) if ranges else slice(0)
+    return all(map(_is_whole, source.subscripts[inner], source.dims[inner]))
+
+
+def _spans(subscript: Subscript) -> bool:
+    return subscript.length is not None and subscript.length > 1
+
+
+def _is_whole(subscript: Subscript, dim: Scalar) -> bool:
+    return subscript.start == Const(0) and dim == Const(subscript.length or 1)
+
+
+def _is_in_order(checked: CheckedShuffle) -> bool:
+    """Whether segment i lies behind segment i - 1, and together they are the whole source."""
+    outer = checked.num_source_dims
+    subscripts, dims = checked.source.subscripts, checked.source.dims
+    return (
+        len(subscripts) >= outer
+        and all(
+            subscript.start == IndexRef(index.name) and dim == index.extent
+            for subscript, dim, index in zip(
+                subscripts[:outer], dims[:outer], checked.domain[:outer], strict=True
+            )
+        )
+        and not any(map(_spans, subscripts[:outer]))
+        and all(map(_is_whole, subscripts[outer:], dims[outer:]))
+    )
+
+
+def _first_cell(source: Source) -> Scalar:
+    """The row-major position of a segment's first cell."""
+    cell: Scalar = source.subscripts[0].start
+    for subscript, dim in zip(source.subscripts[1:], source.dims[1:], strict=True):
+        cell = BinaryOp("*", cell, dim)
+        if subscript.start != Const(0):
+            cell = BinaryOp("+", cell, subscript.start)
+    return cell
+
+
+def _header(checked: CheckedShuffle) -> tuple[str, ...]:
+    """The spec's own words for what the kernels do, with their lines."""
+    source, target = checked.source_file, checked.target
+    name = PurePath(source.path).name
+    spans = [*(field.span for field in checked.fields), *(given.span for given in checked.inputs)]
+    if isinstance(target, PackedTarget):
+        spans.append(target.placement.span)
+    spans.append(checked.dispatch_span)
+    spans += [checked.combine.span] if checked.combine is not None else []
+
+    def last_line(span: Span) -> int:
+        return source.line_column(max(span.start, span.end - 1))[0]
+
+    numbers = {
+        number
+        for span in spans
+        for number in range(source.line_column(span.start)[0], last_line(span) + 1)
+    }
+    lines = [f"Shuffle `{checked.name}` in {name}, by fuscoc {fuscoc.__version__}. Do not edit.", ""]
+    for number in sorted(numbers):
+        words = source.line_text(number).split("//")[0].split()
+        lines.append(f"{name}:{number}: {' '.join(words)}")
+    return tuple(
+        shorten(f"// {line}", MAX_COLUMNS, placeholder=" ...") if line else "//" for line in lines
+    )

@@ -1,0 +1,68 @@
+"""Divisions that have to be right before a kernel runs: divisors positive, extents even."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fuscoc_runtime.errors import DivisorError, InexactDivisionError
+from fuscoc_runtime.scalar import (
+    BinaryOp,
+    Index,
+    Load,
+    Scalar,
+    Scope,
+    evaluate,
+    render,
+    subexpressions,
+)
+from fuscoc_runtime.schema import ShuffleSpec
+
+
+def check_divisions(shuffle: ShuffleSpec, rank: int, extents: Mapping[str, int]) -> None:
+    """Check all divisions of a shuffle that depend on nothing but this rank's extents.
+
+    Every divisor must be positive. In the extent of an index or of a dimension, a division must
+    also leave no remainder; where extents are ragged, the extents kernel sees to that.
+
+    Raises:
+        DivisorError, InexactDivisionError: naming the expression.
+    """
+    scope = Scope(extents)
+    for part in _divisions([*size_scalars(shuffle), *_places(shuffle)]):
+        divisor = part.rhs if isinstance(part.rhs, int) else evaluate(part.rhs, scope)
+        if divisor <= 0:
+            raise DivisorError(rank, render(part.rhs), divisor)
+    for part in _divisions(size_scalars(shuffle)):
+        if part.op != "/" or not _known(part):
+            continue
+        value, divisor = evaluate(part.lhs, scope), evaluate(part.rhs, scope)
+        if value % divisor:
+            raise InexactDivisionError(rank, None, None, render(part.lhs), value, divisor)
+
+
+def size_scalars(shuffle: ShuffleSpec) -> list[Scalar]:
+    """Extents of the domain and of the layouts."""
+    sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
+    return [*sizes, shuffle.target.length] if shuffle.target.kind == "dense" else sizes
+
+
+def _places(shuffle: ShuffleSpec) -> list[Scalar]:
+    """What is computed at every point."""
+    starts = [subscript.start for subscript in shuffle.source.subscripts]
+    target = shuffle.target
+    if target.kind == "packed":
+        return [*starts, target.key]
+    return [*starts, target.slot, target.rank]
+
+
+def _divisions(scalars: Iterable[Scalar]) -> Iterator[BinaryOp]:
+    """Every division and remainder, those inside others first."""
+    for scalar in scalars:
+        for part in reversed(list(subexpressions(scalar))):
+            if isinstance(part, BinaryOp) and part.op in "/%":
+                yield part
+
+
+def _known(scalar: Scalar) -> bool:
+    """Whether the extents alone give the value."""
+    return not any(isinstance(part, Index | Load) for part in subexpressions(scalar))
