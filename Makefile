@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint golden clean
+.PHONY: demo test nightly lint golden clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml
@@ -24,6 +24,9 @@ demo: $(READY)  ## compile both examples and run them on four ranks as two nodes
 
 test: $(READY)  ## the whole suite; no GPU needed
 	$(BIN)/python -m pytest
+
+nightly: $(READY)  ## twenty thousand generated plans; about twenty minutes
+	$(BIN)/python -m pytest -m nightly --timeout 3600
 
 lint: $(READY)
 	$(BIN)/ruff check .

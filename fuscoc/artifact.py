@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuscoc.codegen.triton import triton_module
-from fuscoc.manifest import CompiledShuffle, build_manifest, sha256
+from fuscoc.manifest import Assembler, CompiledShuffle, build_manifest, cubin_file, sha256
 from fuscoc.source import SourceFile
 
 MANIFEST = "manifest.json"
@@ -22,22 +22,43 @@ Bake = Callable[[dict[str, Any]], Mapping[str, bytes]]
 
 
 def artifact_files(
-    spec: SourceFile, shuffles: Sequence[CompiledShuffle], bake: Bake | None = None
+    spec: SourceFile,
+    shuffles: Sequence[CompiledShuffle],
+    bake: Bake | None = None,
+    assembler: Assembler | None = None,
 ) -> dict[str, bytes]:
     """Every file of a spec's artifact, by its path; the same input, the same bytes.
 
-    ``bake`` enters its plans into the manifest and returns their files.
+    ``bake`` enters its plans into the manifest and returns their files; ``assembler`` adds machine
+    code of the CUDA kernels.
     """
-    files = {}
+    files: dict[str, str] = {}
+    binaries: dict[str, bytes] = {}
     for item in shuffles:
         files[item.kernel_file] = triton_module(item.module, item.checked.source_file)
         for level, text in item.dumps.items():
             files[f"ir/{item.checked.name}.{level}.mlir"] = text
-    manifest = build_manifest(spec, shuffles, files)
-    plans = bake(manifest) if bake is not None else {}
-    manifest["files"] |= {path: sha256(content) for path, content in plans.items()}
+        if not isinstance(item.cuda, str):
+            files |= {variant.file: variant.source.text for variant in item.cuda.variants}
+        if assembler is not None:
+            binaries |= _cubins(item, assembler)
+    manifest = build_manifest(spec, shuffles, files, assembler)
+    if bake is not None:
+        binaries |= bake(manifest)
+    manifest["files"] |= {path: sha256(content) for path, content in binaries.items()}
     files[MANIFEST] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-    return {**{path: text.encode() for path, text in files.items()}, **plans}
+    return {**{path: text.encode() for path, text in files.items()}, **binaries}
+
+
+def _cubins(item: CompiledShuffle, assembler: Assembler) -> dict[str, bytes]:
+    if isinstance(item.cuda, str):
+        return {}
+    variants = {arch: item.cuda.variant(arch) for arch in assembler.archs}
+    return {
+        cubin_file(item, arch): assembler.assemble(variant.source.text, arch)
+        for arch, variant in variants.items()
+        if variant is not None
+    }
 
 
 def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import fuscoc
 from fuscoc.diagnostics import CompileError, Diagnostic, render
 from fuscoc.source import SourceFile
+
+if TYPE_CHECKING:
+    from fuscoc.manifest import Assembler
 
 app = typer.Typer(
     name="fuscoc",
@@ -57,6 +61,13 @@ class Schedule(StrEnum):
     SPREAD_OUT = "spread-out"
     FAST = "fast"
     AUTO = "auto"
+
+
+class Device(StrEnum):
+    """Where ``run`` computes."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 def _version(requested: bool) -> None:
@@ -111,6 +122,10 @@ def compile_(
             metavar="NODESxRANKS", help="Plan static shuffles for this cluster; may be repeated."
         ),
     ] = None,
+    cubin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sm_XY", help="Add CUDA machine code for this GPU; may be repeated."),
+    ] = None,
     emit: Annotated[
         Emit | None, typer.Option(help="Print this stage instead of writing an artifact.")
     ] = None,
@@ -131,8 +146,10 @@ def compile_(
     trace = _print_pass if print_between_passes else None
     if emit is None:
         target = out if out is not None else Path("build") / spec.stem
-        driver.compile_source(source, target, defines, trace, topologies)
+        driver.compile_source(source, target, defines, trace, topologies, _assembler(cubin))
         typer.echo(f"{spec} -> {target}")
+        if cubin:
+            _tell_missing_cubins(target)
     elif emit is Emit.AST:
         typer.echo(driver.emit_ast(source), nl=False)
     elif emit is Emit.IR:
@@ -156,6 +173,10 @@ def run(
         str | None, typer.Option(help="Which shuffle, if there are several.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated data.")] = 0,
+    device: Annotated[
+        Device | None, typer.Option(help="Default: GPUs if there are enough, else the CPU.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a rank.")] = 60.0,
     define: Define = None,
 ) -> None:
     """Shuffle generated data over several ranks and verify it against the reference.
@@ -182,7 +203,14 @@ def run(
                 artifact = fuscoc.compile(what, Path(scratch) / what.stem, **_defines(define))
             status.update(f"running {what} on {ranks} ranks")
             report = run(
-                artifact, shuffle=shuffle, ranks=ranks, nodes=nodes, tokens=tokens, seed=seed
+                artifact,
+                shuffle=shuffle,
+                ranks=ranks,
+                nodes=nodes,
+                tokens=tokens,
+                seed=seed,
+                device=device,
+                timeout=timeout,
             )
     except (FuscoRuntimeError, RankDiedError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -251,8 +279,72 @@ def plan(
         raise typer.Exit(1) from None
 
 
+@app.command()
+def test(
+    spec: Spec,
+    examples: Annotated[int, typer.Option(min=1, help="Generated cases of every property.")] = 200,
+    seed: Annotated[int | None, typer.Option(help="Repeat a run.")] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Check only the routing that a failure saved.", exists=True),
+    ] = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Test this artifact instead of compiling the spec.")
+    ] = None,
+    shuffle: Annotated[str | None, typer.Option(help="Which shuffle, if there are several.")] = None,
+    define: Define = None,
+) -> None:
+    """Property-test a spec: random clusters, sizes and routings, against the reference.
+
+    A failure is shrunk, explained and saved, so that --replay checks it again.
+    """
+    try:
+        from fuscoc.testing.runner import run_tests
+    except ModuleNotFoundError as error:
+        typer.echo(f"error: {error}; `pip install 'fuscoc[test]'` brings it", err=True)
+        raise typer.Exit(1) from None
+
+    report = run_tests(
+        spec,
+        examples=examples,
+        seed=seed,
+        replay=replay,
+        artifact=artifact,
+        shuffle=shuffle,
+        defines=_defines(define),
+    )
+    raise typer.Exit(int(not report.passed))
+
+
 def _print_pass(name: str, text: str) -> None:
     typer.echo(f"// after {name}\n{text}")
+
+
+def _assembler(archs: list[str] | None) -> Assembler | None:
+    """Makes the cubins that ``--cubin`` asks for; None if it asks for none."""
+    if not archs:
+        return None
+    from fuscoc.manifest import Assembler
+    from fuscoc_runtime.kernels import cuda
+
+    for arch in archs:
+        number = arch.removeprefix("sm_")
+        if number == arch or not number.isdecimal() or int(number) < 80:
+            raise typer.BadParameter(f"`{arch}` is not sm_80 or later", param_hint="--cubin")
+    try:
+        cuda.find_compiler()
+    except cuda.CudaError as error:
+        raise typer.BadParameter(str(error), param_hint="--cubin") from None
+    return Assembler(tuple(dict.fromkeys(archs)), cuda.headers_digest(), cuda.cubin)
+
+
+def _tell_missing_cubins(artifact: Path) -> None:
+    """Say why shuffles of an artifact have no machine code."""
+    from fuscoc_runtime import load_artifact
+
+    for shuffle in load_artifact(artifact).manifest.shuffles:
+        if shuffle.cuda is None:
+            typer.echo(f"no CUDA kernels for `{shuffle.name}`: {shuffle.cuda_note}", err=True)
 
 
 def _topologies(texts: list[str] | None) -> list[str]:
@@ -284,11 +376,12 @@ def _show(source: SourceFile, diagnostics: tuple[Diagnostic, ...]) -> None:
 
 def main() -> None:
     """Entry point: a spec's errors are shown and end in exit code 1."""
+    logging.basicConfig(format="%(message)s")
     try:
         app()
     except CompileError as error:
         _show(error.source, error.diagnostics)
         sys.exit(1)
-    except (FileExistsError, UnicodeDecodeError) as error:
+    except OSError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

@@ -6,26 +6,33 @@ been checked, so that ``fuscoc check`` stays quick.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuscoc.diagnostics import DiagnosticSink
+from fuscoc.diagnostics import DiagnosticSink, render
 from fuscoc.lang.ast import dump
 from fuscoc.lang.check import check_file
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile
 
 if TYPE_CHECKING:
-    from fuscoc.manifest import CompiledShuffle
+    from fuscoc.manifest import Assembler, CompiledShuffle
+
+_log = logging.getLogger("fuscoc")
 
 Trace = Callable[[str, str], None]
 """Called after every pass with the pass's name and the module's text."""
 
 
 def read_source(path: Path) -> SourceFile:
-    """The text of a ``.fsc`` file, which is UTF-8; the path as given names it in messages."""
-    return SourceFile(str(path), path.read_text(encoding="utf-8"))
+    """The text of a ``.fsc`` file, which is UTF-8; the path as given names it in messages.
+
+    Bytes that are not UTF-8 become characters that the language refuses, so that the parser can
+    point at them.
+    """
+    return SourceFile(str(path), path.read_bytes().decode("utf-8-sig", errors="replace"))
 
 
 def as_source(spec: str | Path) -> SourceFile:
@@ -41,12 +48,16 @@ def compile_source(
     defines: Mapping[str, int],
     trace: Trace | None = None,
     topologies: Sequence[str] = (),
+    assembler: Assembler | None = None,
 ) -> Path:
-    """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``."""
+    """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``.
+
+    ``assembler`` adds machine code of the CUDA kernels.
+    """
     compiled = _lower(source, defines, trace=trace)
     from fuscoc.artifact import write_artifact
 
-    return write_artifact(out, _files(source, compiled, topologies))
+    return write_artifact(out, _files(source, compiled, topologies, assembler))
 
 
 def emit_ast(source: SourceFile) -> str:
@@ -80,16 +91,20 @@ def emit_files(
 
 
 def _files(
-    source: SourceFile, compiled: list[CompiledShuffle], topologies: Sequence[str]
+    source: SourceFile,
+    compiled: list[CompiledShuffle],
+    topologies: Sequence[str],
+    assembler: Assembler | None = None,
 ) -> dict[str, bytes]:
     """The artifact's files; static shuffles are planned for the topologies, if there are any."""
     from fuscoc.artifact import artifact_files
 
     if not topologies:
-        return artifact_files(source, compiled)
+        return artifact_files(source, compiled, assembler=assembler)
     from fuscoc.bake import baker
 
-    return artifact_files(source, compiled, baker([each.checked for each in compiled], topologies))
+    bake = baker([each.checked for each in compiled], topologies)
+    return artifact_files(source, compiled, bake, assembler)
 
 
 def _lower(
@@ -99,6 +114,8 @@ def _lower(
     trace: Trace | None = None,
 ) -> list[CompiledShuffle]:
     checked = check_file(source, defines)
+    for warning in checked.warnings:
+        _log.warning(render(warning, source))
     from fuscoc.manifest import CompiledShuffle
     from fuscoc.pipeline import compile_to_ir
 

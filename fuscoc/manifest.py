@@ -10,10 +10,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
 import fuscoc
+from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
 from fuscoc.codegen.points import BLOCK
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.l0 import Shuffle
@@ -21,18 +24,8 @@ from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.l2 import Exchange
 from fuscoc.dialect.l3 import Kernel, Launch, Signal, Wait
 from fuscoc.dialect.relation import Point
-from fuscoc.lang.checked import (
-    BinaryOp,
-    CheckedShuffle,
-    Const,
-    DenseTarget,
-    ExtentRef,
-    Field,
-    IndexRef,
-    Load,
-    PackedTarget,
-    Scalar,
-)
+from fuscoc.lang.checked import CheckedShuffle, DenseTarget, Field, PackedTarget, Scalar
+from fuscoc.scalar_json import scalar_json
 from fuscoc.source import SourceFile
 
 SCHEMA = 1
@@ -51,9 +44,39 @@ class CompiledShuffle:
         """The file of its kernels in an artifact."""
         return f"kernels/{self.checked.name}.py"
 
+    @cached_property
+    def cuda(self) -> CudaKernels | str:
+        """Its CUDA kernels, or why there are none."""
+        if self.checked.policy.backend == "triton":
+            return "the spec says `backend triton`"
+        try:
+            return cuda_kernels(self.checked)
+        except Unsupported as reason:
+            return str(reason)
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """Makes cubins for ``archs`` (such as ``sm_90``); ``headers`` tells its device headers apart.
+
+    ``assemble`` maps CUDA text and an arch to machine code.
+    """
+
+    archs: tuple[str, ...]
+    headers: str
+    assemble: Callable[[str, str], bytes]
+
+
+def cubin_file(item: CompiledShuffle, arch: str) -> str:
+    """The file of a shuffle's machine code in an artifact."""
+    return f"kernels/{item.checked.name}.{arch}.cubin"
+
 
 def build_manifest(
-    spec: SourceFile, shuffles: Sequence[CompiledShuffle], files: Mapping[str, str]
+    spec: SourceFile,
+    shuffles: Sequence[CompiledShuffle],
+    files: Mapping[str, str],
+    assembler: Assembler | None = None,
 ) -> dict[str, Any]:
     """The manifest of a spec's shuffles, as JSON values; ``files`` maps paths to their text."""
     functions = [(item, name) for item in shuffles for name in _kernel_names(item)]
@@ -68,7 +91,9 @@ def build_manifest(
         "compiler": fuscoc.__version__,
         "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
         "files": {path: sha256(text.encode()) for path, text in files.items()},
-        "shuffles": [_shuffle(item, unique(item)) for item in shuffles],
+        "shuffles": [
+            {**_shuffle(item, unique(item)), **_cuda(item, assembler)} for item in shuffles
+        ],
         "kernels": [kernel for item in shuffles for kernel in _kernels(item, unique(item))],
     }
 
@@ -207,6 +232,44 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
         }
 
 
+def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:
+    kernels = item.cuda
+    if isinstance(kernels, str):
+        return {"cuda": None, "cuda_note": kernels}
+    return {
+        "cuda": {
+            "inputs": list(kernels.inputs),
+            "weighted": kernels.weighted,
+            "row_bytes": list(kernels.variants[0].source.row_bytes),
+            "variants": [
+                _cuda_variant(item, kernels, variant, assembler) for variant in kernels.variants
+            ],
+        },
+        "cuda_note": None,
+    }
+
+
+def _cuda_variant(
+    item: CompiledShuffle,
+    kernels: CudaKernels,
+    variant: CudaVariant,
+    assembler: Assembler | None,
+) -> dict[str, Any]:
+    archs = assembler.archs if assembler is not None else ()
+    return {
+        "arch": variant.target.arch,
+        "file": variant.file,
+        "shared_bytes": variant.target.shared_bytes,
+        "launches": {name: asdict(launch) for name, launch in variant.source.launches.items()},
+        "tile": asdict(variant.source.tile),
+        "cubins": [
+            {"arch": arch, "file": cubin_file(item, arch), "headers": assembler.headers}
+            for arch in archs
+            if assembler is not None and kernels.variant(arch) is variant
+        ],
+    }
+
+
 def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
     return [
         {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
@@ -215,18 +278,3 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
 
 def _scalars(scalars: Iterable[Scalar]) -> list[Any]:
     return [scalar_json(scalar) for scalar in scalars]
-
-
-def scalar_json(scalar: Scalar) -> Any:
-    """A scalar as JSON: an integer, or an object that says what to look up or compute."""
-    match scalar:
-        case Const(value):
-            return value
-        case IndexRef(name):
-            return {"index": name}
-        case ExtentRef(name):
-            return {"extent": name}
-        case Load(name, at):
-            return {"load": name, "at": _scalars(at)}
-        case BinaryOp(op, lhs, rhs):
-            return {"op": op, "args": _scalars((lhs, rhs))}

@@ -37,7 +37,7 @@ POLICY = Policy(
     balance="none",
     schedule="pairwise",
     slice_bytes=4 << 20,
-    backend="triton",
+    backend="auto",
 )
 
 
@@ -184,4 +184,47 @@ def vit_patches(
         combine=Combine("copy", None, at("combine  reverse")),
         policy=policy,
         dispatch_span=at("dispatch patches[n, i, j] -> sequence"),
+    )
+
+
+def redistribute(rows: int = 8192, columns: int = 1024) -> CheckedShuffle:
+    """``examples/redistribute.fsc``."""
+    source = example("redistribute.fsc")
+
+    def at(text: str) -> Span:
+        return span_of(source, text)
+
+    rank, ranks, i = ExtentRef("rank"), ExtentRef("ranks"), IndexRef("i")
+    share = BinaryOp("/", Const(rows), ranks)
+    row = BinaryOp("+", BinaryOp("*", rank, share), i)
+    field = Field("x", "f32", (columns,), at("x : f32[columns]"))
+    return CheckedShuffle(
+        name="redistribute",
+        source_file=source,
+        span=Span(source.text.index("shuffle redistribute"), len(source.text) - 1),
+        constants=(("rows", rows), ("columns", columns)),
+        extents=(),
+        inputs=(),
+        domain=(DomainIndex("i", share, at("i : rows / ranks")),),
+        num_source_dims=1,
+        segment="row",
+        fields=(field,),
+        source=Source(
+            layout="block",
+            fields=(field,),
+            dims=(share,),
+            subscripts=(Subscript(i, None, at("i] ->")),),
+            span=at("block[i] ->"),
+        ),
+        target=DenseTarget(
+            layout="cyclic",
+            slot=BinaryOp("/", row, ranks),
+            rank=BinaryOp("%", row, ranks),
+            length=share,
+            span=at("cyclic[(rank * (rows / ranks) + i) / ranks]"),
+        ),
+        combine=Combine("copy", None, at("combine  reverse")),
+        policy=POLICY,
+        dispatch_span=at("dispatch block[i]"),
+        builtins=("rank", "ranks"),
     )

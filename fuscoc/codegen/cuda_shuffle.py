@@ -187,7 +187,8 @@ def _header(checked: CheckedShuffle) -> tuple[str, ...]:
         for span in spans
         for number in range(source.line_column(span.start)[0], last_line(span) + 1)
     }
-    lines = [f"Shuffle `{checked.name}` in {name}, by fuscoc {fuscoc.__version__}. Do not edit.", ""]
+    version = fuscoc.__version__
+    lines = [f"Shuffle `{checked.name}` in {name}, by fuscoc {version}. Do not edit.", ""]
     for number in sorted(numbers):
         words = source.line_text(number).split("//")[0].split()
         lines.append(f"{name}:{number}: {' '.join(words)}")

@@ -134,4 +134,5 @@ def _inputs(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, An
         for each in spec.inputs
         if (each.role == "weight") == weights
     }
-    return named if weights else {**named, **data.extents}
+    extents = {name: data.extents[name] for name in spec.extents}
+    return named if weights else {**named, **extents}

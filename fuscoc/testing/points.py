@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -183,8 +182,3 @@ def _take(block: list[tuple[int, int]], count: int) -> int:
     if taken != count:
         raise ValueError(f"runs of {count} do not cover whole dimensions of the segment")
     return innermost
-
-
-def num_cells(shuffle: ShuffleSpec) -> int:
-    """Cells of a segment."""
-    return math.prod(each.length or 1 for each in shuffle.source.subscripts)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
@@ -49,8 +50,8 @@ def run_tests(
 
     Two properties: ``plan``, every invariant of the plan (``examples`` routings, up to 8 x 8
     ranks); and ``execution``, the generated kernels on all ranks in lockstep against the
-    references (a tenth as many, up to 3 x 2 ranks). A failing example is shrunk, shown and saved below
-    ``save_to``.
+    references (a tenth as many, up to 3 x 2 ranks). A failing example is shrunk, shown and
+    saved below ``save_to``.
 
     Args:
         seed: repeats a run; default: a random one, which the report names.
@@ -66,15 +67,16 @@ def run_tests(
     """
     path, console = Path(spec_path), console or Console()
     seed = random.randrange(2**32) if seed is None else seed
-    specs = load_specs(path, **(defines or {}))
+    overrides: dict[str, Any] = dict(defines or {})
+    specs = load_specs(path, **overrides)
     if shuffle is not None:
-        specs = [load_spec(path, shuffle, **(defines or {}))]
+        specs = [load_spec(path, shuffle, **overrides)]
     if replay is not None:
         specs, routing = _find(specs, Path(replay))
     with tempfile.TemporaryDirectory(prefix="fuscoc-test-") as scratch:
         built = Path(artifact) if artifact is not None else None
         if built is None and "execution" in properties:
-            built = fuscoc.compile(path, Path(scratch) / "artifact", **(defines or {}))
+            built = fuscoc.compile(path, Path(scratch) / "artifact", **overrides)
         reports = []
         for spec in specs:
             for name in properties:

@@ -14,7 +14,7 @@ from fuscoc.testing.draws import digits
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, subexpressions
+from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, builtin_extents, subexpressions
 from fuscoc_runtime.schema import InputSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -33,12 +33,12 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
     per_row = math.prod(extent if isinstance(extent, int) else MAX_MULTIPLE for extent in inner)
     most = min(MAX_ROWS, max(1, MAX_POINTS // (num_ranks * per_row)))
     outer = {part for part in subexpressions(shuffle.domain[0].extent) if isinstance(part, Extent)}
-    extents: list[dict[str, int]] = [{} for _ in range(num_ranks)]
+    extents: list[dict[str, int]] = [builtin_extents(rank, num_ranks) for rank in range(num_ranks)]
     for name in shuffle.extents:
         is_outer = Extent(name) in outer
         least = 0 if is_outer else 1
         drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
-        step = _divisor(shuffle, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
+        step = _divisor(shuffle, num_ranks, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
         for values, digit in zip(extents, drawn.tolist(), strict=True):
             values[name] = (digit + least) * step
     tables = {
@@ -47,7 +47,11 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
         if each.role == "placement" and isinstance(each.shape[0], int)
     }
     return [
-        RankData({}, {i.name: _input(draw, shuffle, i, rank, e, tables) for i in shuffle.inputs}, e)
+        RankData(
+            {},
+            {i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables) for i in shuffle.inputs},
+            e,
+        )
         for rank, e in enumerate(extents)
     ]
 
@@ -56,6 +60,7 @@ def _input(
     draw: st.DrawFn,
     shuffle: ShuffleSpec,
     spec: InputSpec,
+    num_ranks: int,
     rank: int,
     extents: Mapping[str, int],
     tables: Mapping[str, np.ndarray[tuple[int], np.dtype[np.int64]]],
@@ -73,24 +78,19 @@ def _input(
             return torch.from_numpy(tables[spec.name]).to(dtype)
         case "extent":
             reads = _divisor(
-                shuffle, lambda part: isinstance(part, Load) and part.input == spec.name
+                shuffle, num_ranks, lambda part: isinstance(part, Load) and part.input == spec.name
             )
             drawn = digits(draw, count, MAX_MULTIPLE + 1) * reads
             return torch.from_numpy(drawn).to(dtype).view(shape)
 
 
-def _divisor(shuffle: ShuffleSpec, matches: Callable[[Scalar], bool]) -> int:
-    """The least size that leaves every division of a domain extent by a constant exact."""
-    divisions = [
-        part
-        for index in shuffle.domain
-        for part in subexpressions(index.extent)
-        if isinstance(part, BinaryOp) and part.op == "/" and isinstance(part.rhs, int)
-    ]
-    return math.lcm(
-        *(
-            each.rhs
-            for each in divisions
-            if isinstance(each.rhs, int) and any(map(matches, subexpressions(each.lhs)))
-        )
-    )
+def _divisor(shuffle: ShuffleSpec, num_ranks: int, matches: Callable[[Scalar], bool]) -> int:
+    """The least size that leaves every division of a domain extent exact."""
+    divisors = [1]
+    for index in shuffle.domain:
+        for part in subexpressions(index.extent):
+            if isinstance(part, BinaryOp) and part.op == "/":
+                divisor = num_ranks if part.rhs == Extent("ranks") else part.rhs
+                if isinstance(divisor, int) and any(map(matches, subexpressions(part.lhs))):
+                    divisors.append(divisor)
+    return math.lcm(*divisors)

@@ -6,6 +6,7 @@ are drawn as bytes, one draw for a whole tensor, so dozens of ranks are cheap.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -17,6 +18,17 @@ from fuscoc.testing.sizes import draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
 from fuscoc.testing.texts import texts
 from fuscoc_runtime.plan import Plan
+from fuscoc_runtime.scalar import (
+    BinaryOp,
+    Extent,
+    Index,
+    Load,
+    Scalar,
+    Scope,
+    builtin_extents,
+    evaluate,
+    subexpressions,
+)
 from fuscoc_runtime.topology import Topology
 
 
@@ -32,7 +44,8 @@ def topologies(
 ) -> st.SearchStrategy[Topology]:
     """Topologies up to a size, all kinds equally likely; with ``spec``, those that fit it.
 
-    A placement ``by block`` needs a number of ranks that divides the number of keys.
+    A placement ``by block`` needs a number of ranks that divides the number of keys; sizes that
+    are divided by ``ranks`` have to come out even.
     """
     every = [
         Topology(nodes, ranks)
@@ -45,11 +58,28 @@ def topologies(
 
 
 def fits(spec: Spec, topology: Topology) -> bool:
-    """Whether the ranks of ``topology`` can own the keys of ``spec``."""
-    target = spec.shuffle.target
-    if target.kind == "dense" or target.placement.kind != "block":
+    """Whether the ranks can own the keys of ``spec``, and its sizes for so many come out even."""
+    shuffle, target = spec.shuffle, spec.shuffle.target
+    sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
+    if target.kind == "dense":
+        sizes.append(target.length)
+    elif target.placement.kind == "block" and target.num_keys % topology.num_ranks:
+        return False
+    scope = Scope(builtin_extents(0, topology.num_ranks))
+    return all(_is_exact(part, scope) for size in sizes for part in subexpressions(size))
+
+
+def _is_exact(part: Scalar, scope: Scope) -> bool:
+    """Whether a division leaves no remainder; sizes that are drawn are chosen so."""
+    if not isinstance(part, BinaryOp) or part.op != "/":
         return True
-    return target.num_keys % topology.num_ranks == 0
+    for each in subexpressions(part):
+        if isinstance(each, Load | Index) or (
+            isinstance(each, Extent) and each.name not in scope.extents
+        ):
+            return True
+    divisor = evaluate(part.rhs, scope)
+    return divisor > 0 and evaluate(part.lhs, scope) % divisor == 0
 
 
 def specs(topology: Topology | None = None) -> st.SearchStrategy[Spec]:
@@ -66,7 +96,11 @@ def routings(draw: st.DrawFn, spec: Spec, topology: Topology) -> Routing:
     """
     ranks = draw_sizes(draw, spec.shuffle, topology)
     draw_routes(draw, spec.shuffle, topology, ranks)
-    return Routing(spec.shuffle.name, topology, tuple(ranks))
+    given = [
+        replace(data, extents={name: data.extents[name] for name in spec.shuffle.extents})
+        for data in ranks
+    ]
+    return Routing(spec.shuffle.name, topology, tuple(given))
 
 
 @st.composite

@@ -97,7 +97,9 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         if kernel.file not in manifest.files:
             raise ArtifactError(str(root / MANIFEST), f"does not list `{kernel.file}`")
     for shuffle in manifest.shuffles:
-        for file in shuffle.baked.values():
+        variants = shuffle.cuda.variants if shuffle.cuda is not None else ()
+        cubins = (cubin.file for variant in variants for cubin in variant.cubins)
+        for file in (*shuffle.baked.values(), *(v.file for v in variants), *cubins):
             if file not in manifest.files:
                 raise ArtifactError(str(root / MANIFEST), f"does not list `{file}`")
         paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]

@@ -120,6 +120,8 @@ class InexactDivisionError(FuscoRuntimeError):
 
     @property
     def message(self) -> str:
+        if self.dividend == str(self.value):
+            return f"{self.divisor} does not divide {self.value}, as rank {self.rank} needs it to"
         at = f" at {self.index} = {self.position}" if self.index is not None else ""
         return (
             f"`{self.dividend}` is {self.value}{at} on rank {self.rank}, "
@@ -202,6 +204,54 @@ class DivisorError(FuscoRuntimeError):
     @property
     def message(self) -> str:
         return f"the divisor `{self.divisor}` is {self.value} on rank {self.rank}: it must be positive"
+
+
+@dataclass(eq=False)
+class KeyRangeError(FuscoRuntimeError):
+    """Points that a device found to have no rank; they were not moved."""
+
+    code: ClassVar[str] = "FSR017"
+    rank: int
+    key: str
+    count: int
+    highest: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"`{self.key}` is no key for {self.count} points of rank {self.rank}, which were "
+            f"dropped: it must be between -1 and {self.highest}, and its placement a rank"
+        )
+
+
+@dataclass(eq=False)
+class NoSlotError(FuscoRuntimeError):
+    """Points that a device found to be beyond the capacity; they were not moved."""
+
+    code: ClassVar[str] = "FSR018"
+    rank: int
+    count: int
+    capacity: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.count} points of rank {self.rank} were dropped, for where they go all "
+            f"{self.capacity} slots are taken: load the shuffle with a larger `capacity`"
+        )
+
+
+@dataclass(eq=False)
+class BackendError(FuscoRuntimeError):
+    """Kernels that the spec demands and this job cannot run."""
+
+    code: ClassVar[str] = "FSR005"
+    shuffle: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"`{self.shuffle}` wants `backend cuda`, but {self.problem}"
 
 
 @dataclass(eq=False)

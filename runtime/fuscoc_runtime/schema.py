@@ -180,8 +180,50 @@ class PathSpec:
 
 
 @dataclass(frozen=True)
+class CudaLaunch:
+    """The CTA of a CUDA kernel: threads, and dynamic shared memory in bytes."""
+
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class CudaCubin:
+    """Machine code for the GPU ``arch``, made with the device headers of that digest."""
+
+    arch: str
+    file: str
+    headers: str
+
+
+@dataclass(frozen=True)
+class CudaVariant:
+    """CUDA text for GPUs from ``arch`` on whose CTAs may have ``shared_bytes`` of memory."""
+
+    arch: str
+    file: str
+    shared_bytes: int
+    launches: Mapping[str, CudaLaunch]
+    tile: Mapping[str, int]
+    cubins: tuple[CudaCubin, ...]
+
+
+@dataclass(frozen=True)
+class CudaSpec:
+    """The CUDA kernels of a shuffle; ``inputs`` are those of the relation, in argument order."""
+
+    inputs: tuple[str, ...]
+    weighted: bool
+    row_bytes: tuple[int, ...]
+    variants: tuple[CudaVariant, ...]
+
+
+@dataclass(frozen=True)
 class ShuffleSpec:
-    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology."""
+    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology.
+
+    Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why.
+    """
 
     name: str
     constants: Mapping[str, int]
@@ -203,6 +245,8 @@ class ShuffleSpec:
     dispatch: PathSpec
     combine_steps: PathSpec | None
     baked: Mapping[str, str] = field(default_factory=dict)
+    cuda: CudaSpec | None = None
+    cuda_note: str | None = None
 
     @property
     def is_static(self) -> bool:

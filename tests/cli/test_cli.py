@@ -132,5 +132,36 @@ def test_run_of_an_altered_artifact_names_the_file(fuscoc, tmp_path: Path) -> No
     assert "kernels/vit_patches.py" in err
 
 
+def test_text_that_is_not_utf8_is_pointed_at(fuscoc, tmp_path: Path) -> None:
+    path = tmp_path / "latin.fsc"
+    path.write_bytes(b"shuffle \xe9t\xe9 {\n}\n")
+    code, out, err = fuscoc("check", path, MOE)
+    assert code == 1
+    assert f"{path}:1:9" in err
+    assert out == f"{MOE}: ok (moe)\n"
+
+
+def test_a_byte_order_mark_is_no_text(fuscoc, tmp_path: Path) -> None:
+    path = tmp_path / "marked.fsc"
+    path.write_text(MOE.read_text(), encoding="utf-8-sig")
+    assert fuscoc("check", path)[0] == 0
+
+
+def test_compile_shows_warnings(
+    fuscoc, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "unused.fsc"
+    path.write_text(MOE.read_text().replace("topk = 8", "topk = 8, spare = 3"))
+    assert fuscoc("compile", path, "-o", tmp_path / "out")[0] == 0
+    assert "warning[FSC090]" in caplog.text
+
+
+def test_an_impossible_output_is_an_error_without_a_traceback(fuscoc, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = fuscoc("compile", MOE, "-o", tmp_path / "file" / "below")
+    assert code == 1
+    assert err.startswith("error: ")
+
+
 def test_version(fuscoc) -> None:
     assert fuscoc("--version")[1] == "fuscoc 0.1.0\n"

@@ -1,4 +1,4 @@
-"""The printed text: goldens of both examples, its form, its names, its parentheses."""
+"""The printed text: goldens of the examples, its form, its names, its parentheses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fuscoc.pipeline import compile_to_ir
 from tests.codegen.memory import int64s
 from tests.codegen.specs import SPECS, built_from, built_of
 from tests.dialect.support import check_golden, fresh_context
-from tests.specs import moe, vit_patches
+from tests.specs import moe, redistribute, vit_patches
 
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = {"moe": moe(), "vit_patches": vit_patches()}
+EXAMPLES = {"moe": moe(), "redistribute": redistribute(), "vit_patches": vit_patches()}
 
 
 def text_of(checked: CheckedShuffle) -> str:

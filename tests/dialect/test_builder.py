@@ -23,6 +23,7 @@ SPECS = {
     "moe_table": specs.moe(
         placement="table", capacity=4096, weighted=False, policy=replace(specs.POLICY, dedup=())
     ),
+    "redistribute": specs.redistribute(),
     "vit_patches": specs.vit_patches(),
     "vit_patches_nchw": specs.vit_patches(channels_first=True),
 }

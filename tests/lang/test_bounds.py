@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 from hypothesis import given
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 
 from fuscoc.lang.bounds import are_disjoint, constant_difference, stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
+from fuscoc.lang.scalars import parts
 from fuscoc.source import Span
 from tests.lang.specs import evaluate
 
 I_, J_ = IndexRef("i"), IndexRef("j")
 X, Y = ExtentRef("x"), ExtentRef("y")
+RANK, RANKS = ExtentRef("rank"), ExtentRef("ranks")
 NOWHERE = Span(0, 0)
 small = st.integers(0, 6)
 
@@ -26,17 +29,22 @@ def times(a: Scalar, b: Scalar) -> Scalar:
     return BinaryOp("*", a, b)
 
 
-def over(a: Scalar, divisor: int) -> Scalar:
-    return BinaryOp("/", a, Const(divisor))
+def over(a: Scalar, divisor: int | Scalar) -> Scalar:
+    return BinaryOp("/", a, Const(divisor) if isinstance(divisor, int) else divisor)
 
 
-leaves = st.builds(Const, small) | st.sampled_from([I_, J_, X, Y])
+def modulo(a: Scalar, divisor: int | Scalar) -> Scalar:
+    return BinaryOp("%", a, Const(divisor) if isinstance(divisor, int) else divisor)
+
+
+leaves = st.builds(Const, small) | st.sampled_from([I_, J_, X, Y, RANK, RANKS])
+divisors = st.integers(1, 4) | st.sampled_from([RANKS, X, over(X, 2), over(Y, RANKS)])
 expressions = st.recursive(
     leaves,
     lambda inner: (
         st.builds(BinaryOp, st.sampled_from("+*"), inner, inner)
-        | st.builds(over, inner, st.integers(1, 4))
-        | st.builds(lambda a, b: BinaryOp("%", a, Const(b)), inner, st.integers(1, 4))
+        | st.builds(over, inner, divisors)
+        | st.builds(modulo, inner, divisors)
     ),
     max_leaves=6,
 )
@@ -49,25 +57,52 @@ affine = st.builds(
     lambda a, b, c: plus(plus(times(Const(a), I_), times(J_, Const(b))), Const(c)),
     *(small, small, small),
 )
+# What a computed slot is made of: this rank's part of an extent, a place inside a part.
+sharded = st.builds(
+    lambda part, inner, place: plus(times(RANK, part), modulo(inner, place)),
+    st.builds(over, leaves, divisors),
+    leaves,
+    st.builds(over, leaves, divisors),
+)
 extents = st.recursive(
     st.builds(Const, st.integers(1, 6)) | st.sampled_from([X, Y]),
-    lambda inner: st.builds(over, inner, st.integers(1, 3)) | st.builds(times, inner, inner),
+    lambda inner: st.builds(over, inner, divisors) | st.builds(times, inner, inner),
     max_leaves=3,
 )
 dims = extents | st.builds(
     lambda a, b, c: plus(plus(times(Const(a), X), times(Y, Const(b))), Const(c)),
     *(small, small, st.integers(0, 40)),
 )
-run_time = [{X: x, Y: y} for x, y in product((0, 1, 2, 3, 5, 8), repeat=2)]
+run_time = [
+    {X: x, Y: y, RANK: rank, RANKS: ranks}
+    for x, y in product((0, 1, 3, 8), repeat=2)
+    for rank, ranks in ((0, 1), (0, 3), (2, 3))
+]
 
 
-@given(affine | with_differences, st.integers(1, 4), dims, extents, extents)
+def runs(values: Mapping[Scalar, int], *scalars: Scalar) -> bool:
+    """Whether every divisor is positive, which is checked before anything runs."""
+    divisors = [
+        part.rhs
+        for scalar in scalars
+        for part in parts(scalar)
+        if isinstance(part, BinaryOp) and part.op in "/%"
+    ]
+    try:
+        return all(evaluate(divisor, values) > 0 for divisor in divisors)
+    except ZeroDivisionError:
+        return False
+
+
+@given(affine | sharded | with_differences, st.integers(1, 4), dims, extents, extents)
 def test_a_proof_of_staying_inside_is_true(
     start: Scalar, length: int, dim: Scalar, of_i: Scalar, of_j: Scalar
 ) -> None:
     if not stays_inside(start, length, dim, {"i": of_i, "j": of_j}):
         return
     for values in run_time:
+        if not runs(values, start, dim, of_i, of_j):
+            continue
         i_values, j_values = range(evaluate(of_i, values)), range(evaluate(of_j, values))
         for i, j in product(i_values, j_values):
             first = evaluate(start, {**values, I_: i, J_: j})
@@ -92,11 +127,24 @@ def test_tiles_of_a_run_time_extent_are_inside(tile: int) -> None:
     assert not stays_inside(times(I_, Const(tile)), tile + 1, X, {"i": over(X, tile)})
 
 
+def test_places_in_a_part_are_inside() -> None:
+    """What a transpose and an exchange of heads need to be accepted."""
+    part = over(X, RANKS)
+    assert stays_inside(modulo(I_, part), 1, part, {"i": Y})
+    assert not stays_inside(plus(modulo(I_, part), Const(1)), 1, part, {"i": Y})
+    assert stays_inside(plus(times(RANK, part), I_), 1, X, {"i": part})
+    assert not stays_inside(plus(times(RANK, part), I_), 1, X, {"i": plus(part, Const(1))})
+    assert not stays_inside(plus(times(RANKS, part), I_), 1, X, {"i": part})
+    assert stays_inside(RANK, 1, RANKS, {})
+
+
 @given(with_differences, with_differences)
 def test_a_constant_difference_is_one(a: Scalar, b: Scalar) -> None:
     difference = constant_difference(a, b)
     if difference is not None:
         for values in run_time:
+            if not runs(values, a, b):
+                continue
             for i, j in product(range(3), repeat=2):
                 known = {**values, I_: i, J_: j}
                 assert evaluate(a, known) - evaluate(b, known) == difference

@@ -22,6 +22,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.source import SourceFile
 from tests.lang.specs import KeyedSpec, TiledSpec, keyed_specs, tiled_specs
+from tests.specs import redistribute
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 T, K, N = IndexRef("t"), IndexRef("k"), IndexRef("n")
@@ -69,7 +70,44 @@ def test_moe() -> None:
     assert moe.combine.kind == "sum"
     assert moe.combine.weight is not None
     assert (moe.combine.weight.input, moe.combine.weight.dtype) == ("topk_weights", "f32")
-    assert moe.policy == Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "triton")
+    assert moe.policy == Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "auto")
+
+
+def test_redistribute() -> None:
+    """What follows from the rank alone: nothing is given with a call."""
+    found = example("redistribute.fsc")
+    wanted = redistribute()
+    assert (found.extents, found.inputs, found.builtins) == ((), (), ("rank", "ranks"))
+    assert [(i.name, i.extent) for i in found.domain] == [
+        (i.name, i.extent) for i in wanted.domain
+    ]
+    assert found.source.dims == wanted.source.dims
+    assert isinstance(found.target, DenseTarget) and isinstance(wanted.target, DenseTarget)
+    assert (found.target.slot, found.target.rank) == (wanted.target.slot, wanted.target.rank)
+    assert found.target.length == wanted.target.length
+
+
+def test_slots_of_several_dimensions_are_row_major() -> None:
+    text = """
+    shuffle grid {
+      index t : tokens
+      index h : 8
+      segment one { x : f32 }
+      layout source[t, h] of one
+      layout target[a, b, c] of one dense(tokens, 2, 4)
+      route to(t) -> (rank, row) = input to : int64[2]
+      dispatch source[t, h] -> target[to(t).row, h / 4 % 2, h % 4] on to(t).rank
+    }"""
+    target = checked(text).target
+    assert isinstance(target, DenseTarget)
+    row, h = Load("to", (T, Const(1))), IndexRef("h")
+    middle = BinaryOp("%", BinaryOp("/", h, Const(4)), Const(2))
+    slot = BinaryOp("+", BinaryOp("*", row, Const(2)), middle)
+    assert target.slot == BinaryOp(
+        "+", BinaryOp("*", slot, Const(4)), BinaryOp("%", h, Const(4))
+    )
+    tokens = ExtentRef("tokens")
+    assert target.length == BinaryOp("*", BinaryOp("*", tokens, Const(2)), Const(4))
 
 
 def test_vit_patches() -> None:
@@ -175,15 +213,15 @@ def test_an_input_may_be_called_like_its_route() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("", Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "triton")),
-        ("dedup(none)", Policy((), "none", "pairwise", 4 * 2**20, "triton")),
-        ("dedup(rank)", Policy(("rank",), "none", "pairwise", 4 * 2**20, "triton")),
+        ("", Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "auto")),
+        ("dedup(none)", Policy((), "none", "pairwise", 4 * 2**20, "auto")),
+        ("dedup(rank)", Policy(("rank",), "none", "pairwise", 4 * 2**20, "auto")),
         (
             "slice 3*64 KiB dedup(rank, node) balance auto schedule auto backend auto",
-            Policy(("node", "rank"), "auto", "pairwise", 3 * 64 * 2**10, "triton"),
+            Policy(("node", "rank"), "auto", "pairwise", 3 * 64 * 2**10, "auto"),
         ),
-        ("balance static", Policy(("node", "rank"), "static", "pairwise", 4 * 2**20, "triton")),
-        ("balance split", Policy(("node", "rank"), "split", "pairwise", 4 * 2**20, "triton")),
+        ("balance static", Policy(("node", "rank"), "static", "pairwise", 4 * 2**20, "auto")),
+        ("balance split", Policy(("node", "rank"), "split", "pairwise", 4 * 2**20, "auto")),
     ],
 )
 def test_options(options: str, expected: Policy) -> None:
@@ -269,9 +307,9 @@ def test_errors_of_all_shuffles_are_reported() -> None:
 def test_keywords_that_start_no_declaration_are_names_too() -> None:
     text = """
     shuffle exact {
-      const max = 4, rank = 2, on = 3
-      index table : tokens   index by : max * rank + on - 1
-      segment of { input : f32[rank], packed : i8[on] }
+      const max = 4, cyclic = 2, on = 3
+      index table : tokens   index by : max * cyclic + on - 1
+      segment of { input : f32[cyclic], packed : i8[on] }
       layout dense[table] of of
       layout align[by, slice] of of packed(slice) align max
       place by on rank by block

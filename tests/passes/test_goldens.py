@@ -1,4 +1,4 @@
-"""Every pass on both examples: the IR before it and after it, side by side in one golden file.
+"""Every pass on the examples: the IR before it and after it, side by side in one golden file.
 
 The text before is what the passes before it leave; the pass then runs on that *text*, so that no
 state can hide between passes.
@@ -16,7 +16,11 @@ from tests import specs
 from tests.dialect.support import check_golden, fresh_context, round_trips
 
 GOLDEN = Path(__file__).parent / "golden"
-SPECS = {"moe": specs.moe(), "vit_patches": specs.vit_patches()}
+SPECS = {
+    "moe": specs.moe(),
+    "redistribute": specs.redistribute(),
+    "vit_patches": specs.vit_patches(),
+}
 # Kernels have goldens of their own.
 STEPS = [i for i, step in enumerate(PASSES) if step.level != "L3"]
 

@@ -207,6 +207,8 @@ EXAMPLES = [
     errors.NativeBuildError(1, "no C compiler"),
     errors.IndexOutOfRangeError("idx", 1, (2, 3), 9, -1, 7),
     errors.InexactDivisionError(0, "n", 4, "height[n]", 15, 14),
+    errors.InexactDivisionError(2, None, None, "16", 16, 3),
+    errors.DivisorError(3, "2 / ranks", 0),
     errors.SlotOverlapError(1, 2, (0, 3), (1, 4)),
     errors.SlotOutOfRangeError(1, 9, 8, (0, 3)),
     errors.CapacityError(1, 9, 8),

@@ -73,6 +73,7 @@ def run_rank(
 
     def dispatch() -> tuple[dict[str, Tensor], Handle]:
         rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
+        assert isinstance(handle, Handle)  # no fixed sizes were asked for
         return _by_field(shuffle, rows), handle
 
     rows, handle = dispatch()

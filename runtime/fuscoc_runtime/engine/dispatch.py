@@ -25,6 +25,11 @@ from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.steps import run_steps
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
+from fuscoc_runtime.plan.agree import agree
+
+
+Prepared = tuple[Arguments, Points | RankPlan]
+"""Checked arguments, and what to plan for them, or the plan where it never changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +49,14 @@ def dispatch(
 ) -> Generator[Request, Any, Dispatched]:
     """Collective over all ranks. ``positional`` and ``given`` are the user's arguments.
 
-    Raises, on every rank, whatever is wrong on any of them before anything is moved. Where a static
-    shuffle has its plan already, the ranks have nothing to agree on: then a wrong argument is
-    raised only on the rank that has it.
+    Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
-    if machine.plan is not None:
-        arguments, plan = machine.checker.dispatch_arguments(positional, given), machine.plan
-    else:
-        arguments, plan = yield from _plan(machine, positional, given)
+    try:
+        prepared = _prepare(machine, positional, given)
+    except FuscoRuntimeError as error:
+        prepared = error
+    arguments, plan = yield from _plan(machine, prepared)
     planning_ms = (time.perf_counter() - started) * 1e3
 
     windows = yield dispatch_windows(machine, plan)
@@ -79,27 +83,32 @@ def dispatch(
     )
 
 
-def _plan(
+def _prepare(
     machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
+) -> Prepared:
+    """Everything a rank does alone."""
+    arguments = machine.checker.dispatch_arguments(positional, given)
+    return arguments, machine.plan or evaluate_relation(machine, arguments)
+
+
+def _plan(
+    machine: Machine, prepared: Prepared | FuscoRuntimeError
 ) -> Generator[Request, Any, tuple[Arguments, RankPlan]]:
-    """Checked arguments and the plan for them, which is kept if it is the plan for all."""
-    prepared = _prepare(machine, positional, given)
+    """The plan for what was prepared: the one that a static shuffle keeps, or one made now.
+
+    Either way the ranks meet: they raise an error of any of them together, and none overwrites
+    another's window while that is still at work on the previous call's rows.
+    """
+    context = machine.context
     if isinstance(prepared, FuscoRuntimeError):
-        yield from plan_rank(machine.context, prepared)
+        planned = machine.plan is not None
+        yield from agree(prepared, machine.device) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
-    plan = yield from plan_rank(machine.context, points)
+    if isinstance(points, RankPlan):
+        yield from agree(None, machine.device)
+        return arguments, points
+    plan = yield from plan_rank(context, points)
     if machine.shuffle.is_static:
         machine.plan = plan
     return arguments, plan
-
-
-def _prepare(
-    machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
-) -> tuple[Arguments, Points] | FuscoRuntimeError:
-    """Everything a rank does alone; an error is returned, for the ranks to raise it together."""
-    try:
-        arguments = machine.checker.dispatch_arguments(positional, given)
-        return arguments, evaluate_relation(machine, arguments)
-    except FuscoRuntimeError as error:
-        return error

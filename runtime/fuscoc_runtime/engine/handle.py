@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -67,6 +67,7 @@ class Handle:
         key_offsets: int64 [num_local_keys + 1], first slot of each; the last is ``num_slots``.
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
+        weights: the weight input if it was given at dispatch, by name.
     """
 
     plan: RankPlan
@@ -75,6 +76,7 @@ class Handle:
     source_shapes: Mapping[str, torch.Size]
     row_bytes: int
     planning_ms: float
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def num_slots(self) -> int:

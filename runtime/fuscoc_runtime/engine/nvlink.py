@@ -10,8 +10,8 @@ CUDA graph can be replayed. Rows of the target stay valid until the next dispatc
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -82,7 +82,8 @@ class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
     ``launches`` maps ``<name>_plan``, ``<name>_dispatch`` and, when it sums, ``<name>_combine`` to
-    (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row).
+    (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row); ``cubins`` is
+    machine code of ``text`` by GPU, for those that need not compile it.
     """
 
     name: str
@@ -93,6 +94,7 @@ class NodeProgram:
     num_keys: int
     weighted: bool
     teams: int
+    cubins: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ class NodeShuffle:
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
         arch = f"sm_{properties.major}{properties.minor}"
-        kernels = load_kernels(cubin(program.text, arch), program.launches)
+        code = program.cubins.get(arch) or cubin(program.text, arch)
+        kernels = load_kernels(code, program.launches)
         self._plan = kernels[f"{program.name}_plan"]
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._combine = kernels.get(f"{program.name}_combine")
@@ -298,7 +301,7 @@ class NodeShuffle:
         """
         if self._combine is None:
             raise ValueError(f"{self.program.name} declares no combine")
-        if self._dispatches - handle.number > len(self._handles):
+        if not self.is_live(handle):
             raise ValueError(
                 f"the handle is {self._dispatches - handle.number - 1} dispatches old; "
                 f"num_handles keeps {len(self._handles)}"
@@ -309,6 +312,15 @@ class NodeShuffle:
         address = (stream or torch.cuda.current_stream()).cuda_stream
         self._combine.launch(self._ctas, self._call, address)
         return result
+
+    def is_live(self, handle: Handle) -> bool:
+        """Whether later dispatches have left the handle's buffers alone."""
+        return self._dispatches - handle.number <= len(self._handles)
+
+    @property
+    def state(self) -> torch.Tensor:
+        """The device's words that `parse_state` reads: int32 [STATE_WORDS]."""
+        return self._state
 
     def _bind(self, handle: Handle) -> None:
         call = self._call
@@ -322,16 +334,34 @@ class NodeShuffle:
 
     def errors(self) -> list[str]:
         """What went wrong on this rank so far; synchronises with the device."""
-        words = self._state.tolist()
+        trouble = parse_state(self._state.tolist())
         found = []
-        if timed_out := words[TIMED_OUT] & 0xFFFFFFFF:
-            stage, peer, item = timed_out >> 24 & 0x7F, timed_out >> 20 & 0xF, timed_out & 0xFFFFF
-            found.append(f"timed out waiting for rank {peer}: {STAGES[stage]} {item}")
-        if words[BAD_KEYS]:
-            found.append(f"{words[BAD_KEYS]} points have a key out of range")
-        if words[OVERFLOWED]:
-            found.append(f"{words[OVERFLOWED]} points are beyond the capacity")
+        if trouble.late is not None:
+            found.append("timed out waiting for rank {}: {}".format(*trouble.late))
+        if trouble.bad_keys:
+            found.append(f"{trouble.bad_keys} points have a key out of range")
+        if trouble.overflowed:
+            found.append(f"{trouble.overflowed} points are beyond the capacity")
         return found
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What went wrong on one rank since the start: the peer and stage of the wait that ran out, and
+    how many points had no key or no slot."""
+
+    late: tuple[int, str] | None
+    bad_keys: int
+    overflowed: int
+
+
+def parse_state(words: Sequence[int]) -> Trouble:
+    """Read a copy of `NodeShuffle.state`."""
+    late = None
+    if timed_out := words[TIMED_OUT] & 0xFFFFFFFF:
+        stage, peer, item = timed_out >> 24 & 0x7F, timed_out >> 20 & 0xF, timed_out & 0xFFFFF
+        late = (peer, f"{STAGES[stage]} {item}")
+    return Trouble(late, words[BAD_KEYS], words[OVERFLOWED])
 
 
 def model_schedule(num_ctas: int, warps: int, teams: int) -> Schedule:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError
 from fuscoc_runtime.plan.types import PlanContext, Points
-from fuscoc_runtime.scalar import BinaryOp, Load, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.scalar import BinaryOp, Index, Load, Scope, evaluate, render, subexpressions
 from fuscoc_runtime.schema import ShuffleSpec
 
 
@@ -27,7 +27,7 @@ def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRan
     if isinstance(scalar, Load):
         at = tuple(evaluate(index, scope) for index in scalar.at)
         return IndexOutOfRangeError(scalar.input, ctx.rank, at, value, -1, highest)
-    computed = render(scalar, position)
+    computed = scalar.name if isinstance(scalar, Index) else render(scalar, position)
     return IndexOutOfRangeError(computed, ctx.rank, (), value, -1, highest)
 
 

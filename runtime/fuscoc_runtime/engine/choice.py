@@ -1,0 +1,58 @@
+"""Which engine executes a shuffle: pure decisions from what is known when it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+MAX_NODE_RANKS = 8
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A CUDA device: its compute capability and the most shared memory of a CTA, in bytes."""
+
+    capability: tuple[int, int]
+    shared_bytes: int
+
+    @property
+    def arch(self) -> str:
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+
+def choose_cuda(
+    shuffle: ShuffleSpec, topology: Topology, gpu: Gpu | None, max_sources: int | None
+) -> CudaVariant | str:
+    """The CUDA kernels to use, or the reason for not using any.
+
+    They work among the GPUs of one node, in memory whose size the user fixed by ``max_sources``.
+    """
+    if shuffle.cuda is None:
+        return shuffle.cuda_note or "its artifact has no CUDA kernels"
+    if gpu is None:
+        return "the ranks do not compute on CUDA devices"
+    if topology.num_nodes > 1:
+        return f"there are {topology.num_nodes} nodes, and CUDA kernels only work inside one"
+    if topology.ranks_per_node > MAX_NODE_RANKS:
+        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_NODE_RANKS}"
+    number = gpu.capability[0] * 10 + gpu.capability[1]
+    for variant in shuffle.cuda.variants:
+        fits = variant.shared_bytes <= gpu.shared_bytes
+        if fits and int(variant.arch.removeprefix("sm_")) <= number:
+            if max_sources is None:
+                return "it was loaded without `max_sources`, the most source segments of a rank"
+            return variant
+    return f"{gpu.arch} with {gpu.shared_bytes} bytes of shared memory is too small a GPU"
+
+
+def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
+    """Slots of a rank that are always enough: every point of every rank, and every padding."""
+    target = shuffle.target
+    assert isinstance(target, PackedTarget)
+    points = num_ranks * max_sources * shuffle.fanout
+    keys = target.num_keys
+    if target.placement.kind != "table":
+        keys = -(-keys // num_ranks)
+    return points + min(keys, points) * (target.align - 1)

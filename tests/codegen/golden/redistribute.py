@@ -1,0 +1,416 @@
+"""Kernels of shuffle ``redistribute`` in redistribute.fsc, by fuscoc 0.1.0. Do not edit.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+
+# redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+@triton.jit(do_not_specialize=range(8))
+def redistribute_relation(
+    num_points: tl.int64,
+    num_ranks: tl.int64,
+    rank_: tl.int64,
+    ranks: tl.int64,
+    source: tl.int64,
+    src_offset: tl.int64,
+    rank: tl.int64,
+    slot: tl.int64,
+):
+    num_points = num_points.to(tl.int64)
+    num_ranks = num_ranks.to(tl.int64)
+    rank_ = rank_.to(tl.int64)
+    ranks = ranks.to(tl.int64)
+    source = source.to(tl.int64).to(tl.pointer_type(tl.int64))
+    src_offset = src_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
+    rank = rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    slot = slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    for start in range(tl.program_id(0) * 512, num_points, tl.num_programs(0) * 512):
+        lane = start + tl.arange(0, 512).to(tl.int64)
+        live = lane < num_points
+        point = tl.minimum(lane, num_points - 1)  # idle lanes repeat the last one
+        value = rank_ * (8192 // ranks) + point
+        value_1 = value % ranks
+        is_rank = (value_1 >= -1) & (value_1 < num_ranks)
+        tl.store(source + point, point, mask=live)
+        tl.store(src_offset + point, point, mask=live)
+        tl.store(rank + point, tl.where(is_rank, value_1, -2), mask=live)
+        tl.store(slot + point, value // ranks, mask=live)
+
+
+# redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+@triton.jit(do_not_specialize=range(5))
+def redistribute_pack(
+    num_descriptors: tl.int64,
+    src_offset: tl.int64,
+    dst_row: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    src_offset = src_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        src = tl.load(src_offset + i)
+        dst = tl.load(dst_row + i)
+        at = tl.arange(0, 512)
+        x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+        x = tl.load(x_from + at)
+        x_to = tl.multiple_of((x_dst + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+
+
+# redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+@triton.jit(do_not_specialize=range(10))
+def redistribute_send(
+    num_descriptors: tl.int64,
+    src_offset: tl.int64,
+    dst_peer: tl.int64,
+    dst_slot: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    signals: tl.int64,
+    signal_slot: tl.int64,
+    num_peers: tl.int64,
+    my_peer: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    src_offset = src_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_peer = dst_peer.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_slot = dst_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signals = signals.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signal_slot = signal_slot.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    my_peer = my_peer.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        src = tl.load(src_offset + i)
+        peer = tl.load(dst_peer + i)
+        dst = tl.load(dst_slot + i)
+        at = tl.arange(0, 512)
+        x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+        x = tl.load(x_from + at)
+        x_peer = tl.load(x_dst + peer)
+        x_to = tl.multiple_of((x_peer + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+    # The stores of every thread come first.
+    tl.debug_barrier()
+    for peer in range(num_peers):
+        window = tl.load(signals + peer)
+        word = (window + (signal_slot * num_peers + my_peer) * 4).to(tl.pointer_type(tl.int32))
+        tl.atomic_add(word, 1, sem="release", scope="sys")
+
+
+# redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+@triton.jit(do_not_specialize=range(10))
+def redistribute_forward(
+    num_descriptors: tl.int64,
+    src_row: tl.int64,
+    dst_peer: tl.int64,
+    dst_slot: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    signals: tl.int64,
+    signal_slot: tl.int64,
+    num_peers: tl.int64,
+    my_peer: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    src_row = src_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_peer = dst_peer.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_slot = dst_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signals = signals.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signal_slot = signal_slot.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    my_peer = my_peer.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        src = tl.load(src_row + i)
+        peer = tl.load(dst_peer + i)
+        dst = tl.load(dst_slot + i)
+        at = tl.arange(0, 512)
+        x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+        x = tl.load(x_from + at)
+        x_peer = tl.load(x_dst + peer)
+        x_to = tl.multiple_of((x_peer + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+    # The stores of every thread come first.
+    tl.debug_barrier()
+    for peer in range(num_peers):
+        window = tl.load(signals + peer)
+        word = (window + (signal_slot * num_peers + my_peer) * 4).to(tl.pointer_type(tl.int32))
+        tl.atomic_add(word, 1, sem="release", scope="sys")
+
+
+# redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+@triton.jit(do_not_specialize=range(11))
+def redistribute_duplicate(
+    num_descriptors: tl.int64,
+    src_slot: tl.int64,
+    dst_slot: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    wait_base: tl.int64,
+    num_peers: tl.int64,
+    expected_0: tl.int64,
+    expected_1: tl.int64,
+    max_spins: tl.int64,
+    error: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    src_slot = src_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_slot = dst_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64)
+    wait_base = wait_base.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    expected_0 = expected_0.to(tl.int64)
+    expected_1 = expected_1.to(tl.int64)
+    max_spins = max_spins.to(tl.int64)
+    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 0.
+    count = num_descriptors
+    for peer in range(num_peers):
+        index = 0 * num_peers + peer
+        word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
+        behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+        spins = 0
+        while (behind > 0) & (spins < max_spins):
+            behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+            spins += 1
+        if behind > 0:
+            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            count *= 0
+    # Wait until every peer has signalled slot 1.
+    for peer in range(num_peers):
+        index = 1 * num_peers + peer
+        word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
+        behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+        spins = 0
+        while (behind > 0) & (spins < max_spins):
+            behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+            spins += 1
+        if behind > 0:
+            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            count *= 0
+    for i in range(tl.program_id(0), count, tl.num_programs(0)):
+        src = tl.load(src_slot + i)
+        dst = tl.load(dst_slot + i)
+        at = tl.arange(0, 512)
+        x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+        x = tl.load(x_from + at)
+        x_to = tl.multiple_of((x_dst + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+
+
+# redistribute.fsc:14: combine reverse
+@triton.jit(do_not_specialize=range(12))
+def redistribute_reduce_forward(
+    num_descriptors: tl.int64,
+    dst_peer: tl.int64,
+    dst_row: tl.int64,
+    term_begin: tl.int64,
+    term_end: tl.int64,
+    term_slot: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    signals: tl.int64,
+    signal_slot: tl.int64,
+    num_peers: tl.int64,
+    my_peer: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    dst_peer = dst_peer.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_end = term_end.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_slot = term_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signals = signals.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signal_slot = signal_slot.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    my_peer = my_peer.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        peer = tl.load(dst_peer + i)
+        dst = tl.load(dst_row + i)
+        begin = tl.load(term_begin + i)
+        end = tl.load(term_end + i)
+        at = tl.arange(0, 512)
+        x = tl.full((512,), 0, tl.int64)
+        for term in range(begin, end):
+            src = tl.load(term_slot + term)
+            x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+            x = tl.load(x_from + at)
+        x_peer = tl.load(x_dst + peer)
+        x_to = tl.multiple_of((x_peer + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+    # The stores of every thread come first.
+    tl.debug_barrier()
+    for peer in range(num_peers):
+        window = tl.load(signals + peer)
+        word = (window + (signal_slot * num_peers + my_peer) * 4).to(tl.pointer_type(tl.int32))
+        tl.atomic_add(word, 1, sem="release", scope="sys")
+
+
+# redistribute.fsc:14: combine reverse
+@triton.jit(do_not_specialize=range(12))
+def redistribute_reduce_direct(
+    num_descriptors: tl.int64,
+    dst_peer: tl.int64,
+    dst_row: tl.int64,
+    term_begin: tl.int64,
+    term_end: tl.int64,
+    term_slot: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    signals: tl.int64,
+    signal_slot: tl.int64,
+    num_peers: tl.int64,
+    my_peer: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    dst_peer = dst_peer.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_end = term_end.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_slot = term_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signals = signals.to(tl.int64).to(tl.pointer_type(tl.int64))
+    signal_slot = signal_slot.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    my_peer = my_peer.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        peer = tl.load(dst_peer + i)
+        dst = tl.load(dst_row + i)
+        begin = tl.load(term_begin + i)
+        end = tl.load(term_end + i)
+        at = tl.arange(0, 512)
+        x = tl.full((512,), 0, tl.int64)
+        for term in range(begin, end):
+            src = tl.load(term_slot + term)
+            x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+            x = tl.load(x_from + at)
+        x_peer = tl.load(x_dst + peer)
+        x_to = tl.multiple_of((x_peer + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+    # The stores of every thread come first.
+    tl.debug_barrier()
+    for peer in range(num_peers):
+        window = tl.load(signals + peer)
+        word = (window + (signal_slot * num_peers + my_peer) * 4).to(tl.pointer_type(tl.int32))
+        tl.atomic_add(word, 1, sem="release", scope="sys")
+
+
+# redistribute.fsc:14: combine reverse
+@triton.jit(do_not_specialize=range(11))
+def redistribute_reduce_node(
+    num_descriptors: tl.int64,
+    term_begin: tl.int64,
+    term_end: tl.int64,
+    dst_row: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    wait_base: tl.int64,
+    num_peers: tl.int64,
+    expected_3: tl.int64,
+    max_spins: tl.int64,
+    error: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_end = term_end.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64)
+    wait_base = wait_base.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    expected_3 = expected_3.to(tl.int64)
+    max_spins = max_spins.to(tl.int64)
+    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 3.
+    count = num_descriptors
+    for peer in range(num_peers):
+        index = 3 * num_peers + peer
+        word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
+        behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+        spins = 0
+        while (behind > 0) & (spins < max_spins):
+            behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+            spins += 1
+        if behind > 0:
+            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            count *= 0
+    for i in range(tl.program_id(0), count, tl.num_programs(0)):
+        begin = tl.load(term_begin + i)
+        end = tl.load(term_end + i)
+        dst = tl.load(dst_row + i)
+        at = tl.arange(0, 512)
+        x = tl.full((512,), 0, tl.int64)
+        for term in range(begin, end):
+            x_from = tl.multiple_of((x_src + term * 4096).to(tl.pointer_type(tl.int64)), 16)
+            x = tl.load(x_from + at)
+        x_to = tl.multiple_of((x_dst + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)
+
+
+# redistribute.fsc:14: combine reverse
+@triton.jit(do_not_specialize=range(12))
+def redistribute_reduce_source(
+    num_descriptors: tl.int64,
+    dst_offset: tl.int64,
+    term_begin: tl.int64,
+    term_end: tl.int64,
+    term_row: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+    wait_base: tl.int64,
+    num_peers: tl.int64,
+    expected_2: tl.int64,
+    max_spins: tl.int64,
+    error: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    dst_offset = dst_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_end = term_end.to(tl.int64).to(tl.pointer_type(tl.int64))
+    term_row = term_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64)
+    wait_base = wait_base.to(tl.int64)
+    num_peers = num_peers.to(tl.int64)
+    expected_2 = expected_2.to(tl.int64)
+    max_spins = max_spins.to(tl.int64)
+    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 2.
+    count = num_descriptors
+    for peer in range(num_peers):
+        index = 2 * num_peers + peer
+        word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
+        behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+        spins = 0
+        while (behind > 0) & (spins < max_spins):
+            behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
+            spins += 1
+        if behind > 0:
+            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            count *= 0
+    for i in range(tl.program_id(0), count, tl.num_programs(0)):
+        dst = tl.load(dst_offset + i)
+        begin = tl.load(term_begin + i)
+        end = tl.load(term_end + i)
+        at = tl.arange(0, 512)
+        x = tl.full((512,), 0, tl.int64)
+        for term in range(begin, end):
+            src = tl.load(term_row + term)
+            x_from = tl.multiple_of((x_src + src * 4096).to(tl.pointer_type(tl.int64)), 16)
+            x = tl.load(x_from + at)
+        x_to = tl.multiple_of((x_dst + dst * 4096).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x)

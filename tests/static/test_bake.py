@@ -1,0 +1,197 @@
+"""Plans made when compiling: the same as those made when running, and used instead of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fuscoc
+from fuscoc.bake import make_plan
+from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.comm.lockstep import COLLECTIVES
+from fuscoc_runtime.comm.requests import AllGather, AllToAll
+from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.errors import ArtifactError, InputError
+from fuscoc_runtime.plan import Plan, RankPlan
+from fuscoc_runtime.topology import Topology
+from tests.static import specs
+from tests.static.test_examples import Ranks
+
+TOPOLOGIES = ("1x4", "2x2", "4x1")
+BAKED: dict[str, Callable[..., Artifact]] = {
+    "ulysses": specs.ulysses,
+    "redistribute": specs.redistribute,
+    "transpose": lambda *topologies: specs.artifact(specs.TRANSPOSE, topologies),
+    "broadcast": lambda *topologies: specs.artifact(specs.BROADCAST, topologies),
+}
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[AllGather | AllToAll]:
+    """What rank 0 asks of the others, other than to move rows."""
+    seen: list[AllGather | AllToAll] = []
+
+    def record(kind: type) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        answer = COLLECTIVES[kind]
+
+        def recorded(asked: Sequence[Any]) -> Sequence[Any]:
+            seen.append(asked[0])
+            return answer(asked)
+
+        return recorded
+
+    for kind in (AllGather, AllToAll):
+        monkeypatch.setitem(COLLECTIVES, kind, record(kind))
+    return seen
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    names: set[str] = set()
+    launch = Machine.launch
+
+    def record(self: Machine, kernel: str, values: Any, num_programs: int) -> None:
+        names.add(kernel)
+        launch(self, kernel, values, num_programs)
+
+    monkeypatch.setattr(Machine, "launch", record)
+    return names
+
+
+def source_of(artifact: Artifact, ranks: int) -> list[torch.Tensor]:
+    """Different values on every rank, of the shape that a dispatch takes there."""
+    spec = artifact.shuffle()
+    plan = make_plan(spec, Topology(1, ranks)).ranks[0]
+    shape = {"ulysses": (16 // ranks, 8, 4), "transpose": (12 // ranks, 16)}
+    rows = shape.get(spec.name, (plan.num_sources, *spec.fields[0].shape))
+    dtype = torch.bfloat16 if spec.name == "ulysses" else torch.float32
+    return [torch.randn(rows).to(dtype) for _ in range(ranks)]
+
+
+def assert_same(found: RankPlan, wanted: RankPlan) -> None:
+    assert found.lists.keys() == wanted.lists.keys()
+    for name, columns in wanted.lists.items():
+        assert found.lists[name].keys() == columns.keys()
+        for column, values in columns.items():
+            assert torch.equal(found.lists[name][column], values)
+    for name in ("num_sources", "rows", "max_rows", "net_send_counts", "point_recv_counts"):
+        assert getattr(found, name) == getattr(wanted, name)
+    assert torch.equal(found.point_order, wanted.point_order)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("name", BAKED)
+def test_a_baked_plan_is_the_one_made_at_run_time(name: str, topology: str) -> None:
+    """The compiler evaluates the manifest's expressions, a dispatch runs the relation kernel."""
+    baked = Ranks(BAKED[name](*TOPOLOGIES), topology)
+    plain = Ranks(BAKED[name](), topology)
+    parts = source_of(BAKED[name](), len(plain.shuffle.machines))
+    assert all(machine.plan is None for machine in plain.shuffle.machines)
+    for found, wanted in zip(baked.dispatch(parts), plain.dispatch(parts), strict=True):
+        assert torch.equal(found, wanted)
+    for baked_machine, machine in zip(baked.shuffle.machines, plain.shuffle.machines, strict=True):
+        assert baked_machine.plan is not None and machine.plan is not None
+        assert_same(baked_machine.plan, machine.plan)
+
+
+@pytest.mark.parametrize("name", BAKED)
+def test_a_baked_shuffle_plans_nothing_when_it_runs(
+    name: str, requests: list[AllGather | AllToAll], launched: set[str]
+) -> None:
+    """No relation, no counts, no descriptions: the ranks only meet, with one word each."""
+    ranks = Ranks(BAKED[name](*TOPOLOGIES), "2x2")
+    parts = source_of(BAKED[name](), 4)
+    requests.clear()
+    ranks.dispatch(parts)
+    assert [type(each) for each in requests] == [AllGather]
+    assert requests[0].tensor.numel() == 1
+    assert f"{name}_send" in launched
+    assert f"{name}_relation" not in launched
+
+
+def test_a_static_shuffle_plans_once(
+    requests: list[AllGather | AllToAll], launched: set[str]
+) -> None:
+    """Without a plan for its topology, the first dispatch makes it."""
+    ranks = Ranks(specs.redistribute("1x2"), "2x2")
+    parts = source_of(specs.redistribute(), 4)
+    first = ranks.dispatch(parts)
+    assert "redistribute_relation" in launched
+    assert len(requests) > 1
+    requests.clear()
+    launched.clear()
+    again = ranks.dispatch(parts)
+    assert "redistribute_relation" not in launched
+    assert len(requests) == 1
+    assert all(map(torch.equal, first, again))
+
+
+def test_wrong_arguments_are_still_raised_everywhere() -> None:
+    ranks = Ranks(specs.redistribute("2x2"), "2x2")
+    parts = source_of(specs.redistribute(), 4)
+    with pytest.raises(InputError, match="`x` on rank 2 has the shape"):
+        ranks.dispatch([*parts[:2], parts[2][1:], parts[3]])
+    assert torch.equal(ranks.dispatch(parts)[1], torch.cat(parts)[1::4])
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"topologies": ["2x2", "1x4"], "tokens": 16, "heads": 8}
+    one = fuscoc.compile(specs.EXAMPLES / "ulysses.fsc", tmp_path / "one", **options)
+    two = fuscoc.compile(specs.EXAMPLES / "ulysses.fsc", tmp_path / "two", **options)
+    files = {path.relative_to(one): path.read_bytes() for path in one.rglob("*") if path.is_file()}
+    assert files == {p.relative_to(two): p.read_bytes() for p in two.rglob("*") if p.is_file()}
+    assert {path.name for path in files} >= {"ulysses.2x2.npz", "ulysses.1x4.npz"}
+
+
+def test_the_artifact_holds_the_plans() -> None:
+    opened = specs.ulysses(*TOPOLOGIES)
+    baked = opened.shuffle().baked
+    assert baked == {each: f"plans/ulysses.{each}.npz" for each in TOPOLOGIES}
+    assert set(baked.values()) <= opened.manifest.files.keys()
+    plan = Plan.load(opened.path / baked["2x2"])
+    assert plan.topology == Topology(2, 2)
+    assert plan.traffic is not None
+
+
+def test_an_altered_plan_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "altered"
+    shutil.copytree(specs.ulysses("2x2").path, root)
+    with (root / "plans" / "ulysses.2x2.npz").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(ArtifactError, match=r"ulysses\.2x2\.npz: was altered"):
+        load_artifact(root)
+
+
+@pytest.mark.parametrize(
+    ("source", "topology", "code", "parts"),
+    [
+        ("moe.fsc", "2x4", "FSC057", ["`topk_idx` is only known when the shuffle runs"]),
+        (specs.PARTS, "2x4", "FSC057", ["its extent `rows` is only known when the shuffle runs"]),
+        ("ulysses.fsc", "1x3", "FSC057", ["planned for 1x3", "FSR011: 3 does not divide 4096"]),
+        (specs.BROADCAST, "1x2", "FSC057", ["FSR010: `c` on rank 0 is 2"]),
+    ],
+)
+def test_what_cannot_be_planned(
+    tmp_path: Path, source: str, topology: str, code: str, parts: list[str]
+) -> None:
+    spec = specs.EXAMPLES / source if source.endswith(".fsc") else source
+    with pytest.raises(fuscoc.CompileError) as raised:
+        fuscoc.compile(spec, tmp_path / "out", topologies=[topology])
+    assert [each.code for each in raised.value.diagnostics] == [code]
+    for part in parts:
+        assert part in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_static_shuffle_is_planned_beside_one_that_is_not(tmp_path: Path) -> None:
+    text = specs.PARTS + specs.TRANSPOSE
+    opened = load_artifact(fuscoc.compile(text, tmp_path / "both", topologies=["1x4"]))
+    assert opened.shuffle("parts").baked == {}
+    assert opened.shuffle("transpose").baked.keys() == {"1x4"}
+    assert LockstepShuffle(opened, "transpose", topology=Topology(1, 4)).machines[0].plan

@@ -1,0 +1,92 @@
+"""Computed relations against what torch does with the whole tensor in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.topology import Topology
+from tests.static import specs
+
+TOPOLOGIES = ("1x1", "1x4", "2x2", "4x1", "1x2")
+
+
+class Ranks:
+    """One shuffle on all ranks of a topology; tensors by rank."""
+
+    def __init__(self, artifact: Artifact, topology: str) -> None:
+        self.shuffle = LockstepShuffle(artifact, topology=Topology.parse(topology))
+        self.handles: list[Handle] = []
+
+    def dispatch(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        done = self.shuffle.dispatch([[part] for part in parts], [{} for _ in parts])
+        self.handles = [each.handle for each in done]
+        return [each.rows["x"].clone() for each in done]
+
+    def combine(self, rows: Sequence[Tensor]) -> list[Tensor]:
+        results = self.shuffle.combine(rows, self.handles, [{} for _ in rows])
+        return [result["x"] for result in results]
+
+
+def num_ranks(topology: str) -> int:
+    return Topology.parse(topology).num_ranks
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_ulysses(topology: str) -> None:
+    """All tokens of some heads: the permutation of the gathered sequence."""
+    ranks = Ranks(specs.ulysses(), topology)
+    count = num_ranks(topology)
+    sequence = torch.randn(16, 8, 4).bfloat16()
+    parts = list(sequence.chunk(count))
+    rows = ranks.dispatch(parts)
+    by_head = sequence.view(16, count, 8 // count, 4).permute(1, 0, 2, 3)
+    for found, wanted in zip(rows, by_head, strict=True):
+        assert torch.equal(found.view(16, 8 // count, 4), wanted)
+    for found, part in zip(ranks.combine([row * 2 for row in rows]), parts, strict=True):
+        assert torch.equal(found, part * 2)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_redistribute(topology: str) -> None:
+    ranks = Ranks(specs.redistribute(), topology)
+    count = num_ranks(topology)
+    matrix = torch.randn(32, 6)
+    blocks = list(matrix.chunk(count))
+    cyclic = ranks.dispatch(blocks)
+    for rank, found in enumerate(cyclic):
+        assert torch.equal(found, matrix[rank::count])
+    for found, block in zip(ranks.combine(cyclic), blocks, strict=True):
+        assert torch.equal(found, block)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_transpose(topology: str) -> None:
+    ranks = Ranks(specs.artifact(specs.TRANSPOSE), topology)
+    count = num_ranks(topology)
+    matrix = torch.randn(12, 16)
+    rows = list(matrix.chunk(count))
+    columns = ranks.dispatch(rows)
+    for found, wanted in zip(columns, matrix.T.chunk(count), strict=True):
+        assert torch.equal(found.view(wanted.shape), wanted)
+    for found, part in zip(ranks.combine(columns), rows, strict=True):
+        assert torch.equal(found, part)
+
+
+@pytest.mark.parametrize("topology", ["1x4", "2x2"])
+def test_broadcast(topology: str) -> None:
+    """An all-gather as a fan-out to a computed rank; the way back is a reduce-scatter."""
+    ranks = Ranks(specs.artifact(specs.BROADCAST), topology)
+    parts = list(torch.randn(4, 3, 5))
+    everything = ranks.dispatch(parts)
+    for found in everything:
+        assert torch.equal(found.view(4, 3, 5), torch.stack(parts))
+    back = ranks.combine([rank * rows for rank, rows in enumerate(everything)])
+    for found, part in zip(back, parts, strict=True):
+        torch.testing.assert_close(found, part * (0 + 1 + 2 + 3))
