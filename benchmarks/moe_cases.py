@@ -5,6 +5,7 @@ Shared by the benchmark and the GPU tests, so that both mean the same by "correc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from fuscoc.codegen.cuda import (
     Tile,
     print_cuda,
 )
+from fuscoc_runtime.engine.node import NodeHandle
 from fuscoc_runtime.engine.nvlink import Handle, NodeProgram, NodeShuffle
 
 NVLINK_BYTES_PER_US = 355e3
@@ -47,6 +49,34 @@ class Model:
     @property
     def sums(self) -> bool:
         return not self.extra and self.dtype in ("bf16", "f16", "f32")
+
+
+SHAPES = {
+    "deepseek-v3": Model(hidden=7168, experts=256, topk=8),
+    "qwen3-235b": Model(hidden=4096, experts=128, topk=8),
+    "mixtral": Model(hidden=4096, experts=8, topk=2),
+    "gpt-oss-120b": Model(hidden=2880, experts=128, topk=4),
+    "llama-4": Model(hidden=5120, experts=128, topk=1),
+}
+
+
+def spec(model: Model) -> str:
+    """The .fsc text of a model of one field whose rows are summed on the way back."""
+    return f"""shuffle moe {{
+  const hidden = {model.hidden}, experts = {model.experts}, topk = {model.topk}
+  index t : tokens
+  index k : topk
+  index e : experts
+  segment token {{ x : {model.dtype}[hidden] }}
+  layout  by_token[t]     of token
+  layout  by_expert[e, s] of token  packed(s) align {model.align}
+  place   e on rank by {model.placement}
+  route   r(t, k) -> e = input topk_idx : int64
+  weight  w(t, k) : f32 = input topk_weights
+  dispatch by_token[t] -> by_expert[r(t, k), *]
+  combine  reverse reduce sum(w)
+}}
+"""
 
 
 def shuffle(model: Model) -> CudaShuffle:
@@ -181,13 +211,42 @@ def check_dispatch(
     group: dist.ProcessGroup | None,
 ) -> list[str]:
     """Rows bit-exact, counts and starts exact; returns what is wrong."""
-    wrong = []
     own = expected.key_counts.numel()
-    if not torch.equal(handle.key_counts[:own].long(), expected.key_counts):
+    return _differences(
+        handle.key_counts[:own].long(),
+        handle.key_starts[:own].long(),
+        engine.rows,
+        source,
+        expected,
+        group,
+    )
+
+
+def check_rows(
+    handle: NodeHandle,
+    rows: Sequence[torch.Tensor],
+    source: list[torch.Tensor],
+    expected: Expected,
+    group: dist.ProcessGroup | None,
+) -> list[str]:
+    """The same for a dispatch through ``Shuffle``, whose handle says where keys begin and end."""
+    return _differences(handle.key_counts, handle.key_offsets[:-1], rows, source, expected, group)
+
+
+def _differences(
+    key_counts: torch.Tensor,
+    key_starts: torch.Tensor,
+    target: Sequence[torch.Tensor],
+    source: list[torch.Tensor],
+    expected: Expected,
+    group: dist.ProcessGroup | None,
+) -> list[str]:
+    wrong = []
+    if not torch.equal(key_counts, expected.key_counts):
         wrong.append("key_counts differ")
-    if not torch.equal(handle.key_starts[:own].long(), expected.key_starts):
+    if not torch.equal(key_starts, expected.key_starts):
         wrong.append("key_starts differ")
-    for field, (tensor, rows) in enumerate(zip(source, engine.rows, strict=True)):
+    for field, (tensor, rows) in enumerate(zip(source, target, strict=True)):
         everyone = gather_ragged(tensor, group)
         for r, theirs in enumerate(everyone):
             mine = expected.ranks == r

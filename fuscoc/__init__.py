@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from fuscoc.diagnostics import CompileError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from fuscoc_runtime import Shuffle
@@ -20,25 +19,19 @@ __version__ = "0.1.0"
 __all__ = ["CompileError", "InternalError", "compile", "load"]
 
 
-def compile(
-    source: str | Path, out: str | Path, *, topologies: Sequence[str] = (), **defines: int
-) -> Path:
+def compile(source: str | Path, out: str | Path, **defines: int) -> Path:
     """Compile a spec, given as a path or as its text, into the artifact directory ``out``.
 
     ``defines`` overrides constants of the spec: ``compile("moe.fsc", "build/moe", hidden=4096)``.
     An existing artifact at ``out`` is replaced in one step; nothing is written on an error.
-    ``topologies`` (``"2x4"``: two nodes of four ranks) are those that static shuffles are planned
-    for at once; that takes the runtime.
 
     Raises:
-        CompileError: the spec has errors; the message shows all of them. Also where topologies are
-            given and no shuffle is static, or one cannot run on them.
+        CompileError: the spec has errors; the message shows all of them.
         FileExistsError: ``out`` exists and is not an artifact.
     """
     from fuscoc import driver
 
-    source_file = driver.as_source(source)
-    return driver.compile_source(source_file, out, defines, topologies=topologies)
+    return driver.compile_source(driver.as_source(source), out, defines)
 
 
 def load(artifact: str | Path, name: str | None = None, **options: Any) -> Shuffle:

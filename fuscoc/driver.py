@@ -52,7 +52,12 @@ def compile_source(
 ) -> Path:
     """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``.
 
-    ``assembler`` adds machine code of the CUDA kernels.
+    ``assembler`` adds machine code of the CUDA kernels. ``topologies``, such as ``2x4``, are those
+    that static shuffles are planned for at once.
+
+    Raises:
+        CompileError: also where topologies are given and no shuffle is static, or one that is
+            cannot run on them.
     """
     compiled = _lower(source, defines, trace=trace)
     from fuscoc.artifact import write_artifact

@@ -168,8 +168,8 @@ def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[s
             "outputs": ["source", "src_offset", *strides, "rank", place],
         },
         "extents_kernel": kernel_name(f"{checked.name}_extents") if ragged else None,
-        "dispatch": _steps(paths["dispatch"], kernel_name),
-        "combine_steps": combine and _steps(paths["combine"], kernel_name),
+        "dispatch": _steps(checked, paths["dispatch"], kernel_name),
+        "combine_steps": combine and _steps(checked, paths["combine"], kernel_name),
         "baked": {},
     }
 
@@ -194,8 +194,26 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
     }
 
 
-def _steps(path: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
-    return {"steps": [_step(step, kernel_name) for step in ops_of(path, Launch, Exchange)]}
+def _steps(checked: CheckedShuffle, path: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
+    return {
+        "steps": [_step(step, kernel_name) for step in ops_of(path, Launch, Exchange)],
+        "dtypes": _partial_dtypes(checked, path),
+    }
+
+
+def _partial_dtypes(checked: CheckedShuffle, path: Any) -> dict[str, str]:
+    """The buffers whose rows are not of their field's dtype."""
+    own = {field.name: field.dtype for field in checked.fields}
+    held = {
+        bound["buffer"].removeprefix("peers."): bound["dtype"]
+        for launch in ops_of(path, Launch)
+        for bound in launch.read("bind")
+    }
+    return {
+        buffer: dtype
+        for buffer, dtype in held.items()
+        if (field := buffer.partition(".")[2]) and dtype != own[field]
+    }
 
 
 def _step(step: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:

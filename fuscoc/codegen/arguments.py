@@ -1,7 +1,7 @@
 """The arguments of a kernel: their names in the text, and what a launch passes for each.
 
 ``docs/abi.md`` is the reference. Names of the spec (extents, inputs) get a trailing underscore
-where they would hide a word of the kernel.
+where they would hide a word of the kernel or of Triton.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from typing import Any
 from fuscoc.dialect.l3 import Kernel
 from fuscoc.dialect.mlir import arith, ir
 
-# Words that kernel text itself uses.
-RESERVED = frozenset({"tl", "triton", "range"})
+# What a kernel's launch takes, or Triton (3.6 to 3.9) makes up, beside the parameters.
+_LAUNCH = (
+    *("self", "grid", "warmup", "debug", "num_warps", "num_stages", "num_ctas", "maxnreg"),
+    *("enable_fp_fusion", "instrumentation_mode", "fpsan_homomorphic_casts"),
+    *("options", "params", "backend", "specialize_impl", "JITCallable"),
+)
+# Names that neither parameters nor variables may have: those above, those that kernel text uses
+# and those that Python lets nobody assign.
+RESERVED = frozenset({"tl", "triton", "range", *_LAUNCH, "__debug__", *keyword.kwlist})
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def of_spec(names: Sequence[Argument], kernel: Sequence[Argument]) -> list[Argum
     renamed = []
     for argument in names:
         name = argument.name
-        while name in taken or keyword.iskeyword(name):
+        while name in taken:
             name += "_"
         taken |= {name}
         renamed.append(Argument(name, argument.kind, argument.value, argument.element))

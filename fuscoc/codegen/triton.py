@@ -101,6 +101,7 @@ class _Printer:
         self.lines: list[str] = []
         self.depth = 0
         self.live: str | None = None  # mask of the lanes that have a point
+        self.late = ""  # whether a wait of this kernel was in vain
 
     def print(self) -> str:
         self.head()
@@ -246,16 +247,19 @@ class _Printer:
             self.text(operand).text for operand in op.operands
         )
         slot = op.read("slot")
-        self.line(f"# Wait until every peer has signalled slot {slot}.")
+        self.line(f"# Wait until every peer has signalled slot {slot}; once one is late, for none.")
         if isinstance(op.count.owner, ir.Block):
             self.bind(op.result, given)
+            self.late = self.names.new("late")
+            self.line(f"{self.late} = 0")
         else:  # the second of two waits goes on counting
             self.texts[op.result] = Text(given)
-        count = self.text(op.result).text
+        count, late = self.text(op.result).text, self.late
         with self.names.scope():
             peer, index, word, behind, spins = map(
                 self.names.new, ("peer", "index", "word", "behind", "spins")
             )
+            # Atomics alone look at what others write: their result is the same in every thread.
             poll = (
                 f"{behind} = {expected}.to(tl.int32) - "
                 f'tl.atomic_add({word}, 0, sem="acquire", scope="sys")'
@@ -264,12 +268,14 @@ class _Printer:
                 self.line(f"{index} = {slot} * {num_peers} + {peer}")
                 self.line(f"{word} = ({window} + {index} * 4).to({pointer('i32')})")
                 self.line(poll)
-                self.line(f"{spins} = 0")
-                with self.indented(f"while ({behind} > 0) & ({spins} < {max_spins}):"):
+                with self.indented(f"if ({behind} > 0) & ({late} == 0):"):
+                    self.line(f'{late} = tl.atomic_add({error}, 0, sem="relaxed", scope="sys")')
+                self.line(f"{spins} = {max_spins}")
+                with self.indented(f"while ({behind} > 0) & ({late} == 0) & ({spins} > 0):"):
                     self.line(poll)
-                    self.line(f"{spins} += 1")
+                    self.line(f"{spins} -= 1")
                 with self.indented(f"if {behind} > 0:"):
-                    late = f"({index} + 1).to(tl.int32)"
+                    self.line(f"{late} = ({index} + 1).to(tl.int32)")
                     self.line(f'tl.atomic_cas({error}, 0, {late}, sem="relaxed", scope="sys")')
                     self.line(f"{count} *= 0")
 

@@ -86,14 +86,15 @@ class Kernel(Op, name="kernel", traits=[ir.IsIsolatedFromAboveTrait, ir.NoTermin
 class Launch(Op, name="launch"):
     """Run a kernel over a descriptor list, with the row buffers that ``bind`` names.
 
-    ``"fsc.launch"() {bind = [{arg = "x_src", buffer = "source.x"}, {arg = "x_dst", buffer =
-    "peers.target.x"}], kernel = @moe_send, list = @direct, signal = 0 : i64} : () -> ()``
+    ``"fsc.launch"() {bind = [{arg = "x_src", buffer = "source.x", dtype = bf16}, {arg = "x_dst",
+    buffer = "peers.target.x", dtype = bf16}], kernel = @moe_send, list = @direct, signal = 0 : i64}
+    : () -> ()``
     """
 
     attrs = attributes(
         kernel=Ref("kernel"),
         list=Ref("descriptors"),
-        bind=Array(Record({"arg": Text(), "buffer": Text()}), distinct=True),
+        bind=Array(Record({"arg": Text(), "buffer": Text(), "dtype": DType()}), distinct=True),
         signal=Integer(0, optional=True),
         wait=Array(Integer(0), optional=True, distinct=True),
     )

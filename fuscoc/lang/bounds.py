@@ -129,7 +129,7 @@ def _end(atom: Scalar, index_extents: Mapping[str, Scalar]) -> Scalar | None:
 
 
 def _never_negative(polynomial: Polynomial) -> bool:
-    """Whether no coefficient is, where ``a * q * (x / q)`` is ``a * x`` at the most.
+    """Whether no coefficient is, where ``q * (x / q)`` and ``x / q`` are ``x`` at the most.
 
     For a constant ``q``, ``a * (x / q)`` is ``ceil(a / q) * x`` at the most.
     """
@@ -137,13 +137,11 @@ def _never_negative(polynomial: Polynomial) -> bool:
         for atom in term if factor < 0 else ():
             match atom:
                 case BinaryOp(op="/", lhs=lhs, rhs=divisor):
-                    others = _without(term, atom)
+                    others, share = _without(term, atom), factor
                     if isinstance(divisor, Const):
                         share = factor // divisor.value
                     elif divisor in others:
-                        others, share = _without(others, divisor), factor
-                    else:
-                        continue
+                        others = _without(others, divisor)
                     rest = {t: f for t, f in polynomial.items() if t != term}
                     most = _times({others: share}, _polynomial(lhs))
                     return _never_negative(_plus(rest, most))

@@ -8,7 +8,7 @@ from fuscoc.diagnostics import Label, nearest
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Field, Load, Placement, Scalar
 from fuscoc.lang.context import INDEX_EXTENT
-from fuscoc.lang.fold import fold_constant, fold_extent
+from fuscoc.lang.fold import fold_constant, fold_extent, in_range
 from fuscoc.lang.scalars import loads
 from fuscoc.lang.scope import (
     INDEX,
@@ -26,7 +26,10 @@ def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) ->
     for binding in const.bindings:
         value = fold_constant(binding.value, scope)
         name = binding.ident.name
-        scope.constants.setdefault(name, overrides.get(name, value))
+        if name in overrides:
+            given = in_range(overrides[name], binding.ident.span, scope)
+            value = given.value if given is not None else None
+        scope.constants.setdefault(name, value)
 
 
 def check_index(index: ast.Index, scope: Scope) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
@@ -10,9 +11,12 @@ from fuscoc.lang.accesses import check_access, right_arity
 from fuscoc.lang.checked import Const, DenseTarget, DomainIndex, Field, PackedTarget, Scalar, Source
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fields import match_fields
+from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import extents, indices, rename
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import TargetInfo, check_target
+
+MAX_FAN_OUT = 2**16
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,12 @@ def _domain(
         if not isinstance(scope.extents[name], Const):
             _fan_out_not_constant(name, dispatch, scope)
             good = False
+    sizes = [scope.extents[name] for name in fan_out]
+    copies = prod(size.value for size in sizes if isinstance(size, Const))
+    if copies > MAX_FAN_OUT:
+        what = "the number of destinations of a segment"
+        too_large(what, copies, MAX_FAN_OUT, dispatch.target.span, scope)
+        good = False
     if not good:
         return None
     return tuple(

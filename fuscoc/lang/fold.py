@@ -19,19 +19,31 @@ from fuscoc.source import Span
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def fold_constant(expr: ast.Expr, scope: Scope, positive: str | None = None) -> int | None:
-    """The value of a constant expression; with ``positive`` that it must be, and what it is."""
+def fold_constant(
+    expr: ast.Expr, scope: Scope, positive: str | None = None, most: int = INT64_MAX
+) -> int | None:
+    """The value of a constant expression; with ``positive`` that it must be, and what it is.
+
+    ``most`` is the largest value that it may have.
+    """
     folded = fold(expr, CONSTANT_VALUE, scope)
     if not isinstance(folded, Const):
         return None
     if positive is not None and folded.value <= 0:
         not_positive(positive, folded.value, expr.span, scope)
         return None
+    if positive is not None and folded.value > most:
+        too_large(positive, folded.value, most, expr.span, scope)
+        return None
     return folded.value
 
 
 def not_positive(what: str, value: int, span: Span, scope: Scope) -> None:
     scope.sink.report("FSC021", span, f"{what} must be positive, and this is {value}")
+
+
+def too_large(what: str, value: int, most: int, span: Span, scope: Scope) -> None:
+    scope.sink.report("FSC023", span, f"{what} is {most} at the most, and this is {value}")
 
 
 def fold_extent(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
@@ -52,7 +64,7 @@ def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
     """The scalar that the expression means; None, with a report, if it means none there."""
     match expr:
         case ast.Number(value=value):
-            return _in_range(value, expr.span, scope)
+            return in_range(value, expr.span, scope)
         case ast.Name():
             return _fold_name(expr, context, scope)
         case ast.Call():
@@ -123,7 +135,7 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
     if lhs is None or rhs is None:
         return None
     if isinstance(lhs, Const) and isinstance(rhs, Const):
-        return _in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
+        return in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
     if expr.op in "/%":
         if not _may_divide(rhs):
             scope.sink.report(
@@ -165,7 +177,8 @@ def _compute(op: str, lhs: int, rhs: int) -> int:
             return lhs % rhs
 
 
-def _in_range(value: int, span: Span, scope: Scope) -> Const | None:
+def in_range(value: int, span: Span, scope: Scope) -> Const | None:
+    """The number as a constant, if it is one of 64 bits."""
     if INT64_MIN <= value <= INT64_MAX:
         return Const(value)
     scope.sink.report("FSC023", span, f"{value} does not fit in 64 bits")

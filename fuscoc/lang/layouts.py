@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from fuscoc.diagnostics import Label, nearest
 from fuscoc.lang import ast, dtypes
-from fuscoc.lang.checked import Field, Scalar
+from fuscoc.lang.checked import Const, Field, Scalar
 from fuscoc.lang.context import DIM_EXTENT
 from fuscoc.lang.declarations import check_field, is_ragged
-from fuscoc.lang.fold import fold_constant, fold_extent
+from fuscoc.lang.fold import fold_constant, fold_extent, too_large
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, SEGMENT, LayoutInfo, Scope, plural
+
+MAX_ALIGN = 2**20
+MAX_CAPACITY = 2**32
+MAX_CELLS = 2**40
 
 
 def check_layout(layout: ast.Layout, scope: Scope) -> None:
@@ -22,9 +28,9 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
     capacity = scope.single(layout.clauses, ast.Capacity, "capacity")
     alignment = limit = None
     if align is not None:
-        alignment = fold_constant(align.value, scope, positive="an alignment")
+        alignment = fold_constant(align.value, scope, "an alignment", MAX_ALIGN)
     if capacity is not None and capacity.limit is not None:
-        limit = fold_constant(capacity.limit, scope, positive="a capacity")
+        limit = fold_constant(capacity.limit, scope, "a capacity", MAX_CAPACITY)
 
     if packed is not None and dense is not None:
         scope.sink.report(
@@ -47,6 +53,10 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
                     secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
                 )
     if element is None or extents is None or not distinct:
+        return
+    cells = prod(extent.value for extent in extents if isinstance(extent, Const))
+    if cells > MAX_CELLS:
+        too_large("the size of a layout", cells, MAX_CELLS, layout.ident.span, scope)
         return
     info = LayoutInfo(
         ident=layout.ident,

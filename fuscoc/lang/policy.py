@@ -7,7 +7,7 @@ from typing import Literal
 from fuscoc.diagnostics import nearest
 from fuscoc.lang import ast
 from fuscoc.lang.checked import Policy
-from fuscoc.lang.fold import INT64_MAX, fold_constant
+from fuscoc.lang.fold import fold_constant, too_large
 from fuscoc.lang.scope import Scope
 
 # Every value that the language knows; the first is the default. ``auto`` leaves it to fuscoc.
@@ -24,6 +24,7 @@ SUPPORTED: dict[str, frozenset[str]] = {
 }
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 DEFAULT_SLICE_BYTES = 4 * 2**20
+MAX_SLICE_BYTES = 2**36
 LEVELS: tuple[Literal["node", "rank"], ...] = ("node", "rank")
 
 
@@ -87,8 +88,8 @@ def _slice_bytes(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope
         _unknown(clause.unit, "slice", tuple(UNITS), scope)
     if size is None or unit is None:
         return DEFAULT_SLICE_BYTES
-    if size * unit > INT64_MAX:
-        scope.sink.report("FSC023", clause.size.span, "a slice is counted in 64 bits")
+    if size * unit > MAX_SLICE_BYTES:
+        too_large("a slice in bytes", size * unit, MAX_SLICE_BYTES, clause.span, scope)
     elif segment_bytes is not None and size * unit < segment_bytes:
         scope.sink.report(
             "FSC056",

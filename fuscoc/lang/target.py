@@ -11,7 +11,7 @@ from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, Load, PackedTarget, Scalar
 from fuscoc.lang.context import DESTINATION
 from fuscoc.lang.declarations import is_ragged
-from fuscoc.lang.fold import fold
+from fuscoc.lang.fold import fold, too_large
 from fuscoc.lang.scalars import extents, loads
 from fuscoc.lang.scope import INDEX, LAYOUT, ROUTE, VIEW, LayoutInfo, Scope
 
@@ -25,6 +25,7 @@ class TargetInfo:
 
 
 NOTHING = TargetInfo(None, ())
+MAX_KEYS = 2**24
 
 
 def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
@@ -90,6 +91,9 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
             secondary=[Label(layout.ident.span, "declared here")],
             help=scope.similar_constant(next(iter(extents(num_keys)), key_index)),
         )
+    elif num_keys.value > MAX_KEYS:
+        span = scope.symbols[key_index].span
+        too_large("the number of keys", num_keys.value, MAX_KEYS, span, scope)
     placement = scope.placements.get(key_index)
     if placement is None:
         scope.sink.report(

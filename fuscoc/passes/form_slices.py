@@ -7,6 +7,7 @@ its terms, and one more reduction at the source merges the legs that end there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
@@ -112,7 +113,7 @@ def _reduce_at_target(path: Any, collect: Any, weight: Any) -> None:
         src="target",
         dst="forward_staging" if forwarded else "staging",
         scope="rank",
-        rows=_rows(path, collect.read("kind"), wide_dst=forwarded),
+        rows=_rows(path, collect.read("kind"), dst=_accumulator if forwarded else _partial),
         signal=REDUCE_FORWARD if forwarded else REDUCE_DIRECT,
         weight=weight,
     )
@@ -132,7 +133,7 @@ def _reduce_at_forwarder(path: Any, collect: Any) -> None:
         src="forward_staging",
         dst="slice",
         scope="node",
-        rows=_rows(path, collect.read("kind"), wide_src=True),
+        rows=_rows(path, collect.read("kind"), src=_accumulator, dst=_partial),
         signal=NO_SIGNAL,
         wait=[REDUCE_FORWARD],
     )
@@ -156,7 +157,7 @@ def _reduce_at_source(path: Any, kind: str, strides: list[str]) -> None:
         src="staging",
         dst="source",
         scope="local",
-        rows=_rows(path, kind),
+        rows=_rows(path, kind, src=_partial),
         signal=NO_SIGNAL,
         wait=[REDUCE_DIRECT],
     )
@@ -172,17 +173,33 @@ def _exchange(path: Any, hop: Any, rows: str | tuple[str, ...], direction: str) 
     )
 
 
+def _accumulator(dtype: str) -> str:
+    """What sums are taken in, and kept in where that loses nothing."""
+    return "f64" if dtype == "f64" else "f32"
+
+
+def _partial(dtype: str) -> str:
+    """What rows of one rank, or of one node, go back to the source in: as narrow as is safe.
+
+    A partial sum may be too large for f16 where the whole sum is not.
+    """
+    return "f32" if dtype == "f16" else dtype
+
+
 def _rows(
-    path: Any, kind: str, *, wide_src: bool = False, wide_dst: bool = False
+    path: Any,
+    kind: str,
+    *,
+    src: Callable[[str], str] = str,
+    dst: Callable[[str], str] = str,
 ) -> list[dict[str, str]]:
-    """The dtypes of a reduction's rows; wide ones are the accumulator's: nothing is lost."""
+    """The dtypes of a reduction's rows: ``src`` and ``dst`` give those of a sum by the field's."""
     rows = []
     for field in path.follow("shuffle").follow("segment").read("fields"):
         dtype, _ = field["type"]
         if kind == "copy":
             rows.append({"name": field["name"], "src": dtype, "dst": dtype})
-            continue
-        acc = "f64" if dtype == "f64" else "f32"
-        src, dst = acc if wide_src else dtype, acc if wide_dst else dtype
-        rows.append({"name": field["name"], "src": src, "acc": acc, "dst": dst})
+        else:
+            types = {"src": src(dtype), "acc": _accumulator(dtype), "dst": dst(dtype)}
+            rows.append({"name": field["name"], **types})
     return rows

@@ -65,17 +65,18 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
     )
     with ir.InsertionPoint(module.body):
         build_row_kernel(wanted, shuffle)
-    fields = [field["name"] for field in shuffle.follow("segment").read("fields")]
-    bind = [
-        {"arg": f"{field}_{side}", "buffer": f"{buffer}.{field}"}
-        for field in fields
-        for side, buffer in (("src", read), ("dst", written))
-    ]
+    sums = {row["name"]: row for row in wanted.rows}
+    bind = []
+    for field in shuffle.follow("segment").read("fields"):
+        name, (dtype, _) = field["name"], field["type"]
+        for side, buffer in (("src", read), ("dst", written)):
+            held = sums[name][side] if sums else dtype
+            bind.append({"arg": f"{name}_{side}", "buffer": f"{buffer}.{name}", "dtype": held})
     if weight is not None:
-        bind.append({"arg": "weights", "buffer": "weights"})
+        bind.append({"arg": "weights", "buffer": "weights", "dtype": wanted.weight})
     with ir.InsertionPoint(step):
         Launch.build(
-            kernel=name,
+            kernel=wanted.name,
             list=step.read("list"),
             bind=bind,
             signal=signal if signal >= 0 else None,

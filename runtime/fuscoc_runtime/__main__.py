@@ -33,13 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
     from fuscoc_runtime.run import RankDiedError, run
 
     try:
-        report = run(**vars(options))
+        report = run(**vars(options), progress=_tell)
     except (FuscoRuntimeError, RankDiedError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if os.environ.get("RANK", "0") == "0":
         _show(report)
     return 0 if report.verified else 1
+
+
+def _tell(phase: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(phase, file=sys.stderr)
 
 
 def _show(report: RunReport) -> None:

@@ -82,6 +82,32 @@ class NativeBuildError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class PreparationError(FuscoRuntimeError):
+    """Anything else that stops a rank before the ranks start to move rows: memory, a bug."""
+
+    code: ClassVar[str] = "FSR006"
+    rank: int
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"rank {self.rank} could not prepare the call: {self.problem}"
+
+
+@dataclass(eq=False)
+class OptionError(FuscoRuntimeError):
+    """An option of a run that makes no sense, or not on this machine."""
+
+    code: ClassVar[str] = "FSR007"
+    option: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"`{self.option}` {self.problem}"
+
+
+@dataclass(eq=False)
 class IndexOutOfRangeError(FuscoRuntimeError):
     """A routing value that names no key or rank.
 
@@ -203,7 +229,9 @@ class DivisorError(FuscoRuntimeError):
 
     @property
     def message(self) -> str:
-        return f"the divisor `{self.divisor}` is {self.value} on rank {self.rank}: it must be positive"
+        return (
+            f"the divisor `{self.divisor}` is {self.value} on rank {self.rank}: it must be positive"
+        )
 
 
 @dataclass(eq=False)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -36,14 +37,18 @@ class RankData:
 class Origin:
     """A domain point and its source segment.
 
-    ``source`` is the segment's id on ``rank``, ``cells`` the indices of its cells in the source
-    layout, in the segment's order; ``point`` is the linear index of the domain point.
+    ``source`` is the segment's id on ``rank``, ``point`` the linear index of the domain point.
     """
 
     rank: int
     source: int
-    cells: Tensor
     point: int
+    find_cells: Callable[[], Tensor]
+
+    @property
+    def cells(self) -> Tensor:
+        """The indices of the segment's cells in the source layout, in the segment's order."""
+        return self.find_cells()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,26 +106,37 @@ def on_their_ranks(ranks: Sequence[RankData]) -> list[RankData]:
     ]
 
 
-def dispatch(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> list[RankRows]:
-    """The rows that every rank must receive from ``ranks``."""
+def dispatch(
+    shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = None
+) -> list[RankRows]:
+    """The rows that every rank must receive from ``ranks``.
+
+    ``only``: just what this rank sends or receives; other slots count as not written.
+    """
     deliveries, layouts = route(shuffle, ranks)
     received = [_empty_rows(shuffle, *each) for each in zip(ranks, layouts, strict=True)]
     for delivery in deliveries:
         origin, rows = delivery.origin, received[delivery.rank]
+        if only not in (None, origin.rank, delivery.rank):
+            continue
+        segment = origin.cells
         for field in shuffle.source.fields:
             cells = _cells(ranks[origin.rank].source[field.name].cpu(), field)
             row = rows.fields[field.name][delivery.slot]
-            row.copy_(cells[origin.cells].view(row.shape))
+            row.copy_(cells[segment].view(row.shape))
         rows.written[delivery.slot] = True
     return received
 
 
 def combine(
-    shuffle: ShuffleSpec, ranks: Sequence[RankData], rows: Sequence[Mapping[str, Tensor]]
+    shuffle: ShuffleSpec,
+    ranks: Sequence[RankData],
+    rows: Sequence[Mapping[str, Tensor]],
+    only: int | None = None,
 ) -> list[RankResult]:
     """What every source must get back when the ranks hold ``rows`` [num_slots, *field shape].
 
-    Weights multiply the rows; terms are added in f64.
+    Weights multiply the rows; terms are added in f64. ``only``: just what this rank gets back.
     """
     spec = shuffle.combine
     if spec is None:
@@ -129,19 +145,21 @@ def combine(
     results = [_empty_result(data, is_sum) for data in ranks]
     for delivery in route(shuffle, ranks)[0]:
         origin = delivery.origin
-        data, result = ranks[origin.rank], results[origin.rank]
+        if only not in (None, origin.rank):
+            continue
+        data, result, segment = ranks[origin.rank], results[origin.rank], origin.cells
         for field in shuffle.source.fields:
             row = rows[delivery.rank][field.name][delivery.slot].cpu()
-            row = row.reshape(len(origin.cells), *field.shape)
+            row = row.reshape(len(segment), *field.shape)
             cells = _cells(result.fields[field.name], field)
             if not is_sum:
-                cells[origin.cells] = row
+                cells[segment] = row
                 continue
             term = row.double()
             if spec.weight is not None:
                 term = term * float(data.inputs[spec.weight.input].flatten()[origin.point])
-            cells[origin.cells] += term
-            _cells(result.magnitude[field.name], field)[origin.cells] += term.abs()
+            cells[segment] += term
+            _cells(result.magnitude[field.name], field)[segment] += term.abs()
     return results
 
 
@@ -187,8 +205,8 @@ def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Ori
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.domain, scope)):
             here = scope.at(at)
-            cells = _segment_cells(shuffle, entries, here)
-            yield Origin(rank, point // shuffle.fanout, cells, point), here
+            cells = partial(_segment_cells, shuffle, entries, here)
+            yield Origin(rank, point // shuffle.fanout, point, cells), here
 
 
 def _domain(

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.comm.group import join
 from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
-from fuscoc_runtime.demo.rank import RankReport, run_rank
+from fuscoc_runtime.demo.rank import Progress, RankReport, run_rank
 from fuscoc_runtime.demo.worker import Job
-from fuscoc_runtime.errors import TopologyError
+from fuscoc_runtime.errors import OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
 
 __all__ = ["RankDiedError", "RankReport", "RunReport", "run"]
@@ -46,6 +46,7 @@ def run(
     seed: int = 0,
     device: str | None = None,
     timeout: float = 60.0,
+    progress: Progress | None = None,
 ) -> RunReport:
     """Shuffle made-up data over ``ranks`` ranks, split over ``nodes`` nodes, and verify it.
 
@@ -53,25 +54,38 @@ def run(
     ``device`` ("cpu", "cuda") decides otherwise. Several nodes on one machine are told apart for
     NCCL by NCCL_HOSTID. Under torchrun this process is one of the ranks, and every rank returns
     the report. ``tokens`` is the extent of the outermost index, ``timeout`` is in seconds.
+    ``progress`` is told what all ranks have got through (under torchrun: this rank), in words.
 
     Raises:
+        OptionError: fewer than 0 tokens, or no such device.
         FuscoRuntimeError: what every rank raised.
         RankDiedError: a rank failed in another way; the others are ended too.
     """
     opened = load_artifact(artifact)
     name = opened.shuffle(shuffle).name
+    _check_options(tokens, device)
     if "RANK" in os.environ:
         topology = None if nodes == 1 else Topology(nodes, int(os.environ["WORLD_SIZE"]) // nodes)
         chosen = join(timeout, torch.device(device) if device is not None else None)
         mine = run_rank(
-            opened, name, tokens, seed, topology=topology, device=chosen, timeout=timeout
+            opened,
+            name,
+            tokens,
+            seed,
+            progress=progress,
+            topology=topology,
+            device=chosen,
+            timeout=timeout,
         )
         reports = [mine] * dist.get_world_size()
         dist.all_gather_object(reports, mine)
     else:
         if ranks < 1 or nodes < 1 or ranks % nodes:
             raise TopologyError(f"{ranks} ranks cannot be split evenly over {nodes} nodes")
-        on_gpu = device == "cuda" or (device is None and torch.cuda.device_count() >= ranks)
+        available = torch.cuda.device_count()
+        if device == "cuda" and available < ranks:
+            raise OptionError("device", f"is cuda for {ranks} ranks; this machine has {available}")
+        on_gpu = device == "cuda" or (device is None and available >= ranks)
         job = Job(
             artifact=str(artifact),
             shuffle=name,
@@ -82,6 +96,15 @@ def run(
             num_nodes=nodes,
             device_type="cuda" if on_gpu else "cpu",
         )
-        reports = start_ranks(job)
+        reports = start_ranks(job, progress)
     found = Topology.from_hosts([report.node for report in reports])
     return RunReport(str(artifact), name, found, seed, tuple(reports))
+
+
+def _check_options(tokens: int, device: str | None) -> None:
+    if tokens < 0:
+        raise OptionError("tokens", f"is {tokens}; it must be 0 or more")
+    if device not in (None, "cpu", "cuda"):
+        raise OptionError("device", f"is {device}; it must be cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device", "is cuda; this machine has no CUDA device")

@@ -174,9 +174,13 @@ class ExchangeStep:
 
 @dataclass(frozen=True)
 class PathSpec:
-    """The steps of dispatch or of combine, in order."""
+    """The steps of dispatch or of combine, in order.
+
+    ``dtypes`` are those of the buffers (``staging.x``) whose rows are not of their field's dtype.
+    """
 
     steps: tuple[LaunchStep | ExchangeStep, ...]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

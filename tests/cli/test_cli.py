@@ -165,3 +165,40 @@ def test_an_impossible_output_is_an_error_without_a_traceback(fuscoc, tmp_path: 
 
 def test_version(fuscoc) -> None:
     assert fuscoc("--version")[1] == "fuscoc 0.1.0\n"
+
+
+def test_compile_plans_static_shuffles(fuscoc, tmp_path: Path) -> None:
+    small = ("-D", "tokens=16", "-D", "heads=8", "-D", "width=4")
+    spec, out = Path("examples/ulysses.fsc"), tmp_path / "ulysses"
+    code, _, err = fuscoc(
+        "compile", spec, "-o", out, *small, "--topology", "1x2", "--topology", "2x2"
+    )
+    assert (code, err) == (0, "")
+    manifest = json.loads((out / "manifest.json").read_text())
+    baked = manifest["shuffles"][0]["baked"]
+    assert baked == {each: f"plans/ulysses.{each}.npz" for each in ("1x2", "2x2")}
+    assert all((out / path).is_file() for path in baked.values())
+
+    code, _, err = fuscoc("compile", spec, "-o", out, *small, "--topology", "1x3")
+    assert code == 1
+    assert "error[FSC057]: `ulysses` cannot be planned for 1x3" in err
+    assert fuscoc("compile", spec, "-o", out, "--topology", "two")[0] == 2
+    code, _, err = fuscoc("compile", MOE, "-o", out, "--topology", "1x2")
+    assert code == 1
+    assert "`topk_idx` is only known when the shuffle runs" in err
+    assert json.loads((out / "manifest.json").read_text()) == manifest
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ("ulysses", "-D", "tokens=16", "-D", "heads=8", "-D", "width=4"),
+        ("redistribute", "-D", "rows=32", "-D", "columns=6"),
+    ],
+    ids=lambda spec: spec[0],
+)
+def test_run_verifies_static_examples(fuscoc, spec: tuple[str, ...], nodes: int) -> None:
+    name, *defines = spec
+    code, _, err = fuscoc("run", f"examples/{name}.fsc", *defines, "--ranks", 4, "--nodes", nodes)
+    assert (code, err.count("error")) == (0, 0)

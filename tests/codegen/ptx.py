@@ -35,10 +35,10 @@ def accesses(ptx: str, kind: str) -> set[str]:
     return set(found)
 
 
-def barrier_before_release(ptx: str) -> bool:
-    """Whether a CTA-wide barrier stands between the last store and the releasing atomic."""
+def barriers_before_release(ptx: str) -> int:
+    """CTA-wide barriers between the last store and the releasing atomic."""
     release = re.search(r"\b(?:atom|red)\b[\w.]*\.release\b", ptx)
     assert release is not None
     stores = [match.start() for match in re.finditer(r"\bst\.global", ptx[: release.start()])]
     assert stores
-    return "bar.sync" in ptx[stores[-1] : release.start()]
+    return ptx.count("bar.sync", stores[-1], release.start())

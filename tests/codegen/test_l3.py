@@ -166,8 +166,8 @@ LAUNCH = """
 "fsc.path"() ({{
   "fsc.descriptors"() {{builder = "source", columns = [{columns}], per = "node",
     sym_name = "list"}} : () -> ()
-  "fsc.launch"() {{bind = [{{arg = "{arg}", buffer = "source.x"}}], kernel = @k,
-    list = @list}} : () -> ()
+  "fsc.launch"() {{bind = [{{arg = "{arg}", buffer = "source.x", dtype = f32}}],
+    kernel = @k, list = @list}} : () -> ()
 }}) {{direction = "dispatch", shuffle = @s, sym_name = "p"}} : () -> ()
 """
 

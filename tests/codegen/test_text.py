@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import keyword
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc.codegen.arguments import RESERVED
 from fuscoc.codegen.triton import MAX_COLUMNS, triton_module
 from fuscoc.codegen.triton_expressions import expression, wrap_call
 from fuscoc.dialect.mlir import arith, ir
+from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle, Load
 from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
 from tests.codegen.memory import int64s
 from tests.codegen.specs import SPECS, built_from, built_of
 from tests.dialect.support import check_golden, fresh_context
@@ -60,7 +68,7 @@ def test_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_barrier_stands_between_stores_and_signals(name: str) -> None:
-    """Newer versions of Triton add one themselves, which the compiled text cannot tell apart."""
+    """Whether or not Triton adds one itself; ``test_compile`` counts them in the PTX."""
     kernels = text_of(SPECS[name]()).split("@triton.jit")
     signalling = [kernel for kernel in kernels if "release" in kernel]
     assert len(signalling) == 4
@@ -146,6 +154,85 @@ def test_inputs_may_have_any_name(name: str) -> None:
         **found,
     )
     assert found["rank"].tolist() == [1, 0]
+
+
+NASTY = (
+    *keyword.kwlist,
+    *("self", "tl", "triton", "range", "grid", "warmup", "debug", "options", "params", "backend"),
+    *("num_warps", "specialize_impl", "print", "int", "i", "at", "src", "count", "late", "live"),
+    *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "error", "weights"),
+    *("__debug__", "_", "__init__", "triton_", "None_"),
+)
+
+
+def nasty(names: Sequence[str], packed: bool) -> CheckedShuffle:
+    """A shuffle whose indices, extents, fields and input have these names."""
+    a, b, s, extent, x, y, given, *_ = names
+    text = (
+        f"shuffle {given} {{ index {a} : {extent}  index {b} : 2  "
+        f"segment each {{ {x} : f32[2], {y} : i64 }}  layout source[{a}] of each  "
+    )
+    if packed:
+        text += (
+            f"index keys : 4  layout target[keys, {s}] of each packed({s})  "
+            f"place keys on rank by block  route where({a}, {b}) -> keys = input {given} : i64  "
+            f"dispatch source[{a}] -> target[where({a}, {b}), *] }}"
+        )
+    else:
+        text += (
+            f"index {s} : number  layout target[{s}] of each  "
+            f"route where({a}) -> (rank_, slot) = input {given} : i64[2]  "
+            f"dispatch source[{a}] -> target[where({a}).slot] on where({a}).rank_  "
+            f"combine reverse }}"
+        )
+    return check_file(SourceFile("nasty.fsc", text)).shuffles[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    names=st.lists(st.sampled_from(NASTY), min_size=7, max_size=7, unique=True),
+    packed=st.booleans(),
+)
+def test_any_name_gives_python(names: list[str], packed: bool) -> None:
+    text = text_of(nasty(names, packed))
+    compile(text, "nasty.py", "exec")  # parses, and assigns nothing that Python forbids
+    for function in ast.walk(ast.parse(text)):
+        if isinstance(function, ast.FunctionDef):
+            assigned = {
+                node.id
+                for node in ast.walk(function)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+            assert not (assigned | {each.arg for each in function.args.args}) & RESERVED
+
+
+@pytest.mark.parametrize("rotation", range(0, 70, 7))
+def test_kernels_run_under_any_name(rotation: int) -> None:
+    names = [*NASTY[rotation:], *NASTY[:rotation]][:7]
+    checked = nasty(names, packed=True)
+    kernels = built_of(checked).kernels
+    name = f"{checked.name}_relation"
+    own = "num_points num_ranks key_to_rank source src_offset rank key"
+    (given,) = set(getattr(kernels.module, name).arg_names) - set(own.split())
+    found = {column: int64s([-9] * 4) for column in ("source", "src_offset", "rank", "key")}
+    kernels.launch(
+        name,
+        num_points=4,
+        num_ranks=2,
+        key_to_rank=int64s([0, 0, 1, 1]),
+        **{given: int64s([3, 0, -1, 2])},
+        **found,
+    )
+    assert found["source"].tolist() == [0, 0, 1, 1]
+    assert found["rank"].tolist() == [1, 0, -1, 1]
+
+
+def test_reserved_are_the_names_that_triton_launches_with() -> None:
+    launch = inspect.signature(triton.runtime.JITFunction.run).parameters.values()
+    assert {each.name for each in launch if each.kind != each.VAR_KEYWORD} - {"args"} <= RESERVED
+    assigned = re.findall(r'kwargs\["(\w+)"\] =', inspect.getsource(triton.runtime.JITFunction.run))
+    assert "debug" in assigned
+    assert set(assigned) <= RESERVED
 
 
 OPERATIONS = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton.runtime.interpreter import InterpreterBuilder
 
 from tests.codegen.memory import filled, int64s, zeros
 from tests.codegen.specs import built
@@ -72,6 +73,22 @@ def test_counts_wrap(word: int, worked: bool) -> None:
 
 def test_an_earlier_error_is_kept() -> None:
     assert duplicate([[0], [0]], (1, 1), error=7) == (7, False)
+
+
+def test_a_late_word_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five words are late; a program that found one so looks once at each of the others."""
+    looked = 0
+    look = InterpreterBuilder.create_atomic_rmw
+
+    def counted(*args: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return look(*args)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", counted)
+    assert duplicate([[1, 0, 0], [0, 0, 0]], (1, 1), max_spins=9) == (2, False)
+    assert looked == 6 + 9 + 1  # every word, the first late one again and again, the error
+    assert duplicate([[0, 0, 0], [0, 0, 0]], (1, 1), max_spins=1 << 40, error=7) == (7, False)
 
 
 def test_waits_until_the_signal_comes() -> None:

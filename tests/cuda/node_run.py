@@ -31,7 +31,7 @@ MODELS = (
     Model(),
     Model(hidden=512, experts=8, topk=1),
     Model(hidden=2880, experts=32, topk=4),
-    Model(hidden=16384, experts=64, topk=2, dtype="f16"),
+    Model(hidden=16384, experts=64, topk=2),
     Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16),
     Model(hidden=1001, experts=13, topk=3, placement="cyclic", align=1),
     Model(hidden=4096, experts=512, topk=16, placement="expert_to_rank"),

@@ -112,7 +112,7 @@ def test_one_scalar_is_lowered_once() -> None:
         module = build_module(specs.vit_patches())
         shuffle = next(op for op in module.body if isinstance(op, Shuffle))
         seen = [
-            (op.name, str(op.operation.attributes), tuple(map(str, op.operands)))
+            (op.read("input"), tuple(map(str, op.operands)))
             for block in shuffle.relation
             for op in block
             if op.operation.name == "fsc.lookup"

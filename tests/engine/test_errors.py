@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.engine import dispatch as dispatch_module
+from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import (
     CapacityError,
@@ -16,11 +18,13 @@ from fuscoc_runtime.errors import (
     IndexOutOfRangeError,
     InexactDivisionError,
     InputError,
+    PreparationError,
+    ProtocolError,
     SlotOutOfRangeError,
     SlotOverlapError,
 )
 from tests.engine import specs
-from tests.engine.lockstep import inputs_of, lockstep
+from tests.engine.lockstep import dispatch, inputs_of, lockstep
 
 Named = dict[str, Any]
 
@@ -80,6 +84,17 @@ ROUTED = specs.routed("f32")
             "has the shape [3, 3]; the spec says [tokens, 3] = [4, 3]",
         ),
         (replace("idx", [[0, 1, 2]] * 4), "idx", "is a list; it must be a tensor"),
+        (
+            replace("x", torch.zeros(4, 24).to_sparse()),
+            "x",
+            "is torch.sparse_coo; it must be torch.strided",
+        ),
+        (
+            replace("x", torch.zeros(4, 24, requires_grad=True)),
+            "x",
+            "requires grad; autograd is not supported yet: detach it",
+        ),
+        (replace("tokens", 2**63), "tokens", "is 9223372036854775808; an extent is a whole"),
         (remove("idx"), "idx", "is missing"),
         (remove("x"), "x", "is missing"),
         (
@@ -142,6 +157,32 @@ def test_negative_size() -> None:
     assert (error.input, error.problem) == ("width", "has a negative size")
 
 
+@pytest.mark.parametrize(("height", "width"), [(2**32, 2**32), (2**33, 2**31), (2**62, 2)])
+def test_sizes_beyond_all_integers(height: int, width: int) -> None:
+    """Height times width is 0 to a kernel."""
+
+    def change(named: Named) -> None:
+        poke("height", 0, height)(named)
+        poke("width", 0, width)(named)
+
+    error = failure(lockstep(specs.patches(), "1x4"), change)
+    assert isinstance(error, InputError)
+    assert error.problem.endswith("more than kernels can count")
+
+
+def test_whatever_stops_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a code of its own it is raised on all ranks all the same."""
+
+    def fail(*_: Any) -> None:
+        raise MemoryError("1 TB")
+
+    monkeypatch.setattr(dispatch_module, "evaluate_relation", fail)
+    error = failure(lockstep(ROUTED, "1x2"), lambda named: None)
+    assert isinstance(error, PreparationError)
+    assert (error.rank, error.problem) == (0, "MemoryError: 1 TB")
+    assert isinstance(error.__cause__, MemoryError)
+
+
 def test_cells_that_do_not_add_up() -> None:
     error = failure(
         lockstep(specs.patches(), "1x4"), replace("pixels", torch.zeros(7, 3, dtype=torch.uint8))
@@ -196,6 +237,84 @@ def test_combine_arguments() -> None:
     with pytest.raises(InputError, match=r"`y` on rank 0 is no argument"):
         shuffle.combine([{"y": rows}], [handle], [{"weights": weights}])
     shuffle.combine([rows], [handle], [{"weights": weights}])
+
+
+def test_gradients_are_not_dropped_silently() -> None:
+    shuffle = lockstep(ROUTED, "1x1")
+    x, idx = torch.zeros(1, 24, requires_grad=True), torch.tensor([[0, 1, 2]])
+    with torch.no_grad():
+        [dispatched] = shuffle.dispatch([[x]], [{"idx": idx}])
+    rows = dispatched.rows["x"].clone().requires_grad_()
+    with pytest.raises(InputError, match="`x` on rank 0 requires grad"):
+        shuffle.combine([rows], [dispatched.handle], [{"weights": torch.ones(1, 3)}])
+
+
+def two_dispatches(shuffle: LockstepShuffle) -> tuple[list[Dispatched], list[Dispatched], Any]:
+    """The same data twice, and its weights."""
+    ranks = generate(shuffle.spec, shuffle.topology, 4, 0)
+    weights = [inputs_of(shuffle.spec, data, weights=True) for data in ranks]
+    return dispatch(shuffle, ranks), dispatch(shuffle, ranks), weights
+
+
+def test_handles_of_different_dispatches() -> None:
+    shuffle = lockstep(ROUTED, "1x2")
+    first, second, weights = two_dispatches(shuffle)
+    rows = [each.rows["x"].clone() for each in second]
+    with pytest.raises(InputError, match="`handle` on rank 1 is of dispatch") as raised:
+        shuffle.combine(rows, [first[0].handle, second[1].handle], weights)
+    assert str(first[0].handle.number) in raised.value.problem
+    shuffle.combine(rows, [each.handle for each in first], weights)
+
+
+def test_a_handle_of_another_shuffle() -> None:
+    shuffle, other = lockstep(ROUTED, "1x2"), lockstep(specs.routed("f32", hidden=48), "1x2")
+    _, mine, weights = two_dispatches(shuffle)
+    _, foreign, _ = two_dispatches(other)
+    rows = [each.rows["x"] for each in mine]
+    for bad, problem in ((foreign[1].handle, "is of another shuffle"), (None, "is a NoneType")):
+        with pytest.raises(InputError, match=f"`handle` on rank 1 {problem}"):
+            shuffle.combine(rows, [mine[0].handle, bad], weights)  # type: ignore[list-item]
+
+
+def test_rows_that_a_later_dispatch_has_overwritten() -> None:
+    shuffle = lockstep(ROUTED, "1x2")
+    first, second, weights = two_dispatches(shuffle)
+    handles = [each.handle for each in first]
+    kept = [each.rows["x"].clone() for each in first]
+    stale = [first[0].rows["x"], kept[1]]
+    with pytest.raises(InputError, match=r"`x` on rank 0 is what dispatch \d+ returned"):
+        shuffle.combine(stale, handles, weights)
+    shuffle.combine(kept, handles, weights)
+    shuffle.combine([each.rows["x"] for each in second], [each.handle for each in second], weights)
+
+
+def test_a_dispatch_that_failed_overwrites_nothing() -> None:
+    shuffle = lockstep(ROUTED, "1x2")
+    _, last, weights = two_dispatches(shuffle)
+    failure(shuffle, remove("idx"))
+    shuffle.combine([each.rows["x"] for each in last], [each.handle for each in last], weights)
+
+
+def test_a_wait_that_ran_out_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffle = lockstep(ROUTED, "1x2", num_programs=1)
+    machine = shuffle.machines[0]
+    launched: list[str] = []
+    launch = machine.launch
+
+    def note(kernel: str, *arguments: Any) -> None:
+        launched.append(kernel)
+        launch(kernel, *arguments)
+
+    monkeypatch.setattr(machine, "launch", note)
+    machine.error.fill_(1)
+    with pytest.raises(ProtocolError, match="rank 0 was not signalled"):
+        dispatch(shuffle, generate(shuffle.spec, shuffle.topology, 4, 0))
+    waiting = [
+        step.kernel for step in shuffle.spec.dispatch.steps if step.op == "launch" and step.wait
+    ]
+    assert waiting
+    assert launched
+    assert not set(waiting) & set(launched)
 
 
 def test_no_combine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -37,8 +38,14 @@ def spec(*args: str, function: str = "narrow") -> KernelSpec:
 
 def loaded(tmp_path: Path) -> Kernel:
     path = tmp_path / "narrow.py"
-    path.write_text(MODULE)
-    return load_kernel(path, spec("count", "src", "dst"), interpreted=True)
+    return load(path, MODULE)
+
+
+def load(path: Path, text: str, function: str = "narrow", interpreted: bool = True) -> Kernel:
+    path.write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    named = spec("count", "src", "dst", function=function)
+    return load_kernel(path, named, digest, interpreted=interpreted)
 
 
 @pytest.mark.parametrize("num_programs", [1, 3, 40])
@@ -61,7 +68,7 @@ def test_native_functions_stay_native(tmp_path: Path) -> None:
     import triton
 
     loaded(tmp_path)
-    kernel = load_kernel(tmp_path / "narrow.py", spec("count", "src", "dst"), interpreted=False)
+    kernel = load(tmp_path / "narrow.py", MODULE, interpreted=False)
     assert isinstance(kernel.function, triton.JITFunction)
 
 
@@ -73,7 +80,25 @@ def test_missing_value(tmp_path: Path) -> None:
 def test_missing_kernel(tmp_path: Path) -> None:
     loaded(tmp_path)
     with pytest.raises(KernelError, match="has no kernel widen"):
-        load_kernel(tmp_path / "narrow.py", spec(function="widen"), interpreted=True)
+        load(tmp_path / "narrow.py", MODULE, "widen")
+
+
+def test_a_module_that_is_replaced(tmp_path: Path) -> None:
+    """The new text is loaded; the old kernel, first launched now, still is the old text's."""
+    path = tmp_path / "narrow.py"
+    old = load(path, MODULE)
+    new = load(path, MODULE.replace("tl.load(src + i)", "tl.load(src + i) + tl.load(src + i)"))
+    for kernel, factor in ((old, 1), (new, 2), (old, 1)):
+        source, result = torch.arange(5.0), torch.empty(5, dtype=torch.bfloat16)
+        values = {"value.count": 5, "value.src": address(source), "value.dst": address(result)}
+        kernel.launch(values, 1)
+        assert torch.equal(result.float(), factor * source)
+
+
+def test_a_module_that_is_replaced_unseen(tmp_path: Path) -> None:
+    loaded(tmp_path)
+    with pytest.raises(KernelError, match="was replaced after its artifact was opened"):
+        load_kernel(tmp_path / "narrow.py", spec(), "0" * 64, interpreted=True)
 
 
 def test_missing_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,34 @@ def test_extreme_routings() -> None:
         round_trip(shuffle, routed_data(routing, torch.float32, 0))
 
 
+@pytest.mark.parametrize("topology", ["1x4", "2x2"])
+@pytest.mark.parametrize("keys", [[0, 1, 3], [6, 7, 9], [6, 9, 0], [9, 10, 0]])
+def test_partial_sums_may_be_beyond_f16(topology: str, keys: list[int]) -> None:
+    """40000 + 40000 - 40000: two of them meet on one rank, or in one node, before the third."""
+    shuffle = lockstep(specs.routed("f16", reduce="sum"), topology)
+    num_ranks = shuffle.topology.num_ranks
+    empty = torch.empty(0, NUM_TOPK, dtype=torch.int64)
+    ranks = [
+        RankData(
+            {"x": torch.ones(int(rank == 0), HIDDEN, dtype=torch.float16)},
+            {"idx": torch.tensor([keys]) if rank == 0 else empty},
+            {"tokens": int(rank == 0)},
+        )
+        for rank in range(num_ranks)
+    ]
+    dispatched = dispatch(shuffle, ranks)
+    values = dict(zip(keys, (40000.0, 40000.0, -40000.0), strict=True))
+    rows = []
+    for each in dispatched:
+        filled = torch.zeros_like(each.rows["x"])
+        for key, begin in zip(each.handle.keys.tolist(), each.handle.key_offsets, strict=False):
+            if key in values:
+                filled[int(begin)] = values[key]
+        rows.append({"x": filled})
+    results = shuffle.combine(rows, [each.handle for each in dispatched], [{}] * num_ranks)
+    assert torch.equal(results[0]["x"], torch.full((1, HIDDEN), 40000.0, dtype=torch.float16))
+
+
 def test_a_handle_can_be_combined_again_and_later() -> None:
     shuffle = lockstep(specs.routed("f32"), "2x2")
     earlier = generate(shuffle.spec, shuffle.topology, 5, 3)

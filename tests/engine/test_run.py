@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
 
+from fuscoc_runtime import run as run_module
 from fuscoc_runtime.__main__ import main
-from fuscoc_runtime.errors import ArtifactError, TopologyError
+from fuscoc_runtime.demo.rank import PHASES
+from fuscoc_runtime.errors import ArtifactError, OptionError, TopologyError
 from fuscoc_runtime.run import RankDiedError, run
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+
+T = TypeVar("T")
 
 
 def test_report() -> None:
@@ -36,6 +47,88 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert shown.startswith("vit_patches on 1x2 (cpu)")
     assert shown.count("verified") == 2
+
+
+def test_progress_and_awkward_data() -> None:
+    phases: list[str] = []
+    report = run(
+        specs.artifact(specs.routed("f32")).path,
+        ranks=2,
+        tokens=40,
+        device="cpu",
+        progress=phases.append,
+    )
+    assert [rank.problem for rank in report.ranks] == [None, None]
+    assert phases == list(PHASES)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": -3}, r"`tokens` is -3; it must be 0 or more"),
+        ({"device": "tpu"}, r"`device` is tpu; it must be cpu or cuda"),
+        ({"device": "cuda", "ranks": 99}, r"`device` is cuda"),
+    ],
+)
+def test_options_are_checked_before_anything_starts(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "start_ranks", None)
+    with pytest.raises(OptionError, match=message):
+        run(specs.artifact(specs.routed("f32")).path, **options)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    """Rank 1 never gets beyond loading its kernels when the run is killed."""
+    line = "import sys, time\nif sys.argv[2] == '1': time.sleep(600)"
+    path = with_kernel_line(tmp_path, line)
+    command = [sys.executable, "-m", "fuscoc_runtime", "run", str(path), "--device", "cpu"]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
+    before = set(tmp_path.iterdir())
+    process = subprocess.Popen([*command, "--ranks", "2"], env=environment)
+    try:
+        workers = wait_for(lambda: children(process.pid), lambda found: len(found) == 2)
+        # Each has by now asked to end with its parent, or will find that it has ended.
+        process.send_signal(number)
+        code = process.wait(timeout=20)
+    finally:
+        process.kill()
+    assert code == (128 + number if number == signal.SIGTERM else -number)
+    wait_for(lambda: [pid for pid in workers if is_running(pid)], lambda left: not left)
+    assert {path for path in tmp_path.iterdir() if path not in before} == set()
+
+
+def wait_for(look: Callable[[], T], ready: Callable[[T], bool]) -> T:
+    deadline = time.monotonic() + 30
+    while not ready(found := look()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_sigterm_is_handled_as_before_afterwards(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(TopologyError):
+        run(specs.artifact(specs.routed("f32")).path, ranks=5, device="cpu")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_command_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,33 @@ def test_awkward_cases_are_made_up() -> None:
     assert not torch.equal(ranks[0].source["x"], ranks[1].source["x"])
 
 
+@pytest.mark.parametrize(("text", "name"), [(specs.routed(), "idx"), (specs.MOVED, "table")])
+def test_whole_tokens_are_dropped(text: str, name: str) -> None:
+    """About one in eight, beside single points of others."""
+    spec = lockstep(text, "2x2").spec
+    inputs = [data.inputs[name] for data in generate(spec, Topology(2, 2), 200, 0)]
+    assert len(inputs[-1]) == 0
+    routes = torch.cat(inputs)
+    dropped = (routes if name == "idx" else routes[:, :1]) < 0
+    assert len(routes) / 16 < int(dropped.all(1).sum()) < len(routes) / 3
+
+
+@pytest.mark.parametrize("text", [specs.routed("f32"), specs.patches(), specs.GRID])
+def test_one_ranks_share_of_the_reference(text: str) -> None:
+    spec = lockstep(text, "2x2").spec
+    ranks = generate(spec, Topology(2, 2), 6, 0)
+    everything = expect(spec, ranks)
+    assert everything.results is not None
+    for rank in range(4):
+        mine = expect(spec, ranks, rank)
+        assert mine.results is not None
+        assert torch.equal(mine.rows[rank].written, everything.rows[rank].written)
+        for name, rows in everything.rows[rank].fields.items():
+            assert torch.equal(mine.rows[rank].fields[name], rows)
+        for name, result in everything.results[rank].fields.items():
+            assert torch.equal(mine.results[rank].fields[name], result)
+
+
 def test_unknown_relations_are_refused() -> None:
     spec = specs.artifact(specs.routed()).shuffle()
     assert isinstance(spec.target, PackedTarget)

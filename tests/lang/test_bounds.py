@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.lang.bounds import are_disjoint, constant_difference, stays_inside
@@ -94,6 +94,7 @@ def runs(values: Mapping[Scalar, int], *scalars: Scalar) -> bool:
         return False
 
 
+@settings(deadline=None)
 @given(affine | sharded | with_differences, st.integers(1, 4), dims, extents, extents)
 def test_a_proof_of_staying_inside_is_true(
     start: Scalar, length: int, dim: Scalar, of_i: Scalar, of_j: Scalar
@@ -136,8 +137,10 @@ def test_places_in_a_part_are_inside() -> None:
     assert not stays_inside(plus(times(RANK, part), I_), 1, X, {"i": plus(part, Const(1))})
     assert not stays_inside(plus(times(RANKS, part), I_), 1, X, {"i": part})
     assert stays_inside(RANK, 1, RANKS, {})
+    assert stays_inside(I_, 1, X, {"i": part})
 
 
+@settings(deadline=None)
 @given(with_differences, with_differences)
 def test_a_constant_difference_is_one(a: Scalar, b: Scalar) -> None:
     difference = constant_difference(a, b)

@@ -78,11 +78,10 @@ def test_redistribute() -> None:
     found = example("redistribute.fsc")
     wanted = redistribute()
     assert (found.extents, found.inputs, found.builtins) == ((), (), ("rank", "ranks"))
-    assert [(i.name, i.extent) for i in found.domain] == [
-        (i.name, i.extent) for i in wanted.domain
-    ]
+    assert [(i.name, i.extent) for i in found.domain] == [(i.name, i.extent) for i in wanted.domain]
     assert found.source.dims == wanted.source.dims
-    assert isinstance(found.target, DenseTarget) and isinstance(wanted.target, DenseTarget)
+    assert isinstance(found.target, DenseTarget)
+    assert isinstance(wanted.target, DenseTarget)
     assert (found.target.slot, found.target.rank) == (wanted.target.slot, wanted.target.rank)
     assert found.target.length == wanted.target.length
 
@@ -103,9 +102,7 @@ def test_slots_of_several_dimensions_are_row_major() -> None:
     row, h = Load("to", (T, Const(1))), IndexRef("h")
     middle = BinaryOp("%", BinaryOp("/", h, Const(4)), Const(2))
     slot = BinaryOp("+", BinaryOp("*", row, Const(2)), middle)
-    assert target.slot == BinaryOp(
-        "+", BinaryOp("*", slot, Const(4)), BinaryOp("%", h, Const(4))
-    )
+    assert target.slot == BinaryOp("+", BinaryOp("*", slot, Const(4)), BinaryOp("%", h, Const(4)))
     tokens = ExtentRef("tokens")
     assert target.length == BinaryOp("*", BinaryOp("*", tokens, Const(2)), Const(4))
 

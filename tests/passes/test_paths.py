@@ -200,16 +200,26 @@ def reductions(checked: CheckedShuffle) -> dict[str, tuple[str, tuple[str, Any, 
     }
 
 
-@pytest.mark.parametrize(("dtype", "acc"), [("bf16", "f32"), ("f32", "f32"), ("f64", "f64")])
-def test_partial_sums_inside_a_node_stay_wide(dtype: str, acc: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "acc", "partial"),
+    [
+        ("bf16", "f32", "bf16"),
+        ("f16", "f32", "f32"),
+        ("f32", "f32", "f32"),
+        ("f64", "f64", "f64"),
+    ],
+)
+def test_partial_sums_are_wide_inside_a_node_and_where_they_may_overflow(
+    dtype: str, acc: str, partial: str
+) -> None:
     checked = specs.moe()
     fields = (replace(checked.fields[0], dtype=dtype),)
     checked = replace(checked, fields=fields, source=replace(checked.source, fields=fields))
     assert reductions(checked) == {
         "reduce_forward": ("sum", (dtype, acc, acc)),
-        "reduce_direct": ("sum", (dtype, acc, dtype)),
-        "reduce_node": ("sum", (acc, acc, dtype)),
-        "reduce_source": ("sum", (dtype, acc, dtype)),
+        "reduce_direct": ("sum", (dtype, acc, partial)),
+        "reduce_node": ("sum", (acc, acc, partial)),
+        "reduce_source": ("sum", (partial, acc, dtype)),
     }
 
 

@@ -13,8 +13,8 @@ import torch
 from fuscoc_runtime import errors
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan import key_to_rank, plan_rank
-from fuscoc_runtime.plan.explain import explain_division
+from fuscoc_runtime.plan import PlanContext, key_to_rank, plan_rank, planner
+from fuscoc_runtime.plan.explain import explain_extents
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
@@ -123,6 +123,27 @@ def test_capacity_counts_padding() -> None:
     assert plans[1].rows.target == 8
 
 
+@pytest.mark.parametrize("align", [2**62, 2**63 - 1])
+def test_padding_beyond_all_integers(align: int) -> None:
+    """Three keys of ``align`` slots each are more than 64 bits can count."""
+    ranks = [routed_data(torch.tensor([[0, 1], [2, -1]]), rank) for rank in range(2)]
+    error = failure_of_every_rank(routed(num_keys=8, align=align), TWO, ranks)[0]
+    assert isinstance(error, errors.CapacityError)
+    assert (error.rank, error.num_slots) == (0, 3 * align)
+
+
+def test_anything_else_that_fails_a_rank_is_raised_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(ctx: PlanContext, *_: Any) -> None:
+        if ctx.rank == 1:
+            raise MemoryError("1 TB")
+
+    monkeypatch.setattr(planner, "check_points", fail)
+    ranks = [routed_data(torch.tensor([[0, 1]]), rank) for rank in range(2)]
+    raised = failure_of_every_rank(routed(), TWO, ranks)
+    assert str(raised[0]) == "[FSR006] rank 1 could not prepare the call: MemoryError: 1 TB"
+    assert isinstance(raised[1].__cause__, MemoryError)
+
+
 def test_ranks_with_different_tables() -> None:
     spec = routed(num_keys=2, placement="table")
     tables = [torch.tensor([0, 1]), torch.tensor([1, 0])]
@@ -179,8 +200,19 @@ def test_bad_placement_table(table: torch.Tensor | None, message: str) -> None:
 
 def test_inexact_division_names_index_and_value() -> None:
     inputs = {"height": torch.tensor([28, 28]), "width": torch.tensor([14, 30])}
-    error = explain_division(patches(p=14), 3, inputs, {"images": 2, "length": 9}, 1)
+    error = explain_extents(patches(p=14), 3, inputs, {"images": 2, "length": 9}, 1)
     assert str(error) == ("[FSR011] `width[n]` is 30 at n = 1 on rank 3, which 14 does not divide")
+
+
+def test_computed_size_below_zero() -> None:
+    spec = patches(p=1)
+    outer, inner, *rest = spec.domain
+    shrunk = replace(inner, extent=BinaryOp("-", inner.extent, 3))
+    spec = replace(spec, domain=(outer, shrunk, *rest))
+    inputs = {"height": torch.tensor([3, 2]), "width": torch.tensor([1, 1])}
+    error = explain_extents(spec, 1, inputs, {"images": 2, "length": 9}, 1)
+    assert isinstance(error, errors.InputError)
+    assert str(error).endswith("- 3` on rank 1 is -1 at n = 1: no size")
 
 
 def test_computed_key_is_explained_as_an_expression() -> None:
@@ -205,6 +237,8 @@ EXAMPLES = [
     errors.TopologyError("3 ranks"),
     errors.InputError("x", 1, "is wrong"),
     errors.NativeBuildError(1, "no C compiler"),
+    errors.PreparationError(1, "MemoryError: 1 TB"),
+    errors.OptionError("tokens", "is -3"),
     errors.IndexOutOfRangeError("idx", 1, (2, 3), 9, -1, 7),
     errors.InexactDivisionError(0, "n", 4, "height[n]", 15, 14),
     errors.InexactDivisionError(2, None, None, "16", 16, 3),
@@ -213,6 +247,9 @@ EXAMPLES = [
     errors.SlotOutOfRangeError(1, 9, 8, (0, 3)),
     errors.CapacityError(1, 9, 8),
     errors.PlacementMismatchError("owner", 1),
+    errors.KeyRangeError(1, "idx[t, k]", 2, 7),
+    errors.NoSlotError(1, 2, 64),
+    errors.BackendError("moe", "there is no GPU"),
     errors.HopTimeoutError(0, "network", 3, 2.5),
     errors.NetworkError(0, "AllGather", "connection reset"),
     errors.ProtocolError("out of step"),

@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import fuscoc
+from fuscoc import driver
 from fuscoc_runtime.artifact import Artifact, load_artifact
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -48,14 +48,18 @@ shuffle parts {
 }"""
 
 
+def compile(text: str, out: Path, *topologies: str, **defines: int) -> Path:
+    """Compile a spec, or an example by its name, and plan it for the topologies."""
+    source = EXAMPLES / text if text.endswith(".fsc") else text
+    return driver.compile_source(driver.as_source(source), out, defines, topologies=topologies)
+
+
 @cache
 def artifact(text: str, topologies: tuple[str, ...] = (), **defines: int) -> Artifact:
     """A compiled spec, or an example by its name; every one once."""
-    source = EXAMPLES / text if text.endswith(".fsc") else text
     directory = tempfile.mkdtemp(prefix="fuscoc-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory) / "artifact"
-    return load_artifact(fuscoc.compile(source, path, topologies=topologies, **defines))
+    return load_artifact(compile(text, Path(directory) / "artifact", *topologies, **defines))
 
 
 def ulysses(*topologies: str) -> Artifact:

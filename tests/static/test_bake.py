@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import fuscoc
 from fuscoc.bake import make_plan
+from fuscoc.diagnostics import CompileError
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import AllGather, AllToAll
@@ -96,7 +96,8 @@ def test_a_baked_plan_is_the_one_made_at_run_time(name: str, topology: str) -> N
     for found, wanted in zip(baked.dispatch(parts), plain.dispatch(parts), strict=True):
         assert torch.equal(found, wanted)
     for baked_machine, machine in zip(baked.shuffle.machines, plain.shuffle.machines, strict=True):
-        assert baked_machine.plan is not None and machine.plan is not None
+        assert baked_machine.plan is not None
+        assert machine.plan is not None
         assert_same(baked_machine.plan, machine.plan)
 
 
@@ -104,13 +105,13 @@ def test_a_baked_plan_is_the_one_made_at_run_time(name: str, topology: str) -> N
 def test_a_baked_shuffle_plans_nothing_when_it_runs(
     name: str, requests: list[AllGather | AllToAll], launched: set[str]
 ) -> None:
-    """No relation, no counts, no descriptions: the ranks only meet, with one word each."""
+    """No relation, no counts, no descriptions: the ranks only say that all is well."""
     ranks = Ranks(BAKED[name](*TOPOLOGIES), "2x2")
     parts = source_of(BAKED[name](), 4)
     requests.clear()
     ranks.dispatch(parts)
     assert [type(each) for each in requests] == [AllGather]
-    assert requests[0].tensor.numel() == 1
+    assert requests[0].tensor.numel() < 4, "more than whether there is an error"
     assert f"{name}_send" in launched
     assert f"{name}_relation" not in launched
 
@@ -141,9 +142,10 @@ def test_wrong_arguments_are_still_raised_everywhere() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"topologies": ["2x2", "1x4"], "tokens": 16, "heads": 8}
-    one = fuscoc.compile(specs.EXAMPLES / "ulysses.fsc", tmp_path / "one", **options)
-    two = fuscoc.compile(specs.EXAMPLES / "ulysses.fsc", tmp_path / "two", **options)
+    one, two = (
+        specs.compile("ulysses.fsc", tmp_path / name, "2x2", "1x4", tokens=16, heads=8)
+        for name in ("one", "two")
+    )
     files = {path.relative_to(one): path.read_bytes() for path in one.rglob("*") if path.is_file()}
     assert files == {p.relative_to(two): p.read_bytes() for p in two.rglob("*") if p.is_file()}
     assert {path.name for path in files} >= {"ulysses.2x2.npz", "ulysses.1x4.npz"}
@@ -180,9 +182,8 @@ def test_an_altered_plan_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_planned(
     tmp_path: Path, source: str, topology: str, code: str, parts: list[str]
 ) -> None:
-    spec = specs.EXAMPLES / source if source.endswith(".fsc") else source
-    with pytest.raises(fuscoc.CompileError) as raised:
-        fuscoc.compile(spec, tmp_path / "out", topologies=[topology])
+    with pytest.raises(CompileError) as raised:
+        specs.compile(source, tmp_path / "out", topology)
     assert [each.code for each in raised.value.diagnostics] == [code]
     for part in parts:
         assert part in str(raised.value)
@@ -191,7 +192,7 @@ def test_what_cannot_be_planned(
 
 def test_a_static_shuffle_is_planned_beside_one_that_is_not(tmp_path: Path) -> None:
     text = specs.PARTS + specs.TRANSPOSE
-    opened = load_artifact(fuscoc.compile(text, tmp_path / "both", topologies=["1x4"]))
+    opened = load_artifact(specs.compile(text, tmp_path / "both", "1x4"))
     assert opened.shuffle("parts").baked == {}
     assert opened.shuffle("transpose").baked.keys() == {"1x4"}
     assert LockstepShuffle(opened, "transpose", topology=Topology(1, 4)).machines[0].plan

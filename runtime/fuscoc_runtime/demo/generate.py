@@ -1,7 +1,8 @@
 """Data for any shuffle, made up from its manifest: what every rank passes to dispatch.
 
-Awkward on purpose: the last of several ranks has nothing to send, some points are dropped, one key
-gets nothing, pictures differ in size, and destinations have unused slots.
+Awkward on purpose: the last of several ranks has nothing to send, some points are dropped, and all
+of some outermost indices, one key gets nothing, pictures differ in size, and destinations have
+unused slots.
 """
 
 from __future__ import annotations
@@ -111,9 +112,7 @@ def _names(scalar: Scalar) -> set[str]:
     return {part.name for part in subexpressions(scalar) if isinstance(part, Extent)}
 
 
-def _divisor(
-    shuffle: ShuffleSpec, topology: Topology, matches: Callable[[Scalar], bool]
-) -> int:
+def _divisor(shuffle: ShuffleSpec, topology: Topology, matches: Callable[[Scalar], bool]) -> int:
     """The least size that divisions by a constant or by the number of ranks leave whole."""
     scope = Scope({"ranks": topology.num_ranks})
     divisors = [
@@ -158,12 +157,17 @@ def _input(
 def _keys(
     target: PackedTarget, spec: InputSpec, shape: list[int], random: torch.Generator
 ) -> Tensor:
-    """Random keys: some dropped, and the middle one, if there are several, never named."""
+    """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
+    if there are several, never named.
+    """
     if not isinstance(target.key, Load) or target.key.input != spec.name:
         raise NoDataError(f"`{spec.name}` is not read as a key: no values can be made up for it")
     keys = torch.randint(max(1, target.num_keys - 1), shape, generator=random)
     keys += (keys >= target.num_keys // 2) & (target.num_keys > 1)
-    return torch.where(torch.rand(shape, generator=random) < DROP, -1, keys)
+    dropped = torch.rand(shape, generator=random) < DROP
+    # An input that a route reads is indexed by the outermost index first.
+    all_dropped = torch.rand(shape[:1], generator=random) < DROP
+    return torch.where(dropped | all_dropped.view(-1, *[1] * (len(shape) - 1)), -1, keys)
 
 
 def _source(shuffle: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor]:

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from torch._C._distributed_c10d import TCPStore
 
 from fuscoc_runtime.comm.shared_memory import unlink_leftovers
-from fuscoc_runtime.demo.rank import RankReport
+from fuscoc_runtime.demo.rank import PHASES, Progress, RankReport
 from fuscoc_runtime.demo.worker import Job
 from fuscoc_runtime.engine.handle import HopStats
 from fuscoc_runtime.errors import from_json
@@ -31,20 +33,27 @@ class RankDiedError(RuntimeError):
     """A rank's process failed; the message names the rank and shows the end of its output."""
 
 
-def start_ranks(job: Job) -> list[RankReport]:
+def start_ranks(job: Job, progress: Progress | None = None) -> list[RankReport]:
     """Run a job's ranks to their end and return their reports in rank order.
+
+    ``progress`` is told each of ``PHASES`` that all ranks have got through. No process survives the
+    call, nor the end of this process; SIGTERM is a ``SystemExit`` meanwhile.
 
     Raises:
         FuscoRuntimeError: the ranks' common error.
-        RankDiedError: a rank failed in another way. No process survives.
+        RankDiedError: a rank failed in another way.
     """
     # The store lives here, so that no rank's death takes it away from the others.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with tempfile.TemporaryDirectory(prefix="fuscoc-run-") as scratch:
-        outputs = [open(f"{scratch}/{rank}", "w+b") for rank in range(job.num_ranks)]  # noqa: SIM115
-        workers = [_start(job, rank, store.port, out) for rank, out in enumerate(outputs)]
+    with ExitStack() as stack:
+        stack.enter_context(_terminable())
+        # Files without a name: nothing has to be removed.
+        outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(job.num_ranks)]
+        workers: list[subprocess.Popen[bytes]] = []
         try:
-            codes = _wait(workers)
+            for rank, output in enumerate(outputs):
+                workers.append(_start(job, rank, store.port, output))
+            codes = _wait(workers, _Phases(job, store, progress))
         finally:
             for worker in workers:
                 worker.kill()
@@ -53,6 +62,40 @@ def start_ranks(job: Job) -> list[RankReport]:
         said = [_said(store, job.report_key(rank)) for rank in range(job.num_ranks)]
         _raise_failures(said, codes, outputs)
     return [_report(each["report"]) for each in said]
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the stack like an exception, so that what was started is ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Phases:
+    """Tells which phases all ranks have got through, each once and in order."""
+
+    def __init__(self, job: Job, store: TCPStore, progress: Progress | None) -> None:
+        self._job, self._store, self._progress = job, store, progress
+        self._to_come = list(PHASES)
+
+    def tell_new(self) -> None:
+        if self._progress is None:
+            return
+        while self._to_come:
+            key = self._job.phase_key(self._to_come[0])
+            if self._store.add(key, 0) < self._job.num_ranks:
+                return
+            self._progress(self._to_come.pop(0))
 
 
 def _start(job: Job, rank: int, store_port: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -64,7 +107,7 @@ def _start(job: Job, rank: int, store_port: int, output: IO[bytes]) -> subproces
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "NCCL_HOSTID": f"fuscoc-node-{node}",
     }
-    arguments = [json.dumps(asdict(job)), str(rank), str(store_port)]
+    arguments = [json.dumps(asdict(job)), str(rank), str(store_port), str(os.getpid())]
     return subprocess.Popen(
         [sys.executable, "-m", "fuscoc_runtime.demo.worker", *arguments],
         env=environment,
@@ -74,7 +117,7 @@ def _start(job: Job, rank: int, store_port: int, output: IO[bytes]) -> subproces
     )
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
+def _wait(workers: Sequence[subprocess.Popen[bytes]], phases: _Phases) -> list[int | None]:
     """Until all have ended, or one has failed and the others have had time to notice.
 
     Returns their exit codes; ``None`` for one that still runs.
@@ -82,6 +125,7 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
     deadline = float("inf")
     while True:
         codes = [worker.poll() for worker in workers]
+        phases.tell_new()
         if None not in codes or time.monotonic() > deadline:
             return codes
         if any(codes):

@@ -31,7 +31,8 @@ def pack_routes(
     """``ranks`` with their route inputs, until now zero, filled in, and the length of each target.
 
     Every table entry that the rank expression loads gets a random rank, or -1 with probability
-    ``drop``; every entry that the slot expression adds gets the next free slots of that rank.
+    ``drop``, and so do all entries of an outermost index together; every entry that the slot
+    expression adds gets the next free slots of that rank.
 
     Raises:
         NoDataError: the relation is not of that form.
@@ -42,9 +43,13 @@ def pack_routes(
     for source, data in enumerate(ranks):
         points = list(domain_points(shuffle.domain, Scope(data.extents, data.inputs)))
         if rank_load is not None:
+            outer = shuffle.domain[0]
+            size = evaluate(outer.extent, Scope(data.extents, data.inputs))
+            all_dropped = (torch.rand(size, generator=random) < drop).tolist()
             for here in points:
                 owner = int(torch.randint(len(ranks), (), generator=random))
                 dropped = float(torch.rand((), generator=random)) < drop
+                dropped |= all_dropped[here.indices[outer.name]]
                 data.inputs[rank_load.input][_entry(rank_load, here)] = -1 if dropped else owner
         for owner, entry, slots in _slot_groups(target, slot_load, points):
             if owner == -1:

@@ -27,6 +27,14 @@ from fuscoc_runtime.shuffle import Shuffle
 
 T = TypeVar("T")
 
+Progress = Callable[[str], None]
+PHASES = STARTED, COMPUTED, DISPATCHED, COMBINED = (
+    "rank processes started",
+    "reference computed",
+    "dispatch verified",
+    "combine verified",
+)
+
 
 @dataclass(frozen=True)
 class RankReport:
@@ -60,16 +68,26 @@ class RankReport:
 
 
 def run_rank(
-    artifact: Artifact, name: str | None, tokens: int, seed: int, **options: Any
+    artifact: Artifact,
+    name: str | None,
+    tokens: int,
+    seed: int,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> RankReport:
     """Dispatch and combine made-up data on this rank, verify both, and time them once more.
 
-    ``options`` are those of ``Shuffle``. Collective over all ranks.
+    ``progress`` is told each of ``PHASES`` that this rank has got through. ``options`` are those of
+    ``Shuffle``. Collective over all ranks.
     """
+    tell = progress if progress is not None else _ignore
     shuffle = Shuffle(artifact, name, **options)
+    tell(STARTED)
     spec, device = shuffle.spec, shuffle.device
     data = generate(spec, shuffle.topology, tokens, seed)
     mine, wanted, reference = _expected(shuffle, data)
+    tell(COMPUTED)
 
     def dispatch() -> tuple[dict[str, Tensor], Handle]:
         rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
@@ -78,6 +96,8 @@ def run_rank(
 
     rows, handle = dispatch()
     problem = _problem(lambda: check_rows(wanted, rows, handle))
+    if problem is None:
+        tell(DISPATCHED)
     weights = _weights(shuffle, mine)
 
     def combine(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
@@ -86,6 +106,8 @@ def run_rank(
     if reference is not None:
         result = combine(work_on(spec, rows, wanted.written, slot_keys(wanted)), handle)
         problem = problem or _problem(lambda: check_result(reference, result))
+        if problem is None:
+            tell(COMBINED)
 
     (rows, handle), dispatch_ms = _timed(dispatch, device)
     combine_ms = None
@@ -112,7 +134,7 @@ def _expected(
     shuffle: Shuffle, ranks: Sequence[RankData]
 ) -> tuple[RankData, RankRows, RankResult | None]:
     """This rank's data, rows and result; those of the other ranks are let go."""
-    expected = expect(shuffle.spec, ranks)
+    expected = expect(shuffle.spec, ranks, shuffle.rank)
     result = expected.results[shuffle.rank] if expected.results is not None else None
     return ranks[shuffle.rank], expected.rows[shuffle.rank], result
 
@@ -137,6 +159,10 @@ def _by_field(shuffle: Shuffle, fields: Tensor | Mapping[str, Tensor]) -> dict[s
     if isinstance(fields, Tensor):
         return {shuffle.spec.fields[0].name: fields}
     return dict(fields)
+
+
+def _ignore(phase: str) -> None:
+    pass
 
 
 def _problem(check: Callable[[], None]) -> str | None:

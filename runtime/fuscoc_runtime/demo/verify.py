@@ -31,13 +31,17 @@ class Expected:
     results: list[RankResult] | None
 
 
-def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> Expected:
-    """Run the reference, with ``work_on`` between dispatch and combine."""
-    rows = reference.dispatch(shuffle, ranks)
+def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = None) -> Expected:
+    """Run the reference, with ``work_on`` between dispatch and combine.
+
+    ``only``: just for this rank, which takes a fraction of the time; what the others hold is then
+    incomplete.
+    """
+    rows = reference.dispatch(shuffle, ranks, only)
     if shuffle.combine is None:
         return Expected(rows, None)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
-    return Expected(rows, reference.combine(shuffle, ranks, worked))
+    return Expected(rows, reference.combine(shuffle, ranks, worked, only))
 
 
 def slot_keys(rows: RankRows) -> Tensor:

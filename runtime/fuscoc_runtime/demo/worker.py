@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from dataclasses import asdict, dataclass
@@ -19,6 +21,8 @@ from fuscoc_runtime.comm.group import BACKSTOP
 from fuscoc_runtime.demo.rank import RankReport, run_rank
 from fuscoc_runtime.errors import FuscoRuntimeError, to_json
 
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
 
 @dataclass(frozen=True)
 class Job:
@@ -33,6 +37,10 @@ class Job:
     num_nodes: int
     device_type: str
 
+    def phase_key(self, phase: str) -> str:
+        """Where in the store the ranks that got through a phase count themselves."""
+        return f"fuscoc/phase/{phase}"
+
     def report_key(self, rank: int) -> str:
         """Where in the store a rank leaves its report."""
         return f"fuscoc/report/{rank}"
@@ -41,7 +49,8 @@ class Job:
 def main() -> None:
     """Run one rank and leave ``{"report": ...}``, ``{"error": ...}`` or ``{"traceback": ...}``."""
     job = Job(**json.loads(sys.argv[1]))
-    rank, store_port = int(sys.argv[2]), int(sys.argv[3])
+    rank, store_port, launcher = map(int, sys.argv[2:])
+    _end_with(launcher)
     limit = timedelta(seconds=job.timeout) + BACKSTOP
     store = TCPStore("127.0.0.1", store_port, timeout=limit)
     try:
@@ -76,7 +85,20 @@ def _run(job: Job, rank: int, store: TCPStore, limit: timedelta) -> RankReport:
         topology=f"{job.num_nodes}x{job.num_ranks // job.num_nodes}",
         device=device,
         timeout=job.timeout,
+        progress=lambda phase: _count(store, job.phase_key(phase)),
     )
+
+
+def _count(store: TCPStore, key: str) -> None:
+    store.add(key, 1)
+
+
+def _end_with(launcher: int) -> None:
+    """Have the kernel kill this process when the launcher ends, in whatever way (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:  # it ended before that
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ from fuscoc_runtime.scalar import (
 )
 from fuscoc_runtime.schema import InputSpec, ShuffleSpec
 
+MAX_SIZE = 2**63 - 1
+"""What kernels can count."""
+
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
 
@@ -139,6 +142,10 @@ class Checker:
             raise self.problem(name, f"is {value.dtype}; the spec says {TORCH_DTYPES[dtype]}")
         if value.device != self.device:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
+        if value.layout != torch.strided:
+            raise self.problem(name, f"is {value.layout}; it must be torch.strided")
+        if value.requires_grad and torch.is_grad_enabled():
+            raise self.problem(name, "requires grad; autograd is not supported yet: detach it")
         return value.detach()
 
     def _source_shape(self, cell: tuple[int, ...]) -> Shape:
@@ -154,7 +161,7 @@ class Checker:
         extents = builtin_extents(self.rank, self.num_ranks)
         for name in self.shuffle.extents:
             value = given.get(name)
-            if value is not None and (not isinstance(value, int) or value < 0):
+            if value is not None and (not isinstance(value, int) or not 0 <= value <= MAX_SIZE):
                 raise self.problem(name, f"is {value!r}; an extent is a whole number, 0 or more")
             sizes = (
                 tensors[tensor].shape[axis]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Window, Windows
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES, accumulator
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import RankPlan
@@ -55,20 +55,19 @@ class RowField:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def row_fields(machine: Machine, *, partial: bool = False) -> list[RowField]:
-    """The fields of a segment row; ``partial``: of an unrounded partial sum of rows."""
-    shuffle = machine.shuffle
-    sums = partial and shuffle.combine is not None and shuffle.combine.kind == "sum"
-    dtypes = {field.name: TORCH_DTYPES[field.dtype] for field in shuffle.fields}
+def row_fields(machine: Machine, buffer: str) -> list[RowField]:
+    """The fields of a buffer's rows: those of a segment, or of partial sums of segments."""
+    steps = machine.shuffle.combine_steps
+    dtypes = steps.dtypes if steps is not None else {}
     return [
-        RowField(f.name, accumulator(dtypes[f.name]) if sums else dtypes[f.name], f.shape)
-        for f in shuffle.fields
+        RowField(f.name, TORCH_DTYPES[dtypes.get(f"{buffer}.{f.name}", f.dtype)], f.shape)
+        for f in machine.shuffle.fields
     ]
 
 
-def row_bytes(machine: Machine) -> int:
-    """Bytes of a segment, all fields."""
-    return sum(field.row_bytes for field in row_fields(machine))
+def row_bytes(machine: Machine, buffer: str) -> int:
+    """Bytes of a row of a buffer, all fields."""
+    return sum(field.row_bytes for field in row_fields(machine, buffer))
 
 
 def dispatch_windows(machine: Machine, plan: RankPlan) -> Windows:
@@ -93,7 +92,7 @@ def _window_bytes(machine: Machine, plan: RankPlan, buffer: str) -> dict[str, in
     num_rows = getattr(plan.max_rows, buffer)
     return {
         f"{buffer}.{field.name}": num_rows * field.row_bytes
-        for field in _fields_of(machine, buffer)
+        for field in row_fields(machine, buffer)
     }
 
 
@@ -102,7 +101,7 @@ def window_rows(
 ) -> dict[str, Tensor]:
     """This rank's rows of a buffer that lives in windows, as named tensors."""
     rows = {}
-    for field in _fields_of(machine, buffer):
+    for field in row_fields(machine, buffer):
         name, num_rows = f"{buffer}.{field.name}", getattr(plan.rows, buffer)
         held = windows[name].local[: num_rows * field.row_bytes]
         rows[name] = held.view(field.dtype).view(num_rows, *field.shape)
@@ -115,14 +114,10 @@ def private_rows(machine: Machine, buffer: str, num_rows: int) -> dict[str, Tens
         f"{buffer}.{field.name}": torch.empty(
             (num_rows, *field.shape), dtype=field.dtype, device=machine.device
         )
-        for field in _fields_of(machine, buffer)
+        for field in row_fields(machine, buffer)
     }
 
 
 def named(buffer: str, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The user's tensors under a buffer's name."""
     return {f"{buffer}.{field}": tensor for field, tensor in fields.items()}
-
-
-def _fields_of(machine: Machine, buffer: str) -> list[RowField]:
-    return row_fields(machine, partial=buffer == "forward_staging")

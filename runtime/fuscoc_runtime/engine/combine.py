@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.steps import run_steps
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.plan import RankPlan
-from fuscoc_runtime.plan.agree import agree
+from fuscoc_runtime.plan.agree import agree, attempt
 
 
 def combine(
@@ -38,11 +38,16 @@ def combine(
 
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
-    checked = _check(machine, rows, handle, given)
+    checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
     # Also the barrier that lets ranks overwrite each other's windows of the previous call.
-    yield from agree(checked if isinstance(checked, FuscoRuntimeError) else None, machine.device)
     if isinstance(checked, FuscoRuntimeError):
+        yield from agree(checked, machine.device)
         raise checked
+    numbers = yield from agree(None, machine.device, handle.number)
+    for rank, number in enumerate(numbers):
+        if number != numbers[0]:
+            problem = f"is of dispatch {number}; rank 0 passed that of dispatch {numbers[0]}"
+            raise InputError("handle", rank, problem)
     row_tensors, weights = checked
     plan = handle.plan
     received = yield from _exchange_weights(weights, plan)
@@ -67,15 +72,29 @@ def _check(
     rows: Tensor | Mapping[str, Tensor],
     handle: Handle,
     given: Mapping[str, Any],
-) -> tuple[dict[str, Tensor], Tensor | None] | FuscoRuntimeError:
-    try:
-        if machine.shuffle.combine_steps is None:
-            rank = machine.context.rank
-            raise InputError(machine.shuffle.name, rank, "has no combine in its spec")
-        checked = machine.checker.rows(rows, handle.num_slots)
-        return checked, machine.checker.weights(given, handle.extents)
-    except FuscoRuntimeError as error:
-        return error
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The rows and the weights, if nothing is wrong with them on this rank."""
+    problem = machine.checker.problem
+    if machine.shuffle.combine_steps is None:
+        raise problem(machine.shuffle.name, "has no combine in its spec")
+    if not isinstance(handle, Handle):
+        raise problem("handle", f"is a {type(handle).__name__}; it must be what dispatch returned")
+    if handle.owner is not machine.identity:
+        raise problem("handle", "is of another shuffle")
+    checked = machine.checker.rows(rows, handle.num_slots)
+    if handle.number != machine.held.dispatch:
+        for name, tensor in _by_field(machine, rows).items():
+            if any(tensor.data_ptr() in addresses for addresses in machine.held.addresses):
+                raise problem(
+                    name,
+                    f"is what dispatch {handle.number} returned, where dispatch "
+                    f"{machine.held.dispatch} has put its own rows since: copy rows to keep them",
+                )
+    return checked, machine.checker.weights({**handle.weights, **given}, handle.extents)
+
+
+def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return {machine.shuffle.fields[0].name: rows} if isinstance(rows, Tensor) else rows
 
 
 def _exchange_weights(

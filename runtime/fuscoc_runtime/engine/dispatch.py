@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.comm.requests import Request, Window
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import (
     Buffers,
@@ -20,13 +20,12 @@ from fuscoc_runtime.engine.buffers import (
     window_rows,
 )
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.steps import run_steps
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
-from fuscoc_runtime.plan.agree import agree
-
+from fuscoc_runtime.plan.agree import agree, attempt
 
 Prepared = tuple[Arguments, Points | RankPlan]
 """Checked arguments, and what to plan for them, or the plan where it never changes."""
@@ -52,15 +51,13 @@ def dispatch(
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
-    try:
-        prepared = _prepare(machine, positional, given)
-    except FuscoRuntimeError as error:
-        prepared = error
-    arguments, plan = yield from _plan(machine, prepared)
+    machine.num_dispatches += 1
+    arguments, plan = yield from _plan(machine, _prepare(machine, positional, given))
     planning_ms = (time.perf_counter() - started) * 1e3
 
     windows = yield dispatch_windows(machine, plan)
     target = window_rows(machine, plan, windows, "target")
+    machine.held = Held(machine.num_dispatches, _addresses(windows, target))
     tensors = {
         **named("source", arguments.fields),
         **private_rows(machine, "slices", plan.rows.slices),
@@ -77,18 +74,29 @@ def dispatch(
             machine.context.topology,
             arguments.extents,
             shapes,
-            row_bytes(machine),
+            row_bytes(machine, "target"),
             planning_ms,
+            machine.identity,
+            machine.num_dispatches,
         ),
     )
 
 
+def _addresses(windows: Mapping[str, Window], buffers: Iterable[str]) -> tuple[range, ...]:
+    parts = [windows[name].local for name in buffers]
+    return tuple(range(part.data_ptr(), part.data_ptr() + part.numel()) for part in parts)
+
+
 def _prepare(
     machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
-) -> Prepared:
-    """Everything a rank does alone."""
-    arguments = machine.checker.dispatch_arguments(positional, given)
-    return arguments, machine.plan or evaluate_relation(machine, arguments)
+) -> Prepared | FuscoRuntimeError:
+    """Everything a rank does alone; an error is returned, for the ranks to raise it together."""
+
+    def prepare() -> Prepared:
+        arguments = machine.checker.dispatch_arguments(positional, given)
+        return arguments, machine.plan or evaluate_relation(machine, arguments)
+
+    return attempt(machine.context.rank, prepare)
 
 
 def _plan(

@@ -21,8 +21,3 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "f8e4m3": torch.float8_e4m3fn,
     "f8e5m2": torch.float8_e5m2,
 }
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What partial sums of ``dtype`` rows are kept in: f64 for f64, else f32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32

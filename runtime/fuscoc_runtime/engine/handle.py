@@ -68,6 +68,7 @@ class Handle:
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
         weights: the weight input if it was given at dispatch, by name.
+        owner, number: which shuffle on this rank made it, and in which of its dispatches.
     """
 
     plan: RankPlan
@@ -76,6 +77,8 @@ class Handle:
     source_shapes: Mapping[str, torch.Size]
     row_bytes: int
     planning_ms: float
+    owner: object
+    number: int
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property

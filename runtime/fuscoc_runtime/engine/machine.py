@@ -28,10 +28,21 @@ class Late:
     peer: int
 
 
+@dataclass(frozen=True)
+class Held:
+    """Whose rows are in the target window: the dispatch's number, and the window's addresses."""
+
+    dispatch: int
+    addresses: tuple[range, ...]
+
+
 class Machine:
     """One rank of one shuffle.
 
     Attributes:
+        identity: tells this machine's handles from those of others.
+        num_dispatches: calls of dispatch so far, the same on all ranks.
+        held: what the target window holds.
         plan: that of a static shuffle, which never changes: from the artifact if it was baked for
             this topology, else from the first dispatch; ``None`` until then.
 
@@ -59,6 +70,9 @@ class Machine:
         self.device = device
         self.error = torch.zeros(1, dtype=torch.int32, device=device)
         self.max_spins = 0
+        self.identity = object()
+        self.num_dispatches = 0
+        self.held = Held(0, ())
         self.plan = _baked(artifact, shuffle, topology, rank, device)
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
@@ -92,6 +106,10 @@ class Machine:
             self._spin(waiting, 1)  # compiles it
             num_spins = CALIBRATION_SPINS[self.device.type]
             self.max_spins = max(1, round(seconds / self._spin(waiting, num_spins) * num_spins))
+
+    def has_given_up(self) -> bool:
+        """Whether a wait ran out, as far as that is known without waiting for the device."""
+        return self.device.type == "cpu" and bool(self.error)
 
     def late(self) -> Late | None:
         """The wait that ran out since the last call, if any. Reads device memory."""
@@ -144,4 +162,5 @@ def _kernel_names(shuffle: ShuffleSpec) -> list[str]:
 
 def _load(artifact: Artifact, name: str, device: torch.device) -> Kernel:
     spec = artifact.kernels[name]
-    return load_kernel(artifact.kernel_file(spec), spec, interpreted=device.type == "cpu")
+    digest = artifact.manifest.files[spec.file]
+    return load_kernel(artifact.kernel_file(spec), spec, digest, interpreted=device.type == "cpu")

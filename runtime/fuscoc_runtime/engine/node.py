@@ -184,6 +184,8 @@ class NodeEngine:
             raise self.checker.problem(
                 name, problem if name == self._weight_input() else "is no argument of this call"
             )
+        if not isinstance(handle, NodeHandle) or handle.engine is not self:
+            raise self.checker.problem("handle", "is not what this shuffle's dispatch returned")
         handle.check_live()
         [tensor] = self.checker.rows(rows, handle.num_slots).values()
         [field] = self.shuffle.source.fields

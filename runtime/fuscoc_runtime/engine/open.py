@@ -56,7 +56,7 @@ def open_engine(
     gpu = _gpu(chosen)
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
     kind = gpu if options.max_sources is not None else None
-    settings = (shuffle.name, artifact.manifest.spec.sha256, options, kind)
+    settings = (shuffle.name, artifact.manifest.spec.sha256, sorted(shuffle.baked), options, kind)
     members = find_members(group, topology, chosen, settings)
     variant = choose_cuda(shuffle, members.topology, gpu, options.max_sources)
     if not isinstance(variant, str) and options.max_sources is not None:

@@ -63,8 +63,7 @@ class ProcessEngine:
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """See ``engine.combine``. Returns when the result is complete."""
-        weights = {**handle.weights, **named}
-        return self._run("combine", combine(self.machine, rows, handle, weights))
+        return self._run("combine", combine(self.machine, rows, handle, named))
 
     def check(self) -> None:
         """Nothing is left to tell: every call has waited for its work and raised its errors."""

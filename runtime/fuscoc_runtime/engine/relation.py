@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.arguments import Arguments, is_ragged
+from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, is_ragged
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import Points, key_to_rank
-from fuscoc_runtime.plan.explain import explain_division
-from fuscoc_runtime.scalar import Scalar, Scope, evaluate
+from fuscoc_runtime.plan.explain import explain_extents
+from fuscoc_runtime.scalar import (
+    BinaryOp,
+    Extent,
+    Index,
+    Load,
+    Scalar,
+    Scope,
+    evaluate,
+    render,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +55,11 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
         num_points = len(ragged.outer)
         values |= {name: address(table) for name, table in vars(ragged).items()}
     else:
-        num_points = _num_points(machine, arguments)
+        sizes = [_size(machine, index.extent, arguments) for index in shuffle.domain]
+        num_points = math.prod(sizes)
+        if num_points > MAX_SIZE:
+            names = " * ".join(render(index.extent) for index in shuffle.domain)
+            raise machine.checker.problem(names, f"is {num_points}: more than kernels can count")
     owners = None
     if shuffle.target.kind == "packed":
         context = machine.context
@@ -61,7 +75,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
         machine.launch(shuffle.relation.kernel, values, num_programs)
     length = None
     if shuffle.target.kind == "dense":
-        length = _evaluate(shuffle.target.length, arguments)
+        length = _size(machine, shuffle.target.length, arguments)
     return Points(columns, owners, length, arguments.inputs, arguments.extents)
 
 
@@ -75,19 +89,17 @@ def _input_values(machine: Machine, arguments: Arguments) -> dict[str, int]:
 def _ragged(
     machine: Machine, arguments: Arguments, kernel: str, input_values: dict[str, int]
 ) -> Ragged:
-    for spec in machine.shuffle.inputs:
-        if spec.role == "extent" and bool((arguments.inputs[spec.name] < 0).any()):
-            raise machine.checker.problem(spec.name, "has a negative size")
-    num_outer = _evaluate(machine.shuffle.domain[0].extent, arguments)
+    num_outer = _size(machine, machine.shuffle.domain[0].extent, arguments)
+    _check_magnitude(machine, arguments, num_outer)
     tables = {name: _column(machine, num_outer) for name in ("points", "cells", "status")}
     values = {**input_values, "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
         machine.launch(kernel, values, machine.num_programs)
-    inexact = torch.nonzero(tables["status"])
-    if len(inexact):
-        outer, rank = int(inexact[0]), machine.context.rank
-        raise explain_division(machine.shuffle, rank, arguments.inputs, arguments.extents, outer)
+    bad = torch.nonzero(tables["status"])
+    if len(bad):
+        outer, rank = int(bad[0]), machine.context.rank
+        raise explain_extents(machine.shuffle, rank, arguments.inputs, arguments.extents, outer)
     indices = torch.arange(num_outer, dtype=torch.int64, device=machine.device)
     return Ragged(
         torch.repeat_interleave(indices, tables["points"]),
@@ -107,14 +119,49 @@ def _check_cells(machine: Machine, arguments: Arguments, num_cells: int) -> None
             )
 
 
-def _num_points(machine: Machine, arguments: Arguments) -> int:
-    extents = [index.extent for index in machine.shuffle.domain]
-    return math.prod(_evaluate(extent, arguments) for extent in extents)
+def _check_magnitude(machine: Machine, arguments: Arguments, num_outer: int) -> None:
+    """Points and cells must be countable: the kernel's integers would wrap unseen."""
+    highest = {}
+    for spec in machine.shuffle.inputs:
+        tensor = arguments.inputs.get(spec.name)
+        if spec.role != "extent" or tensor is None or not tensor.numel():
+            continue
+        low, high = torch.stack(tensor.aminmax()).tolist()
+        if low < 0:
+            raise machine.checker.problem(spec.name, "has a negative size")
+        highest[spec.name] = high
+    inner = [index.extent for index in machine.shuffle.domain[1:]]
+    for sizes in (inner, machine.shuffle.source.dims[1:]):
+        known = {**arguments.extents, machine.shuffle.domain[0].name: num_outer}
+        most = math.prod(_magnitude(size, known, highest) for size in sizes)
+        if most * max(num_outer, 1) > MAX_SIZE:
+            names = " * ".join(map(render, sizes))
+            raise machine.checker.problem(names, f"is up to {most}: more than kernels can count")
 
 
-def _evaluate(scalar: Scalar, arguments: Arguments) -> int:
+def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, int]) -> int:
+    """At least the absolute value of ``scalar`` and of everything inside it, at every index.
+
+    ``known``: bounds of extents and indices; ``highest``: of the inputs that are not empty.
+    """
+    match scalar:
+        case int():
+            return abs(scalar)
+        case Index(name) | Extent(name):
+            return known[name]
+        case Load(name):
+            return highest.get(name, 0)
+        case BinaryOp(op, lhs, rhs):
+            left, right = _magnitude(lhs, known, highest), _magnitude(rhs, known, highest)
+            return left * right if op == "*" else left + right
+
+
+def _size(machine: Machine, scalar: Scalar, arguments: Arguments) -> int:
     """A size that is the same at every index."""
-    return evaluate(scalar, Scope(arguments.extents, arguments.inputs))
+    size = evaluate(scalar, Scope(arguments.extents, arguments.inputs))
+    if not 0 <= size <= MAX_SIZE:
+        raise machine.checker.problem(render(scalar), f"is {size}: no size")
+    return size
 
 
 def _offsets(counts: Tensor) -> Tensor:

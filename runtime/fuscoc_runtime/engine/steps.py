@@ -29,6 +29,8 @@ def run_steps(
         if step.wait:
             # Where ranks take turns in one process, the peers' signals have to be there already.
             yield Phase(step.kernel)
+            if step.signal is None and machine.has_given_up():
+                continue  # what is missing will not come: do not wait for it again
         _launch(machine, step, plan.lists[step.list], buffers)
 
 
@@ -64,11 +66,12 @@ def _num_descriptors(columns: DescriptorList) -> int:
 
 def _transfer(machine: Machine, step: ExchangeStep, plan: RankPlan, buffers: Buffers) -> Transfer:
     """The network hop: send slices to landing rows; or the landing rows' results back."""
-    slice_rows = max(1, machine.shuffle.policy.slice_bytes // row_bytes(machine))
+    sent = "slices" if step.direction == "forward" else "return_slices"
+    slice_rows = max(1, machine.shuffle.policy.slice_bytes // row_bytes(machine, sent))
+    send = buffers.rows(sent)
     if step.direction == "forward":
-        send, recv = buffers.rows("slices"), buffers.rows("landing")
+        recv = buffers.rows("landing")
         return Transfer(send, recv, plan.net_send_counts, plan.net_recv_counts, slice_rows)
-    send = buffers.rows("return_slices")
     recv = {name: _net_rows(rows, plan) for name, rows in buffers.rows("staging").items()}
     return Transfer(send, recv, plan.net_recv_counts, plan.net_send_counts, slice_rows)
 

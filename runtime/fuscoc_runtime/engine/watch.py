@@ -34,9 +34,7 @@ class ErrorWatch:
     A copy starts with every call and is looked at by the next call that finds it finished.
     """
 
-    def __init__(
-        self, node: NodeShuffle, shuffle: ShuffleSpec, rank: int, timeout: float
-    ) -> None:
+    def __init__(self, node: NodeShuffle, shuffle: ShuffleSpec, rank: int, timeout: float) -> None:
         self._node, self._shuffle, self._rank, self._timeout = node, shuffle, rank, timeout
         self._stream: Any = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
         self._seen = torch.zeros(node.state.shape, dtype=torch.int32, pin_memory=True)

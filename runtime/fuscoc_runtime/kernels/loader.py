@@ -6,7 +6,8 @@ Every argument is an integer: counts and indices are passed as they are, tensors
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
+import linecache
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -61,13 +62,16 @@ class Kernel:
             self.function[(num_programs,)](**arguments, num_warps=self.spec.num_warps)
 
 
-def load_kernel(path: Path, spec: KernelSpec, *, interpreted: bool) -> Kernel:
-    """Load a kernel from its module at ``path``, which is executed once for each mode.
+def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool) -> Kernel:
+    """Load a kernel from its module at ``path``, whose text has the sha256 ``digest``.
+
+    Every text is executed once for each mode: compiling into the same directory again makes new
+    modules, and kernels of the old ones stay what they were.
 
     Raises:
-        KernelError: Triton is missing, or the module has no such function.
+        KernelError: Triton is missing, the text is another one by now, or it has no such function.
     """
-    module = _load_module(path.resolve(), interpreted)
+    module = _load_module(path.resolve(), digest, interpreted)
     function = getattr(module, spec.function, None)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
@@ -75,17 +79,25 @@ def load_kernel(path: Path, spec: KernelSpec, *, interpreted: bool) -> Kernel:
 
 
 @cache
-def _load_module(path: Path, interpreted: bool) -> ModuleType:
-    """Execute a kernel file. Triton reads the source through ``inspect``, so it stays a file."""
+def _load_module(path: Path, digest: str, interpreted: bool) -> ModuleType:
+    """Execute a kernel file.
+
+    Triton reads the source through ``inspect``, some of it only when a kernel is first launched.
+    It gets the executed text even then, under a file name of its own, whatever is in the file.
+    """
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise KernelError(f"{path} was replaced after its artifact was opened: open it again")
+    text, short = content.decode(), digest[:16]
+    file = str(path.with_name(f"{path.stem}@{short}.py"))
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     mode = "interpreted" if interpreted else "native"
-    name = f"fuscoc_runtime.kernels.loaded_{abs(hash(path)):x}_{mode}.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise KernelError(f"{path} is not a Python module")
-    module = importlib.util.module_from_spec(spec)
+    name = f"fuscoc_runtime.kernels.loaded_{abs(hash(path)):x}_{short}_{mode}.{path.stem}"
+    module = ModuleType(name)
+    module.__file__ = file
     sys.modules[name] = module
     with _interpreting(interpreted):
-        spec.loader.exec_module(module)
+        exec(compile(text, file, "exec"), vars(module))
     return module
 
 

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllGather, Request
-from fuscoc_runtime.errors import FuscoRuntimeError, from_json, to_json
+from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
+
+T = TypeVar("T")
+
+
+def attempt(rank: int, work: Callable[[], T]) -> T | FuscoRuntimeError:
+    """The result of what ``rank`` does alone, or its error, for all ranks to agree on.
+
+    Errors without a code are a ``PreparationError``, with the original as the cause: raised here,
+    they would leave the other ranks waiting.
+    """
+    try:
+        return work()
+    except FuscoRuntimeError as error:
+        return error
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        return _caused(PreparationError(rank, problem), error)
 
 
 def error_size(error: FuscoRuntimeError | None) -> int:
@@ -17,10 +34,17 @@ def error_size(error: FuscoRuntimeError | None) -> int:
     return len(_encode(error)) if error is not None else 0
 
 
-def agree(error: FuscoRuntimeError | None, device: torch.device) -> Generator[Request, Any, None]:
-    """Collective: returns if no rank has an error; else all raise that of the lowest rank."""
-    sizes = yield AllGather(torch.tensor([error_size(error)], device=device))
-    yield from raise_together(error, sizes.flatten(), device)
+def agree(
+    error: FuscoRuntimeError | None, device: torch.device, word: int = 0
+) -> Generator[Request, Any, list[int]]:
+    """Collective: if no rank has an error, every rank's ``word``, an int64; else all raise the
+    error of the lowest rank that has one.
+    """
+    mine = torch.tensor([error_size(error), word], dtype=torch.int64, device=device)
+    sizes, words = (yield AllGather(mine)).cpu().unbind(1)
+    yield from raise_together(error, sizes, device)
+    told: list[int] = words.tolist()
+    return told
 
 
 def raise_together(
@@ -36,7 +60,13 @@ def raise_together(
         text[: len(encoded)] = encoded.to(device)
     texts = yield AllGather(text)
     rank, size = next((rank, size) for rank, size in enumerate(bytes_of_rank) if size)
-    raise from_json(bytes(texts[rank, :size].tolist()).decode())
+    cause = error.__cause__ if error is not None else None
+    raise _caused(from_json(bytes(texts[rank, :size].tolist()).decode()), cause)
+
+
+def _caused(error: FuscoRuntimeError, cause: BaseException | None) -> FuscoRuntimeError:
+    error.__cause__ = cause
+    return error
 
 
 def _encode(error: FuscoRuntimeError) -> bytes:

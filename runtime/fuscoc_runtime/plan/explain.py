@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError
+from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError, InputError
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.scalar import BinaryOp, Index, Load, Scope, evaluate, render, subexpressions
 from fuscoc_runtime.schema import ShuffleSpec
@@ -31,14 +31,16 @@ def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRan
     return IndexOutOfRangeError(computed, ctx.rank, (), value, -1, highest)
 
 
-def explain_division(
+def explain_extents(
     shuffle: ShuffleSpec,
     rank: int,
     inputs: Mapping[str, Tensor],
     extents: Mapping[str, int],
     outer: int,
-) -> InexactDivisionError:
-    """The error of an outer index at which a ragged extent's division leaves a remainder."""
+) -> InexactDivisionError | InputError:
+    """The error of an outer index at which a ragged extent is negative or a division leaves a
+    remainder.
+    """
     index = shuffle.domain[0].name
     scope = Scope(extents, inputs, {index: outer})
     for inner in shuffle.domain[1:]:
@@ -48,7 +50,11 @@ def explain_division(
                 if value % divisor:
                     dividend = render(scalar.lhs)
                     return InexactDivisionError(rank, index, outer, dividend, value, divisor)
-    raise ValueError(f"every extent of {shuffle.name} is exact at {index} = {outer}")
+    for size in (*(inner.extent for inner in shuffle.domain[1:]), *shuffle.source.dims[1:]):
+        value = evaluate(size, scope)
+        if value < 0:
+            return InputError(render(size), rank, f"is {value} at {index} = {outer}: no size")
+    raise ValueError(f"every extent of {shuffle.name} is a size at {index} = {outer}")
 
 
 def coordinates(shuffle: ShuffleSpec, scope: Scope, point: int) -> dict[str, int]:

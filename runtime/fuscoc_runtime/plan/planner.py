@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllToAll, Request
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.agree import agree
+from fuscoc_runtime.plan.agree import agree, attempt
 from fuscoc_runtime.plan.census import Census, fail_census, take_census
 from fuscoc_runtime.plan.forwarders import (
     Forwarding,
@@ -25,8 +25,8 @@ from fuscoc_runtime.plan.forwarders import (
     check_policy,
     node_pairs,
 )
-from fuscoc_runtime.plan.hops import plan_hops
-from fuscoc_runtime.plan.points import check_points, live_points
+from fuscoc_runtime.plan.hops import Hops, plan_hops
+from fuscoc_runtime.plan.points import LivePoints, check_points, live_points
 from fuscoc_runtime.plan.receive import check_slots, forwarder_lists, target_lists
 from fuscoc_runtime.plan.send import describe_forwards, describe_points, source_lists
 from fuscoc_runtime.plan.slots import assign_slots
@@ -48,12 +48,10 @@ def plan_rank(
     """
     if isinstance(points, FuscoRuntimeError):
         return (yield from fail_census(ctx, points))
-    error = check_points(ctx, points) or check_policy(ctx)
-    if error is not None:
-        return (yield from fail_census(ctx, error))
-
-    live = live_points(ctx, points)
-    hops = plan_hops(ctx, live)
+    prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
+    if isinstance(prepared, FuscoRuntimeError):
+        return (yield from fail_census(ctx, prepared))
+    live, hops = prepared
     census = yield from take_census(ctx, points, live, hops)
     forwarding = yield from assign_forwarders(ctx, hops, census)
     slots = assign_slots(ctx, points, live, census)
@@ -90,6 +88,15 @@ def plan_rank(
         key_counts=slots.key_counts.to(ctx.device),
         key_offsets=slots.key_offsets.to(ctx.device),
     )
+
+
+def _prepare(ctx: PlanContext, points: Points) -> tuple[LivePoints, Hops]:
+    """What a rank plans before it meets the others."""
+    error = check_points(ctx, points) or check_policy(ctx)
+    if error is not None:
+        raise error
+    live = live_points(ctx, points)
+    return live, plan_hops(ctx, live)
 
 
 def _exchange(ctx: PlanContext, words: Tensor, counts: Tensor) -> AllToAll:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.schema import PackedTarget
+
+MAX_SLOTS = 1 << 47
+"""A slot takes a byte at least, and no process addresses more of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +50,10 @@ def _pack(
 ) -> Slots:
     num_ranks = ctx.topology.num_ranks
     total = census.keys.sum(0)
-    padded = (total + target.align - 1) // target.align * target.align
-    num_slots = torch.zeros(num_ranks, dtype=torch.int64).index_add_(0, key_to_rank, padded)
-    _check_capacity(target, num_slots)
+    blocks = total // target.align + (total % target.align > 0)
+    num_blocks = torch.zeros(num_ranks, dtype=torch.int64).index_add_(0, key_to_rank, blocks)
+    _check_capacity(target, num_blocks.tolist())
+    padded, num_slots = blocks * target.align, num_blocks * target.align
 
     by_rank = stable_order(key_to_rank)
     first = torch.empty_like(padded)
@@ -76,9 +81,10 @@ def _number(key: Tensor, first: Tensor) -> Tensor:
     return slot
 
 
-def _check_capacity(target: PackedTarget, num_slots: Tensor) -> None:
-    if target.capacity is None:
-        return
-    full = indices(num_slots > target.capacity).tolist()
-    if full:
-        raise CapacityError(full[0], int(num_slots[full[0]]), target.capacity)
+def _check_capacity(target: PackedTarget, num_blocks: Sequence[int]) -> None:
+    """In Python's integers, which do not overflow, whatever ``align`` is."""
+    capacity = target.capacity if target.capacity is not None else MAX_SLOTS
+    for rank, count_of_rank in enumerate(num_blocks):
+        num_slots = count_of_rank * target.align
+        if num_slots > min(capacity, MAX_SLOTS):
+            raise CapacityError(rank, num_slots, min(capacity, MAX_SLOTS))

@@ -238,30 +238,37 @@ def vit_patches_duplicate(
     expected_1 = expected_1.to(tl.int64)
     max_spins = max_spins.to(tl.int64)
     error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 0.
+    # Wait until every peer has signalled slot 0; once one is late, for none.
     count = num_descriptors
+    late = 0
     for peer in range(num_peers):
         index = 0 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        spins = 0
-        while (behind > 0) & (spins < max_spins):
+        if (behind > 0) & (late == 0):
+            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
+        spins = max_spins
+        while (behind > 0) & (late == 0) & (spins > 0):
             behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins += 1
+            spins -= 1
         if behind > 0:
-            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            late = (index + 1).to(tl.int32)
+            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
             count *= 0
-    # Wait until every peer has signalled slot 1.
+    # Wait until every peer has signalled slot 1; once one is late, for none.
     for peer in range(num_peers):
         index = 1 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        spins = 0
-        while (behind > 0) & (spins < max_spins):
+        if (behind > 0) & (late == 0):
+            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
+        spins = max_spins
+        while (behind > 0) & (late == 0) & (spins > 0):
             behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins += 1
+            spins -= 1
         if behind > 0:
-            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            late = (index + 1).to(tl.int32)
+            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_slot + i)
@@ -399,18 +406,22 @@ def vit_patches_reduce_node(
     expected_3 = expected_3.to(tl.int64)
     max_spins = max_spins.to(tl.int64)
     error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 3.
+    # Wait until every peer has signalled slot 3; once one is late, for none.
     count = num_descriptors
+    late = 0
     for peer in range(num_peers):
         index = 3 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        spins = 0
-        while (behind > 0) & (spins < max_spins):
+        if (behind > 0) & (late == 0):
+            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
+        spins = max_spins
+        while (behind > 0) & (late == 0) & (spins > 0):
             behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins += 1
+            spins -= 1
         if behind > 0:
-            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            late = (index + 1).to(tl.int32)
+            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         begin = tl.load(term_begin + i)
@@ -455,18 +466,22 @@ def vit_patches_reduce_source(
     expected_2 = expected_2.to(tl.int64)
     max_spins = max_spins.to(tl.int64)
     error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 2.
+    # Wait until every peer has signalled slot 2; once one is late, for none.
     count = num_descriptors
+    late = 0
     for peer in range(num_peers):
         index = 2 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        spins = 0
-        while (behind > 0) & (spins < max_spins):
+        if (behind > 0) & (late == 0):
+            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
+        spins = max_spins
+        while (behind > 0) & (late == 0) & (spins > 0):
             behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins += 1
+            spins -= 1
         if behind > 0:
-            tl.atomic_cas(error, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
+            late = (index + 1).to(tl.int32)
+            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         dst = tl.load(dst_offset + i)

@@ -17,19 +17,6 @@ struct Bf16 {
   }
 };
 
-struct F16 {
-  static constexpr int bytes = 2;
-  __device__ static __forceinline__ void unpack(u32 word, float (&to)[2]) {
-    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
-        : "=f"(to[0]), "=f"(to[1]) : "r"(word));
-  }
-  __device__ static __forceinline__ u32 pack(float low, float high) {
-    u32 word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-  }
-};
-
 struct F32 {
   static constexpr int bytes = 4;
 };

@@ -1,0 +1,135 @@
+"""Which shuffles have CUDA kernels, and what is known of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.cuda_shuffle import TARGETS, cuda_kernels, cuda_shuffle
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l0 import Shuffle
+from fuscoc.lang.check import check
+from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, IndexRef
+from fuscoc.manifest import CompiledShuffle
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
+from tests.codegen.specs import SPECS
+from tests.specs import moe, vit_patches
+
+
+def text_of(checked: CheckedShuffle) -> str:
+    return cuda_kernels(checked).variants[0].source.text
+
+
+def reason(checked: CheckedShuffle) -> str:
+    with pytest.raises(Unsupported) as refused:
+        cuda_kernels(checked)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_contiguous_means_what_the_passes_find(name: str) -> None:
+    """Every shuffle that is refused for it has runs apart, and no other has."""
+    checked = SPECS[name]()
+    module = compile_to_ir(checked, after="coalesce-segments").module
+    (shuffle,) = ops_of(module, Shuffle)
+    apart = any(runs["run_dims"] for runs in shuffle.read("runs"))
+    found = None
+    try:
+        cuda_shuffle(checked)
+    except Unsupported as error:
+        found = str(error)
+    # A shuffle may be refused for another reason first.
+    assert apart if found is not None and "not contiguous" in found else found or not apart
+
+
+def test_moe() -> None:
+    shuffle = cuda_shuffle(moe())
+    assert shuffle.source_cell == {"index": "t"}
+    assert shuffle.key == {"load": "topk_idx", "at": [{"index": "t"}, {"index": "k"}]}
+    assert [given.name for given in shuffle.inputs] == ["topk_idx"]
+    assert (shuffle.combine, shuffle.weighted, shuffle.placement) == ("sum", True, "block")
+    kernels = cuda_kernels(moe())
+    assert [variant.file for variant in kernels.variants] == [
+        "kernels/moe.cu",
+        "kernels/moe.sm_80.cu",
+    ]
+    for variant, target in zip(kernels.variants, TARGETS, strict=True):
+        launches = variant.source.launches
+        assert set(launches) == {"moe_plan", "moe_dispatch", "moe_combine"}
+        assert all(launch.shared_bytes <= target.shared_bytes for launch in launches.values())
+
+
+@pytest.mark.parametrize(
+    ("arch", "serving"),
+    [
+        ("sm_75", None),
+        ("sm_80", "sm_80"),
+        ("sm_89", "sm_80"),
+        ("sm_90", "sm_90"),
+        ("sm_100", "sm_90"),
+    ],
+)
+def test_variant_of_a_gpu(arch: str, serving: str | None) -> None:
+    variant = cuda_kernels(moe()).variant(arch)
+    assert (variant and variant.target.arch) == serving
+
+
+def test_the_header_shows_the_spec() -> None:
+    head = text_of(moe()).split("#include")[0]
+    assert "// moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)" in head
+    assert "// moe.fsc:14: place e on rank by block" in head
+    elsewhere = replace(moe().source_file, path="/some/where/moe.fsc")
+    assert text_of(replace(moe(), source_file=elsewhere)) == text_of(moe())
+
+
+def test_reasons() -> None:
+    assert "dense" in reason(vit_patches())
+    assert "40 destinations" in reason(moe(num_topk=40))
+    weighted = moe().combine
+    assert weighted is not None
+    assert weighted.weight is not None
+    half = replace(weighted, weight=replace(weighted.weight, dtype="f16"))
+    assert "weights are f16" in reason(replace(moe(), combine=half))
+    assert "copies" in reason(replace(moe(), combine=replace(weighted, kind="copy")))
+    (subscript,) = moe().source.subscripts
+    behind = replace(subscript, start=BinaryOp("+", IndexRef("t"), Const(1)))
+    moved = replace(moe(), source=replace(moe().source, subscripts=(behind,)))
+    assert "in order" in reason(moved)
+    assert cuda_shuffle(replace(moved, combine=None)).source_cell == {
+        "op": "+",
+        "args": [{"index": "t"}, 1],
+    }
+
+
+def test_several_source_dimensions() -> None:
+    spec = """shuffle grid {
+      index b : batch
+      index t : tokens
+      index e : 4
+      segment token { x : bf16[8] }
+      layout  rows[b, t] of token
+      layout  by_key[e, s] of token packed(s)
+      place   e on rank by cyclic
+      route   r(b, t) -> e = input key : int32
+      dispatch rows[b, t] -> by_key[r(b, t), *]
+    }
+    """
+    (checked,) = check(SourceFile("grid.fsc", spec))
+    shuffle = cuda_shuffle(checked)
+    assert shuffle.num_source_dims == 2
+    assert shuffle.extents == ("batch", "tokens")
+    cell = {"op": "*", "args": [{"index": "b"}, {"extent": "tokens"}]}
+    assert shuffle.source_cell == {"op": "+", "args": [cell, {"index": "t"}]}
+    assert [field.elems for field in shuffle.fields] == [8]
+    assert "index_b" in text_of(checked)
+
+
+def test_backend_triton_writes_no_cuda() -> None:
+    checked = moe(policy=replace(moe().policy, backend="triton"))
+    lowered = compile_to_ir(checked)
+    assert CompiledShuffle(checked, lowered.module, lowered.dumps).cuda == (
+        "the spec says `backend triton`"
+    )
