@@ -67,8 +67,8 @@ def main() -> None:
         [
             "# Compiler: whole-process times",
             "",
-            f"`python benchmarks/compiler.py --runs {options.runs}`, commands interleaved, on a shared",
-            f"two-core x86-64 virtual machine; Python {platform.python_version()}, {versions}.",
+            f"`python benchmarks/compiler.py --runs {options.runs}`, commands interleaved, on a",
+            f"shared two-core x86-64 machine; Python {platform.python_version()}, {versions}.",
             "",
             *measure(options.runs),
             "",

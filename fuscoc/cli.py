@@ -209,8 +209,7 @@ def run(
                 nodes=nodes,
                 tokens=tokens,
                 seed=seed,
-                device=device,
-                timeout=timeout,
+                progress=lambda phase: status.update(f"running {what} on {ranks} ranks: {phase}"),
             )
     except (FuscoRuntimeError, RankDiedError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -279,8 +278,8 @@ def plan(
         raise typer.Exit(1) from None
 
 
-@app.command()
-def test(
+@app.command("test")
+def property_test(
     spec: Spec,
     examples: Annotated[int, typer.Option(min=1, help="Generated cases of every property.")] = 200,
     seed: Annotated[int | None, typer.Option(help="Repeat a run.")] = None,
@@ -291,7 +290,9 @@ def test(
     artifact: Annotated[
         Path | None, typer.Option(help="Test this artifact instead of compiling the spec.")
     ] = None,
-    shuffle: Annotated[str | None, typer.Option(help="Which shuffle, if there are several.")] = None,
+    shuffle: Annotated[
+        str | None, typer.Option(help="Which shuffle, if there are several.")
+    ] = None,
     define: Define = None,
 ) -> None:
     """Property-test a spec: random clusters, sizes and routings, against the reference.

@@ -92,7 +92,12 @@ def test_a_malformed_define_is_refused(fuscoc, define: str) -> None:
 
 @pytest.mark.parametrize(
     ("emit", "wanted"),
-    [("ast", "Dispatch"), ("ir", "fsc.kernel"), ("kernels", "@triton.jit"), ("manifest", '"schema"')],
+    [
+        ("ast", "Dispatch"),
+        ("ir", "fsc.kernel"),
+        ("kernels", "@triton.jit"),
+        ("manifest", '"schema"'),
+    ],
 )
 def test_emit_prints_a_stage(fuscoc, emit: str, wanted: str) -> None:
     code, out, _ = fuscoc("compile", VIT, "--emit", emit)
@@ -147,9 +152,7 @@ def test_a_byte_order_mark_is_no_text(fuscoc, tmp_path: Path) -> None:
     assert fuscoc("check", path)[0] == 0
 
 
-def test_compile_shows_warnings(
-    fuscoc, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compile_shows_warnings(fuscoc, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "unused.fsc"
     path.write_text(MOE.read_text().replace("topk = 8", "topk = 8, spare = 3"))
     assert fuscoc("compile", path, "-o", tmp_path / "out")[0] == 0

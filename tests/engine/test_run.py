@@ -51,6 +51,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_and_awkward_data() -> None:
     phases: list[str] = []
+    handler = signal.getsignal(signal.SIGTERM)
     report = run(
         specs.artifact(specs.routed("f32")).path,
         ranks=2,
@@ -60,6 +61,7 @@ def test_progress_and_awkward_data() -> None:
     )
     assert [rank.problem for rank in report.ranks] == [None, None]
     assert phases == list(PHASES)
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 @pytest.mark.parametrize(
@@ -122,13 +124,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def test_sigterm_is_handled_as_before_afterwards(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(TopologyError):
-        run(specs.artifact(specs.routed("f32")).path, ranks=5, device="cpu")
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_command_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,8 @@ MANIFEST: dict[str, Any] = {
                         "signal": 0,
                     },
                     {"op": "exchange", "list": "net_send", "direction": "forward"},
-                ]
+                ],
+                "dtypes": {},
             },
             "combine_steps": None,
             "baked": {},

@@ -51,8 +51,8 @@ def spec_json(**parts: Any) -> dict[str, Any]:
         "src_strides": 0,
         "relation": {"kernel": "relation", "block": 1024, "outputs": []},
         "extents_kernel": None,
-        "dispatch": {"steps": []},
-        "combine_steps": {"steps": []},
+        "dispatch": {"steps": [], "dtypes": {}},
+        "combine_steps": {"steps": [], "dtypes": {}},
         "baked": {},
         **parts,
     }

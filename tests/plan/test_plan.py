@@ -35,7 +35,6 @@ dedups = st.sampled_from(DEDUPS)
 balances = st.sampled_from(get_args(Balance))
 
 
-
 def make_plans(spec: ShuffleSpec, topology: Topology, ranks: list[RankData]) -> list[RankPlan]:
     return run_lockstep(
         [

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
+
 from fuscoc_runtime.plan.flows import Assignment, Demand
 from fuscoc_runtime.plan.schedule import Schedule
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.flows import Demand
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from benchmarks.traffic import one_to_one, uniform, zipf
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.flows import Demand
 
 SEGMENT_BYTES = 1 << 14
 

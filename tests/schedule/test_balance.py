@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fuscoc_runtime.plan.balance import POLICIES, balance, communication_groups
-from fuscoc_runtime.plan.cost import CostModel, predict_assignment
-from fuscoc_runtime.plan.flows import Demand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc_runtime.plan.balance import POLICIES, balance, communication_groups
+from fuscoc_runtime.plan.cost import CostModel, predict_assignment
+from fuscoc_runtime.plan.flows import Demand
 from tests.schedule import oracle
 from tests.schedule.strategies import corpus, demands, model, models
 

@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.balance import POLICIES
-from fuscoc_runtime.plan.cost import CostModel, Loads, oracle, predict_assignment
-from fuscoc_runtime.plan.flows import Demand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.cost import CostModel, Loads, oracle, predict_assignment
+from fuscoc_runtime.plan.flows import Demand
 from tests.schedule import oracle as slow
 from tests.schedule.strategies import demands, model
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fuscoc_runtime.plan.balance import POLICIES
-from fuscoc_runtime.plan.flows import MAX_SEGMENTS, Assignment, Demand
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.flows import MAX_SEGMENTS, Assignment, Demand
 from tests.schedule import oracle
 from tests.schedule.strategies import demands
 

@@ -6,6 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from benchmarks.traffic import one_to_one, zipf
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.cost import CostModel, Loads, oracle
@@ -20,11 +25,6 @@ from fuscoc_runtime.plan.schedule import (
     predict,
     spread_out_peers,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-
-from benchmarks.traffic import one_to_one, zipf
 from tests.schedule import oracle as slow
 from tests.schedule.strategies import corpus, demands, model, models
 

@@ -167,8 +167,15 @@ class CudaKernel:
 
 
 def load_kernels(code: bytes, launches: Mapping[str, tuple[int, int]]) -> dict[str, CudaKernel]:
-    """Load a cubin into the current context; ``launches`` maps names to (threads, shared bytes)."""
-    from cuda.bindings import driver
+    """Load a cubin into the current context; ``launches`` maps names to (threads, shared bytes).
+
+    Raises:
+        CudaError: the driver refuses it, or its Python bindings are missing.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise CudaError("launching CUDA kernels needs 'cuda-bindings': install it") from error
 
     module = _driver(driver.cuModuleLoadData(code))
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
