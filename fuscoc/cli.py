@@ -209,6 +209,8 @@ def run(
                 nodes=nodes,
                 tokens=tokens,
                 seed=seed,
+                device=device,
+                timeout=timeout,
                 progress=lambda phase: status.update(f"running {what} on {ranks} ranks: {phase}"),
             )
     except (FuscoRuntimeError, RankDiedError) as error:
