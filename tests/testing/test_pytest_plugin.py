@@ -15,12 +15,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest with the plugin in a directory of its own."""
+    """Run pytest with the plugin, and no other, in a directory of its own.
+
+    Autoloading would register it a second time where the package is installed.
+    """
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "fuscoc.testing.pytest_plugin", *arguments],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
