@@ -19,7 +19,7 @@ RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
 EXECUTING = (
     "fuscoc/__init__.py",
     "fuscoc/bake.py",
-    "fuscoc/cli.py",
+    "fuscoc/commands/",
     "fuscoc/run_report.py",
     "fuscoc/planning/",
     "fuscoc/testing/",

@@ -1,0 +1,75 @@
+"""``fuscoc run``."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fuscoc
+from fuscoc.commands.options import Define, ShuffleName, SpecOrArtifact, parse_defines
+
+
+class Device(StrEnum):
+    """Where ``run`` computes."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def run(
+    what: SpecOrArtifact,
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks to start.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the ranks are split over.")] = 1,
+    tokens: Annotated[int, typer.Option(min=0, help="Extent of a rank's outermost index.")] = 16,
+    shuffle: ShuffleName = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated data.")] = 0,
+    device: Annotated[
+        Device | None, typer.Option(help="Default: GPUs if there are enough, else the CPU.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a rank.")] = 60.0,
+    define: Define = None,
+) -> None:
+    """Shuffle generated data over several ranks and verify it against the reference.
+
+    Starts a process for every rank, on this machine's GPUs if there are enough, else on the CPU;
+    under torchrun this process is one of the ranks. Exit code 1 if any rank differs.
+    """
+    import tempfile
+
+    from rich.console import Console
+
+    from fuscoc import run_report
+    from fuscoc_runtime.errors import FuscoRuntimeError
+    from fuscoc_runtime.run import RankDiedError, run
+
+    if what.is_dir() and define:
+        raise typer.BadParameter("--define needs a .fsc file, not an artifact")
+    console = Console(stderr=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch, console.status("") as status:
+            artifact = what
+            if not what.is_dir():
+                status.update(f"compiling {what}")
+                artifact = fuscoc.compile(what, Path(scratch) / what.stem, **parse_defines(define))
+            status.update(f"running {what} on {ranks} ranks")
+            report = run(
+                artifact,
+                shuffle=shuffle,
+                ranks=ranks,
+                nodes=nodes,
+                tokens=tokens,
+                seed=seed,
+                device=device,
+                timeout=timeout,
+                progress=lambda phase: status.update(f"running {what} on {ranks} ranks: {phase}"),
+            )
+    except (FuscoRuntimeError, RankDiedError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if os.environ.get("RANK", "0") == "0":
+        run_report.show(report)
+    raise typer.Exit(int(not report.verified))

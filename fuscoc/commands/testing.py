@@ -1,0 +1,46 @@
+"""``fuscoc test``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuscoc.commands.options import Define, ShuffleName, Spec, parse_defines
+
+
+def property_test(
+    spec: Spec,
+    examples: Annotated[int, typer.Option(min=1, help="Generated cases of every property.")] = 200,
+    seed: Annotated[int | None, typer.Option(help="Repeat a run.")] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Check only the routing that a failure saved.", exists=True),
+    ] = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Test this artifact instead of compiling the spec.")
+    ] = None,
+    shuffle: ShuffleName = None,
+    define: Define = None,
+) -> None:
+    """Property-test a spec: random clusters, sizes and routings, against the reference.
+
+    A failure is shrunk, explained and saved, so that --replay checks it again.
+    """
+    try:
+        from fuscoc.testing.runner import run_tests
+    except ModuleNotFoundError as error:
+        typer.echo(f"error: {error}; `pip install 'fuscoc[test]'` brings it", err=True)
+        raise typer.Exit(1) from None
+
+    report = run_tests(
+        spec,
+        examples=examples,
+        seed=seed,
+        replay=replay,
+        artifact=artifact,
+        shuffle=shuffle,
+        defines=parse_defines(define),
+    )
+    raise typer.Exit(int(not report.passed))
