@@ -6,14 +6,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test nightly lint golden clean
+.PHONY: demo test fuzz nightly lint golden docs wheels clean
 .DELETE_ON_ERROR:
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml runtime/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fuscoc needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet '$(TORCH)'
-	$(BIN)/pip install --quiet --editable '.[test,lint,plot]'
+	$(BIN)/pip install --quiet --editable runtime --editable '.[test,lint,plot,lsp]'
 	touch $@
 
 demo: $(READY)  ## compile both examples and run them on four ranks as two nodes of two
@@ -24,6 +24,9 @@ demo: $(READY)  ## compile both examples and run them on four ranks as two nodes
 
 test: $(READY)  ## the whole suite; no GPU needed
 	$(BIN)/python -m pytest
+
+fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
+	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --timeout 7200
 
 nightly: $(READY)  ## twenty thousand generated plans; about twenty minutes
 	$(BIN)/python -m pytest -m nightly --timeout 3600
@@ -36,5 +39,12 @@ lint: $(READY)
 golden: $(READY)  ## rewrite golden files after a deliberate change; read the diff
 	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen
 
+docs: $(READY)  ## write docs/errors.md anew
+	$(BIN)/python -m fuscoc.errors.reference docs/errors.md
+
+wheels: $(READY)  ## both distributions, as sdists and as wheels built from them, in dist/
+	$(BIN)/python -m build --outdir dist runtime
+	$(BIN)/python -m build --outdir dist .
+
 clean:
-	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache
