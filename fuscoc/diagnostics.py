@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from fuscoc.rendering import render
 from fuscoc.source import SourceFile, Span
@@ -18,14 +18,17 @@ __all__ = [
     "CompileError",
     "Diagnostic",
     "DiagnosticSink",
+    "Fix",
     "InternalError",
     "Label",
     "nearest",
     "render",
+    "spelling",
 ]
 
 # Codes are stable: one is never given a second meaning. FSC00x text, 01x names, 02x numbers and
 # types, 03x layouts, 04x routes, 05x dispatch and combine, 06x-07x not yet supported, 09x warnings.
+# What a code means, with examples, is in ``fuscoc/errors``.
 CATALOGUE: dict[str, str] = {
     "FSC001": "unexpected text",
     "FSC002": "character outside the language",
@@ -41,6 +44,7 @@ CATALOGUE: dict[str, str] = {
     "FSC022": "division by zero",
     "FSC023": "number out of range",
     "FSC024": "unknown element type",
+    "FSC025": "division leaves a remainder",
     "FSC030": "wrong number of subscripts",
     "FSC031": "extent of a dimension missing or contradictory",
     "FSC032": "clause does not fit the layout",
@@ -54,6 +58,7 @@ CATALOGUE: dict[str, str] = {
     "FSC043": "wrong element type of an input",
     "FSC044": "destination rank missing or superfluous",
     "FSC045": "key of another index",
+    "FSC046": "keys do not divide over the ranks",
     "FSC050": "no dispatch",
     "FSC051": "combine is not the way back of dispatch",
     "FSC052": "several copies come back to one place",
@@ -62,20 +67,31 @@ CATALOGUE: dict[str, str] = {
     "FSC055": "unknown option",
     "FSC056": "slice smaller than a segment",
     "FSC057": "no plan when compiling",
-    "FSC060": "not yet supported: computed route or key",
+    "FSC058": "cast does not fit the fields",
     "FSC061": "not yet supported: cast on the path",
-    "FSC062": "not yet supported: maximum",
     "FSC063": "not yet supported: target that is a view or whose extents vary",
     "FSC064": "not yet supported: raggedness beyond the outermost index",
     "FSC065": "not yet supported: computed source subscript",
     "FSC066": "not yet supported: reduction of these fields",
-    "FSC067": "not yet supported: option",
     "FSC068": "not yet supported: run-time arithmetic",
     "FSC069": "not yet supported: packed layout of this form",
     "FSC070": "not yet supported: way back into overlapping segments",
     "FSC071": "not yet supported: CUDA kernels for a shuffle of this kind",
     "FSC090": "unused declaration",
 }
+
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+
+def severity_of(code: str) -> Severity:
+    """Whether what a code stands for keeps a spec from being compiled."""
+    return "warning" if code.startswith("FSC09") else "error"
+
+
+# How alike two names are, as difflib's ratio: 1 for equal ones. One slip in a word of five letters
+# leaves at least 0.8.
+SIMILAR, ONE_SLIP = 0.6, 0.8
 
 
 @dataclass(frozen=True)
@@ -87,8 +103,26 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Fix:
+    """Text to put in place of ``span``: an insertion has an empty span, a removal no text.
+
+    ``title`` says so in words. A ``safe`` fix is the only thing that can have been meant, and
+    ``fuscoc check --fix`` applies it; any other is a suggestion.
+    """
+
+    span: Span
+    replacement: str
+    title: str
+    safe: bool = False
+
+
+@dataclass(frozen=True)
 class Diagnostic:
-    """One error or warning: a stable code, one terse message, labelled places, notes and a fix."""
+    """One error or warning: a stable code, one terse message, labelled places, notes and help.
+
+    Where the help can be carried out by changing the text in one place, ``fix`` is that change and
+    ``help`` its title.
+    """
 
     code: str
     message: str
@@ -96,14 +130,15 @@ class Diagnostic:
     secondary: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: str | None = None
+    fix: Fix | None = None
 
     def __post_init__(self) -> None:
         if self.code not in CATALOGUE:
             raise InternalError(f"{self.code} is not in the catalogue")
 
     @property
-    def severity(self) -> Literal["error", "warning"]:
-        return "warning" if self.code.startswith("FSC09") else "error"
+    def severity(self) -> Severity:
+        return severity_of(self.code)
 
 
 class CompileError(Exception):
@@ -154,9 +189,14 @@ class DiagnosticSink:
         secondary: Iterable[Label] = (),
         notes: Iterable[str] = (),
         help: str | None = None,
+        fix: Fix | None = None,
     ) -> None:
-        """Add one diagnostic; see ``Diagnostic`` for the parts."""
-        found = Diagnostic(code, message, Label(span, label), tuple(secondary), tuple(notes), help)
+        """Add one diagnostic; see ``Diagnostic`` for the parts. A ``fix`` brings its own help."""
+        if fix is not None:
+            help = fix.title
+        found = Diagnostic(
+            code, message, Label(span, label), tuple(secondary), tuple(notes), help, fix
+        )
         self._found.setdefault((code, span), found)
 
     @property
@@ -176,7 +216,24 @@ class DiagnosticSink:
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that ``name`` is most probably a misspelling of, if any is close."""
+    matches = _close(name, candidates)
+    return matches[0] if matches else None
+
+
+def spelling(name: str, span: Span, candidates: Iterable[str]) -> Fix | None:
+    """The fix for a misspelt name; safe where it is just one slip from one candidate alone."""
+    candidates = set(candidates)
+    matches = _close(name, candidates, ONE_SLIP)
+    safe = len(matches) == 1 and len(name) > 2
+    matches = matches or _close(name, candidates)
+    if not matches:
+        return None
+    listed = " or ".join(f"`{match}`" for match in matches)
+    return Fix(span, matches[0], f"did you mean {listed}?", safe)
+
+
+def _close(name: str, candidates: Iterable[str], cutoff: float = SIMILAR) -> list[str]:
+    """The one or two candidates that are most like a name, the nearest first."""
     from difflib import get_close_matches  # only needed once something went wrong
 
-    matches = get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    return get_close_matches(name, sorted(set(candidates)), n=2, cutoff=cutoff)

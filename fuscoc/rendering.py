@@ -1,11 +1,14 @@
 """Diagnostics as text: the source lines with the places underlined, then notes and the fix.
 
-error[FSC011]: there is no layout or view `by_tokn`
+error[FSC011]: `by_tokn` is not declared
   --> moe.fsc:18:12
    |
 18 |   dispatch by_tokn[t] -> by_expert[r(t, k), *]
-   |            ^^^^^^^
+   |            ^^^^^^^ a layout or a view is needed here
    = help: did you mean `by_token`?
+   |
+18 |   dispatch by_token[t] -> by_expert[r(t, k), *]
+   |            ~~~~~~~~
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ from unicodedata import east_asian_width
 from fuscoc.source import SourceFile
 
 if TYPE_CHECKING:
-    from fuscoc.diagnostics import Diagnostic, Label
+    from fuscoc.diagnostics import Diagnostic, Fix, Label
 
 TAB = 4
-_STYLES = {"error": "\033[1;31m", "warning": "\033[1;33m", "place": "\033[1;34m"}
+_STYLES = {
+    "error": "\033[1;31m",
+    "warning": "\033[1;33m",
+    "place": "\033[1;34m",
+    "fix": "\033[1;32m",
+}
 _RESET = "\033[0m"
 
 
@@ -36,12 +44,13 @@ def render(diagnostic: Diagnostic, source: SourceFile, *, colour: bool = False) 
         line, _ = source.line_column(label.span.start)
         by_line.setdefault(line, []).append((label, is_primary))
 
-    width = len(str(max(by_line)))
+    fixed = _fixed_lines(diagnostic.fix, source) if diagnostic.fix is not None else []
+    width = len(str(max([*by_line, *(number for number, _, _ in fixed)])))
     gutter = style(f"{' ' * width} |", "place")
     line, column = source.line_column(diagnostic.primary.span.start)
     rows = [
         style(f"{severity}[{diagnostic.code}]", severity) + f": {diagnostic.message}",
-        style(f"{' ' * width}-->", "place") + f" {source.path}:{line}:{column}",
+        style(f"{' ' * width}-->", "place") + f" {_shown(source.path)}:{line}:{column}",
         gutter,
     ]
     previous = None
@@ -58,6 +67,12 @@ def render(diagnostic: Diagnostic, source: SourceFile, *, colour: bool = False) 
     rows += [f"{equals} note: {note}" for note in diagnostic.notes]
     if diagnostic.help is not None:
         rows.append(f"{equals} help: {diagnostic.help}")
+    for number, text, marks in fixed:
+        if number == fixed[0][0]:
+            rows.append(gutter)
+        rows.append(f"{style(f'{number:>{width}} |', 'place')} {text}")
+        indent = " " * (len(marks) - len(marks.lstrip()))
+        rows.append(f"{gutter} {indent}{style(marks.lstrip(), 'fix')}")
     return "".join(f"{row.rstrip()}\n" for row in rows)
 
 
@@ -70,6 +85,27 @@ def _underline(label: Label, source: SourceFile, mark: str) -> tuple[str, str]:
     indent = _columns(_shown(before))
     length = _columns(_shown(before + covered)) - indent
     return " " * indent + mark * max(length, 1), f" {label.text}" if label.text else ""
+
+
+def _fixed_lines(fix: Fix, source: SourceFile) -> list[tuple[int, str, str]]:
+    """The lines that a fix writes, as (number, text, marks under what is new); none if it removes.
+
+    ``~`` marks what stands in place of something, ``+`` what is added.
+    """
+    first, column = source.line_column(fix.span.start)
+    last, end_column = source.line_column(fix.span.end)
+    before, after = source.line_text(first)[: column - 1], source.line_text(last)[end_column - 1 :]
+    mark = "~" if fix.span.end > fix.span.start else "+"
+    new = fix.replacement.split("\n")
+    found = []
+    for number, text in enumerate(new, first):
+        left = before if number == first else ""
+        right = after if number == first + len(new) - 1 else ""
+        if text.strip():
+            indent = _columns(_shown(left + text[: len(text) - len(text.lstrip())]))
+            marks = " " * indent + mark * _columns(_shown(text.strip()))
+            found.append((number, _shown(left + text + right), marks))
+    return found
 
 
 def _shown(text: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,12 @@ class SourceFile:
     path: str
     text: str = field(repr=False)
 
+    @property
+    def plain_name(self) -> str:
+        """The file's name as it may stand in a comment or a docstring of generated code."""
+        name = PurePath(self.path).name
+        return "".join(c if c.isprintable() and c not in '\\"' else "_" for c in name)
+
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0] + [i + 1 for i, char in enumerate(self.text) if char == "\n"]
@@ -38,3 +46,14 @@ class SourceFile:
     def line_text(self, line: int) -> str:
         """The text of a 1-based line, without its newline."""
         return self.text.split("\n")[line - 1].removesuffix("\r")
+
+    def widened(self, span: Span) -> Span:
+        """A piece of the text to remove, with the blanks before it, or its lines if it fills them.
+
+        A comment behind it stays.
+        """
+        start = len(self.text[: span.start].rstrip(" \t"))
+        if start > 0 and self.text[start - 1] != "\n":
+            return Span(start, span.end)
+        rest_of_line = re.match(r"[ \t]*\r?(\n|$)", self.text[span.end :])
+        return Span(start, span.end + rest_of_line.end()) if rest_of_line else span

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.bounds import constant_difference, stays_inside
-from fuscoc.lang.checked import IndexRef, Scalar, Subscript
+from fuscoc.lang.bounds import constant_difference, constant_reach, stays_inside
+from fuscoc.lang.checked import Const, IndexRef, Scalar, Subscript
 from fuscoc.lang.context import SOURCE_SUBSCRIPT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
@@ -40,13 +40,19 @@ def check_view(view: ast.View, scope: Scope) -> None:
     scope.views.setdefault(view.ident.name, (dims, access))
 
 
+def reads_packed(access: ast.Access, scope: Scope) -> bool:
+    """Whether segments are to be read from a packed layout, which is reported."""
+    layout = scope.layouts.get(access.layout.name)
+    if layout is None or not layout.packed:
+        return False
+    scope.sink.report("FSC069", access.span, "not yet supported: reading from a packed layout")
+    return True
+
+
 def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
     """A block of cells in a dense layout: each subscript an index or a run, all inside."""
     layout = scope.layouts.get(access.layout.name)
-    if layout is None:
-        return None
-    if layout.packed:
-        scope.sink.report("FSC069", access.span, "not yet supported: reading from a packed layout")
+    if layout is None or reads_packed(access, scope):
         return None
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return None
@@ -67,9 +73,17 @@ def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
                 subscript.span,
                 f"cannot show that this stays inside `{name}` of `{layout.ident.name}`",
                 secondary=[Label(layout.ident.span, "declared here")],
-                notes=["the last values of the indices must lead to the last cell at most"],
+                notes=[_reach(subscript.start, length, dim, scope)],
             )
     return AccessInfo(layout, dims, tuple(subscripts)) if inside else None
+
+
+def _reach(start: Scalar, length: int, dim: Scalar, scope: Scope) -> str:
+    """Why a subscript leaves its dimension, in numbers where they are known."""
+    reach = constant_reach(start, length, scope.extents)
+    if reach is None or not isinstance(dim, Const):
+        return "the last values of the indices must lead to the last cell at most"
+    return f"it covers cells {reach[0]} to {reach[1]}, and there are cells 0 to {dim.value - 1}"
 
 
 def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) -> bool:

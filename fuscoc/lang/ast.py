@@ -157,6 +157,11 @@ class Dense(Node):
 
 
 @dataclass(frozen=True)
+class Compact(Node):
+    """``compact``."""
+
+
+@dataclass(frozen=True)
 class Align(Node):
     """``align 128``."""
 
@@ -177,7 +182,7 @@ class Layout(Node):
     ident: Ident
     dims: tuple[Ident, ...]
     element: Type
-    clauses: tuple[Packed | Dense | Align | Capacity, ...]
+    clauses: tuple[Packed | Dense | Compact | Align | Capacity, ...]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
-from fuscoc.lang.scalars import indices
+from fuscoc.lang.scalars import indices, parts
 
 Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
 MAX_TERMS = 256
@@ -36,6 +36,19 @@ def stays_inside(
         return False
     slack = _minus(_minus(_polynomial(dim), most), {(): length})
     return _never_negative(least) and _never_negative(slack)
+
+
+def constant_reach(
+    start: Scalar, length: int, index_extents: Mapping[str, Scalar]
+) -> tuple[int, int] | None:
+    """The first cell that a run of ``length`` cells starts at and the last it ends at, if known."""
+    ends = [
+        _extreme(_polynomial(start), index_extents, largest=largest) for largest in (False, True)
+    ]
+    first, last = (
+        end.get((), 0) if end is not None and not end.keys() - {()} else None for end in ends
+    )
+    return None if first is None or last is None else (first, last + length - 1)
 
 
 def are_disjoint(subscripts: Sequence[Subscript], source_indices: Sequence[str]) -> bool:
@@ -105,15 +118,20 @@ def _extreme(
         ends = [(atom, end) for atom in term if (end := _end(atom, index_extents)) is not None]
         rest = tuple(atom for atom in term if all(atom != each for each, _ in ends))
         if len(ends) > 1 or any(
-            isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom)) for atom in rest
+            isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom) or _subtracts(atom))
+            for atom in rest
         ):
-            return None  # not affine, or too long a product to have been multiplied out
+            return None  # not affine, too long a product to be multiplied out, maybe negative
         if not ends:
             bound = _plus(bound, {term: factor})
         elif (factor > 0) == largest:
             last = _minus(_polynomial(ends[0][1]), {(): 1})
             bound = _plus(bound, _times({rest: factor}, last))
     return bound
+
+
+def _subtracts(atom: Scalar) -> bool:
+    return any(isinstance(part, BinaryOp) and part.op == "-" for part in parts(atom))
 
 
 def _end(atom: Scalar, index_extents: Mapping[str, Scalar]) -> Scalar | None:

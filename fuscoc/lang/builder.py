@@ -75,6 +75,7 @@ class TreeBuilder:
     layout = _node(ast.Layout, repeated_from=3)
     packed = _node(ast.Packed)
     dense = _node(ast.Dense)
+    compact = _node(ast.Compact)
     align = _node(ast.Align)
     capacity = _rule(lambda span, limit=None: ast.Capacity(limit, span=span))
     view = _node(ast.View)

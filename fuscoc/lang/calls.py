@@ -1,18 +1,20 @@
-"""Calls in expressions: ``r(t, k)``, ``where(n).offset`` and ``height(n)`` -> input elements."""
+"""Calls in expressions: ``r(t, k)``, ``where(n).offset`` and ``height(n)`` -> scalars."""
 
 from __future__ import annotations
 
-from fuscoc.diagnostics import Label, nearest
+from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Const, IndexRef, Load, Scalar
+from fuscoc.lang.checked import IndexRef, Load, Scalar
 from fuscoc.lang.context import Context, report_misplaced
+from fuscoc.lang.scalars import rename
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
+from fuscoc.source import Span
 
 
 def fold_call(
     call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope
 ) -> Scalar | None:
-    """The input element that a call names, or its ``result`` if the route has several."""
+    """The scalar that a call means; ``result`` says which, if a route has several."""
     function = call.function
     symbol = scope.symbols.get(function.name)
     if symbol is None and context.declares and result is None:
@@ -25,7 +27,7 @@ def fold_call(
     if kind == ROUTE:
         return _fold_route(call, result, scope)
     if kind == SIZE and result is not None:
-        _no_result(result, f"`{function.name}` is one number for each index", scope)
+        _no_result(call, result, f"`{function.name}` is one number for each index", scope)
         return None
     if kind == SIZE:
         size = scope.sizes.get(function.name)
@@ -58,12 +60,21 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
 def _fold_route(call: ast.Call, result: ast.Ident | None, scope: Scope) -> Scalar | None:
     route = scope.routes.get(call.function.name)
     if route is None:
+        if call.function.name in scope.uncomputed:
+            scope.sink.report(
+                "FSC011",
+                call.span,
+                f"`{call.function.name}` has no value yet",
+                "routes are computed in the order of the text",
+                secondary=[Label(scope.symbols[call.function.name].span, "declared here")],
+            )
         return None
     args = _index_args(call, route.params, scope)
     position = _result_position(route, call, result, scope)
     if args is None or position is None:
         return None
-    return Load(route.input.name, (*args, Const(position)) if len(route.results) > 1 else args)
+    names = {param: arg.name for param, arg in zip(route.params, args, strict=True)}
+    return rename(route.values[position], names)
 
 
 def _result_position(
@@ -79,27 +90,33 @@ def _result_position(
             call.span,
             f"`{route.ident.name}` has {len(route.results)} results; name one",
             secondary=[Label(route.ident.span, "declared here")],
-            help=f"write `{scope.text(call.span)}.{first}`",
+            fix=Fix(
+                Span(call.span.end, call.span.end),
+                f".{first}",
+                f"write `{scope.text(call.span)}.{first}`",
+            ),
         )
         return None
     if len(route.results) == 1:
-        _no_result(result, f"`{route.ident.name}` has one result, used without its name", scope)
+        reason = f"`{route.ident.name}` has one result, used without its name"
+        _no_result(call, result, reason, scope)
         return None
     if result.name not in route.results:
-        match = nearest(result.name, route.results)
         scope.sink.report(
             "FSC042",
             result.span,
             f"`{route.ident.name}` has no result `{result.name}`",
             f"it has {' and '.join(f'`{name}`' for name in route.results)}",
-            help=f"did you mean `{match}`?" if match else None,
+            fix=spelling(result.name, result.span, route.results),
         )
         return None
     return route.results.index(result.name)
 
 
-def _no_result(result: ast.Ident, reason: str, scope: Scope) -> None:
-    scope.sink.report("FSC042", result.span, reason, help=f"leave out `.{result.name}`")
+def _no_result(call: ast.Call, result: ast.Ident, reason: str, scope: Scope) -> None:
+    member = Span(call.span.end, result.span.end)
+    fix = Fix(member, "", f"leave out `.{result.name}`", safe=True)
+    scope.sink.report("FSC042", result.span, reason, fix=fix)
 
 
 def _index_args(

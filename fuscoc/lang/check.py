@@ -10,13 +10,12 @@ from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
 from fuscoc.lang.backend import check_backend
-from fuscoc.lang.checked import CheckedShuffle, PackedTarget
+from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
     check_index,
     check_place,
-    check_route,
     check_segment,
     check_sizes,
     check_weight,
@@ -27,6 +26,7 @@ from fuscoc.lang.inputs import used_extents, used_inputs
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy
+from fuscoc.lang.routes import check_routes
 from fuscoc.lang.scope import (
     CONSTANT,
     INDEX,
@@ -37,6 +37,7 @@ from fuscoc.lang.scope import (
     WEIGHT,
     Scope,
 )
+from fuscoc.lang.unused import warn_about_unused
 from fuscoc.source import SourceFile, Span
 
 D = TypeVar("D", bound=ast.Declaration)
@@ -90,13 +91,17 @@ def _check_names(
             )
         first.setdefault(name, shuffle.ident.span)
         constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
-    for name in sorted(overrides.keys() - constants):
-        match = nearest(name, constants)
+    unknown = sorted(overrides.keys() - constants)
+    if unknown:
+        similar = {match for name in unknown if (match := nearest(name, constants))}
+        names = " and no constant ".join(f"`{name}`" for name in unknown)
         sink.report(
             "FSC014",
             shuffles[0].ident.span,
-            f"there is no constant `{name}` to override",
-            help=f"did you mean `{match}`?" if match else None,
+            f"there is no constant {names} to override",
+            help=f"did you mean {' and '.join(f'`{name}`' for name in sorted(similar))}?"
+            if similar
+            else None,
         )
 
 
@@ -107,6 +112,15 @@ def _all(shuffle: ast.Shuffle, cls: type[D]) -> list[D]:
 def _check_shuffle(
     shuffle: ast.Shuffle, overrides: Mapping[str, int], sink: DiagnosticSink
 ) -> CheckedShuffle | None:
+    scope = declared(shuffle, overrides, sink)
+    checked = _check_paths(shuffle, scope)
+    if checked is not None:
+        warn_about_unused(shuffle, checked, scope)
+    return checked
+
+
+def declared(shuffle: ast.Shuffle, overrides: Mapping[str, int], sink: DiagnosticSink) -> Scope:
+    """Everything that a shuffle declares, as far as it is right; what is not goes into ``sink``."""
     scope = Scope(sink)
     _declare(shuffle, scope)
     for const in _all(shuffle, ast.Const):
@@ -123,14 +137,10 @@ def _check_shuffle(
         check_view(view, scope)
     for place in _all(shuffle, ast.Place):
         check_place(place, scope)
-    for route in _all(shuffle, ast.Route):
-        check_route(route, scope)
+    check_routes(_all(shuffle, ast.Route), scope)
     for weight in _all(shuffle, ast.WeightDecl):
         check_weight(weight, scope)
-    checked = _check_paths(shuffle, scope)
-    if checked is not None:
-        _warn_about_unused(checked, scope)
-    return checked
+    return scope
 
 
 def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
@@ -156,7 +166,10 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
     if dispatch is None:
         scope.sink.report(
-            "FSC050", shuffle.ident.span, f"the shuffle `{shuffle.ident.name}` has no dispatch"
+            "FSC050",
+            shuffle.ident.span,
+            f"the shuffle `{shuffle.ident.name}` has no dispatch",
+            help="add `dispatch source[…] -> target[…]`, the way out",
         )
         return None
     path = check_dispatch(dispatch, scope)
@@ -185,16 +198,7 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         combine=combine,
         policy=policy,
         dispatch_span=dispatch.span,
+        casts=path.casts,
     )
     check_backend(dispatch, checked, scope)
     return checked
-
-
-def _warn_about_unused(checked: CheckedShuffle, scope: Scope) -> None:
-    for name, symbol in scope.symbols.items():
-        if name not in scope.used:
-            scope.sink.report("FSC090", symbol.span, f"the {symbol.kind} `{name}` is never used")
-    used = checked.target.placement if isinstance(checked.target, PackedTarget) else None
-    for name, placement in scope.placements.items():
-        if placement != used:
-            scope.sink.report("FSC090", placement.span, f"the placement of `{name}` is never used")

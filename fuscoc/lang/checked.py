@@ -7,7 +7,7 @@ written into the manifest for the runtime's reference to interpret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from fuscoc.source import SourceFile, Span
@@ -44,7 +44,11 @@ class Load:
 
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors (operands are never negative), ``%`` is its remainder."""
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder.
+
+    Written such that divisions which truncate give the same: dividends are never negative, or the
+    division is even, or a remainder is brought back above zero.
+    """
 
     op: Literal["+", "-", "*", "/", "%"]
     lhs: Scalar
@@ -111,6 +115,26 @@ class Source:
     subscripts: tuple[Subscript, ...]
     span: Span
 
+    @property
+    def segment_fields(self) -> tuple[Field, ...]:
+        """The fields of a segment as it lies in the source: what combine brings back."""
+        runs = tuple(each.length for each in self.subscripts if each.length is not None)
+        return tuple(replace(field, shape=(*runs, *field.shape)) for field in self.fields)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A field whose element type changes on the way.
+
+    ``scales`` names a field of f32 factors, one for every ``block`` consecutive elements: one of
+    the target alone, which dispatch makes, or one of the source alone, which it applies.
+    """
+
+    field: str
+    scales: str | None
+    block: int | None
+    span: Span
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -126,7 +150,8 @@ class PackedTarget:
     """Ragged destination: fuscoc assigns the slots, contiguous for each key, keys ascending.
 
     The first slot of every key is a multiple of ``align``. ``capacity`` is the most slots a rank
-    may hold (``None``: exactly what arrives). A key of -1 drops the point.
+    may hold (``None``: exactly what arrives). A key of -1 drops the point. A ``compact`` target
+    holds every segment once, in a row that its slots refer to.
     """
 
     layout: str
@@ -134,6 +159,7 @@ class PackedTarget:
     num_keys: int
     align: int
     capacity: int | None
+    compact: bool
     placement: Placement
     span: Span
 
@@ -163,7 +189,7 @@ class Weight:
 class Combine:
     """The way back. ``copy`` when every source segment has exactly one destination."""
 
-    kind: Literal["copy", "sum"]
+    kind: Literal["copy", "sum", "max"]
     weight: Weight | None
     span: Span
 
@@ -184,9 +210,10 @@ class CheckedShuffle:
     """One shuffle, ready to lower.
 
     ``domain[:num_source_dims]`` enumerates source segments; the remaining indices fan each out
-    (their extents are constants). ``segment`` is what moves; its fields correspond one to one to
-    ``source.fields``. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are
-    those that the shuffle depends on without being given them.
+    (their extents are constants). ``segment`` is what arrives; its fields correspond one to one to
+    ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
+    with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
+    without being given them.
     """
 
     name: str
@@ -205,3 +232,4 @@ class CheckedShuffle:
     policy: Policy
     dispatch_span: Span
     builtins: tuple[str, ...] = ()
+    casts: tuple[Cast, ...] = ()

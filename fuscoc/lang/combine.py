@@ -1,14 +1,15 @@
-"""The way back: a plain copy, or a sum over the places that a segment went to."""
+"""The way back: a plain copy, or a sum or maximum over the places that a segment went to."""
 
 from __future__ import annotations
 
-from fuscoc.diagnostics import Label
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.bounds import are_disjoint
-from fuscoc.lang.checked import Combine, Weight
+from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
-from fuscoc.lang.scope import WEIGHT, Scope
+from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope
+from fuscoc.lang.target import find_unknown_names
 
 
 def check_combine(
@@ -18,11 +19,6 @@ def check_combine(
     if path is not None:
         _same_path(combine, dispatch, scope)
     reduce = combine.reduce
-    if reduce is not None and reduce.op == "max":
-        scope.sink.report(
-            "FSC062", reduce.span, "not yet supported: the maximum of what comes back"
-        )
-        return None
     weight = None
     if reduce is not None and reduce.weight is not None:
         if scope.find(reduce.weight, {WEIGHT}, "a weight") is None:
@@ -44,10 +40,11 @@ def check_combine(
         return None
     if reduce is None:
         return _copy(combine, path, scope)
-    if not _can_sum(reduce, path, scope):
+    reducible = [_can_reduce(reduce, field, scope) for field in path.source.fields]
+    if not all(reducible):
         return None
     if weight is None:
-        return Combine("sum", None, combine.span)
+        return Combine(reduce.op, None, combine.span)
     domain = tuple(index.name for index in path.domain)
     if weight.params != domain:
         scope.sink.report(
@@ -67,12 +64,19 @@ def _same_path(combine: ast.Combine, dispatch: ast.Dispatch, scope: Scope) -> No
     if combine.path is None or combine.path == (dispatch.target, dispatch.source):
         return
     start, end = combine.path
+    before = len(scope.sink.errors)
+    for access in combine.path:
+        scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
+        find_unknown_names(access, None, scope)
+    if len(scope.sink.errors) > before:
+        return
+    span = start.span.to(end.span)
     scope.sink.report(
         "FSC051",
-        start.span.to(end.span),
+        span,
         "this is not the dispatch turned around",
         secondary=[Label(dispatch.source.span.to(dispatch.target.span), "the dispatch")],
-        help="write `combine reverse` and what follows",
+        fix=Fix(span, "reverse", "write `combine reverse` and what follows"),
     )
 
 
@@ -85,34 +89,29 @@ def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
             combine.span,
             f"each segment went out once for each {names}, so several come back to one place",
             secondary=[Label(index.span, "fans out") for index in fan_out],
-            help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight",
+            help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight, "
+            "or `reduce max`",
         )
         return None
     return Combine("copy", None, combine.span)
 
 
-def _can_sum(reduce: ast.Reduce, path: Path, scope: Scope) -> bool:
-    if len(path.fields) > 1:
-        scope.sink.report(
-            "FSC066",
-            reduce.span,
-            f"not yet supported: a sum of segments with {len(path.fields)} fields",
-            secondary=[Label(field.span) for field in path.fields],
-        )
-        return False
-    (field,) = path.fields
+def _can_reduce(reduce: ast.Reduce, field: Field, scope: Scope) -> bool:
+    declared = [Label(field.span, "declared here")]
+    if field.dtype in SUMMABLE or (reduce.op == "max" and field.dtype in INTEGERS):
+        return True
     if field.dtype in INTEGERS:
         scope.sink.report(
             "FSC053",
             reduce.span,
             f"`{field.name}` is {field.dtype}, and only floating-point fields are summed",
-            secondary=[Label(field.span, "declared here")],
+            secondary=declared,
         )
-    elif field.dtype not in SUMMABLE:
+    else:
         scope.sink.report(
             "FSC066",
             reduce.span,
-            f"not yet supported: a sum of {field.dtype}",
-            secondary=[Label(field.span, "declared here")],
+            f"not yet supported: a {'sum' if reduce.op == 'sum' else 'maximum'} of {field.dtype}",
+            secondary=declared,
         )
-    return field.dtype in SUMMABLE
+    return False

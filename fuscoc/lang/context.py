@@ -16,13 +16,17 @@ class Context:
     what: str
     kinds: frozenset[str]
     declares: bool = False  # unknown names become run-time extents and per-index inputs
+    exact: bool = False  # a division must leave no remainder; at run time this is checked again
+    signed: bool = False  # what may be negative may be divided
 
 
 CONSTANT_VALUE = Context("a constant", frozenset())
-INDEX_EXTENT = Context("the extent of an index", frozenset({EXTENT, SIZE}), declares=True)
-DIM_EXTENT = Context("the extent of a dimension", frozenset({EXTENT, SIZE}))
+INDEX_EXTENT = Context(
+    "the extent of an index", frozenset({EXTENT, SIZE}), declares=True, exact=True
+)
+DIM_EXTENT = Context("the extent of a dimension", frozenset({EXTENT, SIZE}), exact=True)
 SOURCE_SUBSCRIPT = Context("a source's subscript", frozenset({INDEX, EXTENT, SIZE}))
-DESTINATION = Context("a destination", frozenset({INDEX, EXTENT, SIZE, ROUTE}))
+DESTINATION = Context("a destination", frozenset({INDEX, EXTENT, SIZE, ROUTE}), signed=True)
 
 
 def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: Scope) -> None:
@@ -34,7 +38,7 @@ def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: 
             f"`{scope.text(span)}` is only known at run time",
             "a constant is needed here",
             secondary=[Label(scope.symbols[name].span, a(kind))],
-            help=scope.similar_constant(name),
+            fix=scope.similar_constant(name, span),
         )
     elif context is SOURCE_SUBSCRIPT:
         scope.sink.report("FSC065", span, f"not yet supported: {a(kind)} in {context.what}")

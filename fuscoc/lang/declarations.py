@@ -1,10 +1,10 @@
-"""Constants, indices, segments, routes, weights and placements: one function for each."""
+"""Constants, indices, segments, weights and placements: one function for each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fuscoc.diagnostics import Label, nearest
+from fuscoc.diagnostics import Label, spelling
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Field, Load, Placement, Scalar
 from fuscoc.lang.context import INDEX_EXTENT
@@ -12,10 +12,8 @@ from fuscoc.lang.fold import fold_constant, fold_extent, in_range
 from fuscoc.lang.scalars import loads
 from fuscoc.lang.scope import (
     INDEX,
-    RouteInfo,
     Scope,
     WeightInfo,
-    plural,
 )
 
 MAX_SEGMENT_BYTES = 2**31 - 1
@@ -110,56 +108,22 @@ def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:
 def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
     """The normal name of an element type."""
     dtype = dtypes.normal(ident.name)
-    if dtype is None:
-        match = nearest(ident.name, dtypes.NAMES)
+    if dtype is None and ident.name in scope.symbols:
+        scope.find(ident, (), "an element type")
+    elif dtype is None:
         scope.sink.report(
             "FSC024",
             ident.span,
             f"there is no element type `{ident.name}`",
             notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
-            help=f"did you mean `{match}`?" if match else None,
+            fix=spelling(ident.name, ident.span, dtypes.NAMES),
         )
     return dtype
 
 
-def check_route(route: ast.Route, scope: Scope) -> None:
-    """``route r(t, k) -> e = input topk_idx : int64``."""
-    params = _params(route.params, f"`{route.ident.name}`", scope)
-    distinct = scope.distinct(route.results)
-    if isinstance(route.relation, ast.ComputedRelation):
-        scope.sink.report(
-            "FSC060",
-            route.relation.span,
-            "not yet supported: a route that is computed",
-            help="give it as a tensor: `= input name : int64`",
-        )
-        return
-    scope.declare_input(route.relation.input, route.ident)
-    type = route.relation.type
-    dtype = check_dtype(type.name, scope)
-    if dtype is not None and dtype not in dtypes.ROUTES:
-        scope.sink.report(
-            "FSC043", type.name.span, "a route is made of int32 or int64", help="write `int64`"
-        )
-    shape = [fold_constant(dim, scope, positive="a dimension") for dim in type.shape]
-    count = len(route.results)
-    if None not in shape and shape != ([count] if count > 1 else []):
-        scope.sink.report(
-            "FSC042",
-            type.span,
-            f"`{route.ident.name}` has {plural(count, 'result')}, "
-            f"and each is one number of the input",
-            help=f"write `{type.name.name}{f'[{count}]' if count > 1 else ''}`",
-        )
-    elif None not in shape and params is not None and distinct and dtype in dtypes.ROUTES:
-        results = tuple(result.name for result in route.results)
-        info = RouteInfo(route.ident, params, results, route.relation.input, dtype)
-        scope.routes.setdefault(route.ident.name, info)
-
-
 def check_weight(weight: ast.WeightDecl, scope: Scope) -> None:
     """``weight w(t, k) : f32 = input topk_weights``."""
-    params = _params(weight.params, f"`{weight.ident.name}`", scope)
+    params = index_params(weight.params, f"`{weight.ident.name}`", scope)
     scope.declare_input(weight.input, weight.ident)
     dtype = check_dtype(weight.type.name, scope)
     if weight.type.shape or (dtype is not None and dtype not in dtypes.SUMMABLE):
@@ -174,7 +138,7 @@ def check_weight(weight: ast.WeightDecl, scope: Scope) -> None:
         scope.weights.setdefault(weight.ident.name, info)
 
 
-def _params(idents: Sequence[ast.Ident], what: str, scope: Scope) -> tuple[str, ...] | None:
+def index_params(idents: Sequence[ast.Ident], what: str, scope: Scope) -> tuple[str, ...] | None:
     """The indices that an input tensor is given for: each of one extent for the whole rank."""
     good = scope.distinct(idents)
     for ident in idents:
@@ -198,6 +162,7 @@ def check_place(place: ast.Place, scope: Scope) -> None:
     if place.table is not None:
         scope.declare_input(place.table)
     if scope.find(place.index, {INDEX}, "an index") is None:
+        scope.misplaced = True
         return
     name = place.index.name
     if name in scope.placements:
@@ -206,6 +171,7 @@ def check_place(place: ast.Place, scope: Scope) -> None:
             place.span,
             f"`{name}` is placed twice",
             secondary=[Label(scope.placements[name].span, "first placed here")],
+            fix=scope.removal(place, "leave out this `place`"),
         )
         return
     table = place.table.name if place.table is not None else None

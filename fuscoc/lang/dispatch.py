@@ -7,12 +7,21 @@ from math import prod
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.accesses import check_access, right_arity
-from fuscoc.lang.checked import Const, DenseTarget, DomainIndex, Field, PackedTarget, Scalar, Source
+from fuscoc.lang.accesses import check_access, reads_packed, right_arity
+from fuscoc.lang.checked import (
+    Cast,
+    Const,
+    DenseTarget,
+    DomainIndex,
+    Field,
+    PackedTarget,
+    Scalar,
+    Source,
+)
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
-from fuscoc.lang.scalars import extents, indices, rename
+from fuscoc.lang.scalars import indices, rename
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import TargetInfo, check_target
 
@@ -30,6 +39,7 @@ class Path:
     source: Source
     target: PackedTarget | DenseTarget
     target_scalars: tuple[Scalar, ...]
+    casts: tuple[Cast, ...]
 
 
 def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
@@ -44,27 +54,29 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
         return None
-    segment, fields, source_fields = matched
     return Path(
         domain=domain,
         num_source_dims=len(source_indices),
-        segment=segment,
-        fields=fields,
+        segment=matched.segment,
+        fields=matched.fields,
         source=Source(
             layout=access.layout.ident.name,
-            fields=source_fields,
+            fields=matched.cells,
             dims=access.dims,
             subscripts=access.subscripts,
             span=dispatch.source.span,
         ),
         target=target.checked,
         target_scalars=target.scalars,
+        casts=matched.casts,
     )
 
 
 def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessInfo] | None:
     """The indices that enumerate the segments, outermost first, and where each segment lies."""
     kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
+    if reads_packed(access, scope):
+        return None
     subscripts = [_source_index(subscript, scope) for subscript in access.subscripts]
     names = tuple(index.name for index in subscripts if index is not None)
     if kind is None or len(names) != len(subscripts):
@@ -184,5 +196,5 @@ def _fan_out_not_constant(name: str, dispatch: ast.Dispatch, scope: Scope) -> No
         scope.symbols[name].span,
         f"each segment goes out once for each `{name}`, so its extent must be a constant",
         secondary=[Label(dispatch.source.span, f"no `{name}` among the source's indices")],
-        help=scope.similar_constant(next(iter(extents(scope.extents[name])), name)),
+        fix=scope.constant_extent(name),
     )

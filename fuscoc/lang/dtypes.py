@@ -33,6 +33,7 @@ ALIASES: dict[str, str] = {
 
 NAMES = frozenset(ITEM_BYTES) | frozenset(ALIASES)
 INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8"})
+NARROW = frozenset({"f8e4m3", "f8e5m2"})
 SUMMABLE = frozenset({"bf16", "f16", "f32", "f64"})
 ROUTES = frozenset({"i32", "i64"})
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Field
+from fuscoc.lang.casts import MadeCasts, check_casts, check_conversion
+from fuscoc.lang.checked import Cast, Field
 from fuscoc.lang.scope import AccessInfo, LayoutInfo, Scope, plural
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The segment that arrives and the cells that it is made of.
+
+    ``cells`` are in the order of ``fields``, and scales that casts apply behind them.
+    """
+
+    segment: str
+    fields: tuple[Field, ...]
+    cells: tuple[Field, ...]
+    casts: tuple[Cast, ...]
 
 
 def match_fields(
     access: AccessInfo, target: LayoutInfo, dispatch: ast.Dispatch, scope: Scope
-) -> tuple[str, tuple[Field, ...], tuple[Field, ...]] | None:
-    """The segment's name, its fields, and the fields of the source's cells, one to one.
+) -> Matched | None:
+    """The fields of source and target, one to one but for the scales of casts.
 
     A field of the segment is the runs of the access followed by the cell's field.
     """
+    clause = scope.single(dispatch.options, ast.Cast, "cast")
     if target.segment is None:
         scope.sink.report(
             "FSC035",
@@ -25,63 +40,79 @@ def match_fields(
             help="declare `segment name { … }` and write `of name`",
         )
         return None
-    if scope.single(dispatch.options, ast.Cast, "cast") is not None:
-        return None  # reported with the options
-    wanted = target.fields
-    cells = _named_cells(access.layout, wanted, dispatch, scope)
-    if cells is None:
+    held = _named_cells(access.layout, target.fields, clause)
+    casts = check_casts(clause, held, target.fields, scope)
+    if casts is None or not _same_names(access.layout, held, casts, target, dispatch, scope):
         return None
+    by_name = {cell.name: cell for cell in held}
+    wanted = [field for field in target.fields if field.name not in casts.made]
     runs = tuple(s.length for s in access.subscripts if s.length is not None)
-    good = True
-    for field, cell in zip(wanted, cells, strict=True):
-        shape = (*runs, *cell.shape)
-        if field.shape != shape:
-            _mismatch(
-                f"`{field.name}` is {_typed(field.dtype, field.shape)}, "
-                f"and the source gives {_typed(cell.dtype, shape)}",
-                field,
-                dispatch,
-                scope,
-            )
-            good = False
-        elif field.dtype != cell.dtype:
-            scope.sink.report(
-                "FSC061",
-                field.span,
-                f"not yet supported: `{field.name}` is {cell.dtype} in the source and "
-                f"{field.dtype} in the target",
-                secondary=[Label(cell.span, f"{cell.dtype} here")],
-            )
-            good = False
-    return (target.segment, wanted, cells) if good else None
+    found = [_match(field, by_name[field.name], runs, casts, dispatch, scope) for field in wanted]
+    shapes = {cell.name: (*runs, *cell.shape) for cell in held}
+    shapes |= {field.name: field.shape for field in target.fields}
+    sized = casts.sized(shapes, scope) if all(found) else None
+    if sized is None:
+        return None
+    used = [cell for cell in held if cell.name in casts.used]
+    cells = (*(by_name[field.name] for field in wanted), *used)
+    return Matched(target.segment, target.fields, cells, sized)
+
+
+def _match(
+    field: Field,
+    cell: Field,
+    runs: tuple[int, ...],
+    casts: MadeCasts,
+    dispatch: ast.Dispatch,
+    scope: Scope,
+) -> bool:
+    shape = (*runs, *cell.shape)
+    if field.shape == shape:
+        return check_conversion(field, cell, casts, scope)
+    _mismatch(
+        f"`{field.name}` is {_typed(field.dtype, field.shape)}, "
+        f"and the source gives {_typed(cell.dtype, shape)}",
+        field,
+        dispatch,
+        scope,
+    )
+    return False
 
 
 def _named_cells(
-    layout: LayoutInfo, wanted: tuple[Field, ...], dispatch: ast.Dispatch, scope: Scope
-) -> tuple[Field, ...] | None:
-    """The source's fields in the order of the segment's; an anonymous one gets its name."""
-    if layout.segment is None and len(wanted) == 1:
-        return (replace(layout.fields[0], name=wanted[0].name),)
+    layout: LayoutInfo, wanted: tuple[Field, ...], clause: ast.Cast | None
+) -> tuple[Field, ...]:
+    """The source's fields; an anonymous one gets the name of the only field that it can be."""
+    if layout.segment is not None:
+        return layout.fields
+    scales = {item.scale.name for item in (clause.items if clause else ()) if item.scale}
+    named = [field for field in wanted if field.name not in scales]
+    return (replace(layout.fields[0], name=named[0].name),) if len(named) == 1 else layout.fields
+
+
+def _same_names(
+    layout: LayoutInfo,
+    held: tuple[Field, ...],
+    casts: MadeCasts,
+    target: LayoutInfo,
+    dispatch: ast.Dispatch,
+    scope: Scope,
+) -> bool:
+    """Whether source and target have the same fields, but for the scales of casts."""
+    wanted = target.fields
+    if {f.name for f in held} - casts.used == {f.name for f in wanted} - casts.made:
+        return True
     if layout.segment is None:
-        _mismatch(
+        message = (
             f"`{layout.ident.name}` holds one nameless field, "
-            f"and the segment has {plural(len(wanted), 'field')}",
-            wanted[0],
-            dispatch,
-            scope,
+            f"and the segment has {plural(len(wanted), 'field')}"
         )
-        return None
-    by_name = {field.name: field for field in layout.fields}
-    if by_name.keys() != {field.name for field in wanted}:
-        _mismatch(
-            f"`{layout.ident.name}` holds {_names(layout.fields)}, "
-            f"and the segment has {_names(wanted)}",
-            wanted[0],
-            dispatch,
-            scope,
+    else:
+        message = (
+            f"`{layout.ident.name}` holds {_names(held)}, and the segment has {_names(wanted)}"
         )
-        return None
-    return tuple(by_name[field.name] for field in wanted)
+    _mismatch(message, wanted[0], dispatch, scope)
+    return False
 
 
 def _mismatch(message: str, field: Field, dispatch: ast.Dispatch, scope: Scope) -> None:

@@ -1,8 +1,8 @@
 """Expressions -> scalars: names looked up, constants folded.
 
 ``/`` floors and ``%`` is its remainder. As soon as an operand is only known at run time, both need
-a dividend that is never negative, and a divisor that is a positive constant or made of run-time
-extents: those are checked when the shuffle runs.
+a divisor that is a positive constant or made of run-time extents, which are checked when the
+shuffle runs, and, but in destinations, a dividend that is never negative.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Sc
 from fuscoc.source import Span
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+# Of one expression, computed routes written out: they may double it with every use.
+MAX_OPERATIONS = 1000
 
 
 def fold_constant(
@@ -135,6 +137,14 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
     if lhs is None or rhs is None:
         return None
     if isinstance(lhs, Const) and isinstance(rhs, Const):
+        if context.exact and expr.op == "/" and lhs.value % rhs.value:
+            scope.sink.report(
+                "FSC025",
+                expr.span,
+                f"{rhs.value} does not divide {lhs.value}, and {context.what} has to come out even",
+                notes=["a constant may be rounded: `/` floors in the value of a `const`"],
+            )
+            return None
         return in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
     if expr.op in "/%":
         if not _may_divide(rhs):
@@ -145,6 +155,8 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 "extents",
             )
             return None
+        if may_be_negative(lhs, scope) and context.signed:
+            return _limited(_floored(expr.op, lhs, rhs), expr.span, scope)
         if may_be_negative(lhs, scope):
             scope.sink.report(
                 "FSC068",
@@ -153,7 +165,30 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 notes=["a difference and a routed value may be; an index and an extent may not"],
             )
             return None
-    return BinaryOp(expr.op, lhs, rhs)
+    return _limited(BinaryOp(expr.op, lhs, rhs), expr.span, scope)
+
+
+def _limited(scalar: Scalar, span: Span, scope: Scope) -> Scalar | None:
+    """The scalar, if it is none that takes too long to compute for every point."""
+    operations = sum(isinstance(part, BinaryOp) for part in parts(scalar))
+    if operations <= MAX_OPERATIONS:
+        return scalar
+    scope.sink.report(
+        "FSC003",
+        span,
+        f"written out, this takes {operations} operations, and {MAX_OPERATIONS} are the most",
+        notes=[
+            "the routes in it are computed anew at each use, and dividing what may be negative "
+            "uses it twice"
+        ],
+    )
+    return None
+
+
+def _floored(op: str, lhs: Scalar, rhs: Scalar) -> Scalar:
+    """A division whose dividend may be negative, of divisions that floor if they truncate, too."""
+    remainder = BinaryOp("%", BinaryOp("+", BinaryOp("%", lhs, rhs), rhs), rhs)
+    return remainder if op == "%" else BinaryOp("/", BinaryOp("-", lhs, remainder), rhs)
 
 
 def _may_divide(divisor: Scalar) -> bool:

@@ -25,13 +25,13 @@ def used_inputs(path: Path, combine: Combine | None, scope: Scope) -> tuple[Inpu
         if name in loaded:
             found.append(Input(name, "i64", (scope.extents[size.index],), "extent", size.span))
     for route in scope.routes.values():
-        if route.input.name in loaded:
+        given = route.input
+        if given is not None and given.ident.name in loaded:
             shape = [scope.extents[param] for param in route.params]
             if len(route.results) > 1:
                 shape.append(Const(len(route.results)))
-            found.append(
-                Input(route.input.name, route.dtype, tuple(shape), "route", route.input.span)
-            )
+            ident = given.ident
+            found.append(Input(ident.name, given.dtype, tuple(shape), "route", ident.span))
     if isinstance(path.target, PackedTarget) and path.target.placement.table is not None:
         placement = path.target.placement
         table_shape = (Const(path.target.num_keys),)

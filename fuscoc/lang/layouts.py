@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from fuscoc.diagnostics import Label, nearest
+from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Const, Field, Scalar
 from fuscoc.lang.context import DIM_EXTENT
@@ -12,6 +12,7 @@ from fuscoc.lang.declarations import check_field, is_ragged
 from fuscoc.lang.fold import fold_constant, fold_extent, too_large
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, SEGMENT, LayoutInfo, Scope, plural
+from fuscoc.source import Span
 
 MAX_ALIGN = 2**20
 MAX_CAPACITY = 2**32
@@ -24,6 +25,7 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
     distinct = scope.distinct(layout.dims)
     packed = scope.single(layout.clauses, ast.Packed, "packed")
     dense = scope.single(layout.clauses, ast.Dense, "dense")
+    compact = scope.single(layout.clauses, ast.Compact, "compact")
     align = scope.single(layout.clauses, ast.Align, "align")
     capacity = scope.single(layout.clauses, ast.Capacity, "capacity")
     alignment = limit = None
@@ -44,12 +46,13 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
         extents = _packed_extents(layout, packed, scope)
     else:
         extents = _dense_extents(layout, dense, scope)
-        for clause in (align, capacity):
+        for clause in (compact, align, capacity):
             if clause is not None:
+                what = "is compact" if clause is compact else "has an alignment or a capacity"
                 scope.sink.report(
                     "FSC032",
                     clause.span,
-                    "only a packed layout has an alignment or a capacity",
+                    f"only a packed layout {what}",
                     secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
                 )
     if element is None or extents is None or not distinct:
@@ -67,6 +70,7 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
         packed=packed is not None,
         align=alignment or 1,
         capacity=limit,
+        compact=compact.span if compact is not None else None,
     )
     scope.layouts.setdefault(layout.ident.name, info)
 
@@ -78,19 +82,26 @@ def _element(type: ast.Type, scope: Scope) -> tuple[str | None, tuple[Field, ...
         if scope.find(type.name, {SEGMENT}, "a segment or an element type") is None:
             return None
         if type.shape:
-            scope.sink.report("FSC012", type.span, f"the segment `{name}` takes no shape")
+            scope.sink.report(
+                "FSC012",
+                type.span,
+                f"the segment `{name}` takes no shape",
+                fix=Fix(Span(type.name.span.end, type.span.end), "", "leave out its shape"),
+            )
         fields = scope.segments.get(name)
         return None if fields is None else (name, fields)
     if dtypes.normal(name) is not None:
         field = check_field(type.name, type, scope)
         return None if field is None else (None, (field,))
     segments = {n for n, symbol in scope.symbols.items() if symbol.kind == SEGMENT}
-    match = nearest(name, segments | dtypes.NAMES)
+    fix = spelling(name, type.name.span, segments | dtypes.NAMES)
+    similar = scope.symbols.get(fix.replacement) if fix is not None else None
     scope.sink.report(
         "FSC011",
         type.name.span,
         f"there is no segment or element type `{name}`",
-        help=f"did you mean `{match}`?" if match else None,
+        secondary=[Label(similar.span, "a similar name")] if similar is not None else (),
+        fix=fix,
     )
     return None
 
@@ -105,7 +116,7 @@ def _packed_extents(
             "FSC011",
             slot.span,
             f"`{slot.name}` is no dimension of `{layout.ident.name}`",
-            help=f"write `packed({layout.dims[-1].name})`",
+            fix=Fix(slot.span, layout.dims[-1].name, f"write `packed({layout.dims[-1].name})`"),
         )
         return None
     if slot.name in scope.symbols:

@@ -31,7 +31,7 @@ def parse(source: SourceFile, sink: DiagnosticSink) -> tuple[ast.Shuffle, ...]:
             sink.report("FSC003", error.span, str(error))
             offset = error.span.start
         except UnexpectedInput as error:
-            offset = report_syntax_error(error, text, sink)
+            offset = report_syntax_error(error, text, sink, _parser().parse)
         else:
             if sink.errors:
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuscoc.diagnostics import nearest
+from fuscoc.diagnostics import Fix, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.checked import Policy
 from fuscoc.lang.fold import fold_constant, too_large
@@ -16,23 +16,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("pairwise", "auto", "fast"),
     "backend": ("auto", "triton", "cuda"),
 }
-# What the compiler can do today. Where ``auto`` is not among it, it is the default.
-SUPPORTED: dict[str, frozenset[str]] = {
-    "balance": frozenset({"none", "auto", "static", "greedy", "lpt", "split"}),
-    "schedule": frozenset({"pairwise"}),
-    "backend": frozenset({"auto", "triton", "cuda"}),
-}
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-DEFAULT_SLICE_BYTES = 4 * 2**20
+DEFAULT_SLICE_BYTES = 8 * 2**20
 MAX_SLICE_BYTES = 2**36
 LEVELS: tuple[Literal["node", "rank"], ...] = ("node", "rank")
 
 
 def check_policy(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope) -> Policy:
     """The options of a dispatch with the defaults filled in."""
-    cast = scope.single(dispatch.options, ast.Cast, "cast")
-    if cast is not None:
-        scope.sink.report("FSC061", cast.span, "not yet supported: a cast on the path")
     return Policy(
         dedup=_dedup(dispatch, scope),
         balance=_choice("balance", dispatch, scope),
@@ -64,17 +55,8 @@ def _choice(knob: str, dispatch: ast.Dispatch, scope: Scope) -> str:
     default = CHOICES[knob][0]
     if choice is None:
         return default
-    if choice.value.name == "auto" and "auto" not in SUPPORTED[knob]:
-        return default
     if choice.value.name not in CHOICES[knob]:
         _unknown(choice.value, knob, CHOICES[knob], scope)
-    elif choice.value.name not in SUPPORTED[knob]:
-        scope.sink.report(
-            "FSC067",
-            choice.span,
-            f"not yet supported: `{knob} {choice.value.name}`",
-            help=f"leave it out for `{knob} {default}`",
-        )
     return choice.value.name
 
 
@@ -95,16 +77,16 @@ def _slice_bytes(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope
             "FSC056",
             clause.span,
             f"a slice holds whole segments, and one segment is {segment_bytes} bytes",
+            fix=Fix(clause.span, f"slice {segment_bytes} B", f"write `slice {segment_bytes} B`"),
         )
     return size * unit
 
 
 def _unknown(ident: ast.Ident, knob: str, values: tuple[str, ...], scope: Scope) -> None:
-    match = nearest(ident.name, values)
     scope.sink.report(
         "FSC055",
         ident.span,
         f"`{knob}` knows no `{ident.name}`",
         notes=[f"it knows {', '.join(values)}"],
-        help=f"did you mean `{match}`?" if match else None,
+        fix=spelling(ident.name, ident.span, values),
     )

@@ -8,12 +8,13 @@ up silently: one mistake, one message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fuscoc.diagnostics import DiagnosticSink, Label, nearest
+from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.checked import Field, Placement, Scalar, Subscript
+from fuscoc.lang.scalars import extents
 from fuscoc.source import Span
 
 T = TypeVar("T", bound=ast.Node)
@@ -46,6 +47,7 @@ class LayoutInfo:
     packed: bool
     align: int = 1
     capacity: int | None = None
+    compact: Span | None = None  # where it says so
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,22 @@ class AccessInfo:
 
 
 @dataclass(frozen=True)
+class RouteInput:
+    """The tensor that a route is given as."""
+
+    ident: ast.Ident
+    dtype: str
+
+
+@dataclass(frozen=True)
 class RouteInfo:
-    """A route given as an input tensor."""
+    """A route: one scalar over ``params`` for each result, elements of ``input`` or computed."""
 
     ident: ast.Ident
     params: tuple[str, ...]
     results: tuple[str, ...]
-    input: ast.Ident
-    dtype: str
+    values: tuple[Scalar, ...]
+    input: RouteInput | None = None
 
 
 @dataclass(frozen=True)
@@ -103,8 +113,10 @@ class Scope:
     layouts: dict[str, LayoutInfo] = field(default_factory=dict)
     views: dict[str, tuple[tuple[str, ...], AccessInfo]] = field(default_factory=dict)
     routes: dict[str, RouteInfo] = field(default_factory=dict)
+    uncomputed: set[str] = field(default_factory=set)  # routes whose expressions come later
     weights: dict[str, WeightInfo] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
+    misplaced: bool = False  # a `place` of something that is no index was reported
 
     def declare(self, ident: ast.Ident, kind: str) -> bool:
         """Enter a name; False, with a report, if it is taken."""
@@ -153,7 +165,12 @@ class Scope:
         seen: dict[str, Span] = {}
         for ident in idents:
             if ident.name in seen:
-                self.twice(ident, seen[ident.name])
+                self.sink.report(
+                    "FSC010",
+                    ident.span,
+                    f"`{ident.name}` occurs twice",
+                    secondary=[Label(seen[ident.name], "first here")],
+                )
             seen.setdefault(ident.name, ident.span)
         return len(seen) == len(idents)
 
@@ -166,6 +183,7 @@ class Scope:
                 clause.span,
                 f"`{keyword}` is given twice",
                 secondary=[Label(found[0].span, "first given here")],
+                fix=self.removal(clause, f"leave out this `{keyword}`", safe=clause == found[0]),
             )
         return found[0] if found else None
 
@@ -193,9 +211,9 @@ class Scope:
     def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
         kinds = tuple(kinds)
         candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
-        match = nearest(ident.name, candidates)
+        fix = spelling(ident.name, ident.span, candidates)
         notes = []
-        if match is None and 0 < len(candidates) <= 4:
+        if fix is None and 0 < len(candidates) <= 4:
             notes.append(f"declared: {', '.join(f'`{name}`' for name in candidates)}")
         if {EXTENT, SIZE} & set(kinds):
             notes.append("run-time values are introduced by the extent of an `index`")
@@ -204,16 +222,37 @@ class Scope:
             ident.span,
             f"`{ident.name}` is not declared",
             f"{wanted} is needed here",
-            secondary=[Label(self.symbols[match].span, "a similar name")] if match else (),
+            secondary=[Label(self.symbols[fix.replacement].span, "a similar name")] if fix else (),
             notes=notes,
-            help=f"did you mean `{match}`?" if match else None,
+            fix=fix,
         )
 
-    def similar_constant(self, name: str) -> str | None:
-        """Help for a name that stands where a constant should, if it is almost one's name."""
-        constants = (n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT)
-        match = nearest(name, constants)
-        return f"did you mean the constant `{match}`?" if match else None
+    def similar_constant(self, name: str, span: Span) -> Fix | None:
+        """The fix for a name that stands where a constant should, if it is almost one's name."""
+        constants = [n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT]
+        fix = spelling(name, span, constants)
+        if fix is None:
+            return None
+        return replace(fix, title=f"did you mean the constant `{fix.replacement}`?")
+
+    def constant_extent(self, index: str) -> Fix | None:
+        """The fix for an index whose run-time extent should be a constant, likewise."""
+        for name in extents(self.extents[index]):
+            if name in self.symbols:
+                return self.similar_constant(name, self.symbols[name].span)
+        return None
+
+    def removal(self, node: ast.Node, title: str, *, safe: bool = False) -> Fix:
+        """The fix that takes a clause or a declaration out of the text, with its empty line."""
+        return Fix(self.sink.source.widened(node.span), "", title, safe)
+
+    def declared_before(self, node: ast.Node, declaration: str) -> Fix:
+        """The fix that adds a declaration on a line of its own before another."""
+        source, start = self.sink.source, node.span.start
+        line, column = source.line_column(start)
+        indent = source.line_text(line)[: column - 1]
+        after = f"\n{indent}" if indent.isspace() else " "
+        return Fix(Span(start, start), declaration + after, f"add `{declaration}`")
 
     def text(self, span: Span) -> str:
         """The source text of a span, on one line."""

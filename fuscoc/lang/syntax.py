@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from fuscoc.diagnostics import DiagnosticSink, Label, nearest
+from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest, spelling
+from fuscoc.lang.syntax_forms import ONE_MARK, hint
 from fuscoc.source import Span
 
 DECLARATIONS = (
@@ -40,6 +42,7 @@ _EXPRESSION = {"NAME", "INT", "LPAR"}
 # Whatever goes on an expression that could as well end here: not worth listing.
 _CONTINUATIONS = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "LPAR", "DOT", "LSQB", "DOTS"}
 _CLOSERS = {"[": "RSQB", "(": "RPAR", "{": "RBRACE"}
+_CONFUSED = {":", "=", "->"}
 _HINTS = {
     "#": "comments start with `//`",
     ";": "declarations need no separator",
@@ -63,8 +66,10 @@ class _Lexeme:
         return Span(self.start, self.end)
 
 
-def report_syntax_error(error: UnexpectedInput, text: str, sink: DiagnosticSink) -> int:
-    """Put the parser's error into ``sink``; the answer is the offset of the offending text."""
+def report_syntax_error(
+    error: UnexpectedInput, text: str, sink: DiagnosticSink, parse: Callable[[str], object]
+) -> int:
+    """Put an error of the parser ``parse`` into ``sink``; returns where the offending text is."""
     if isinstance(error, UnexpectedCharacters):
         offset = int(error.pos_in_stream)
         char = text[offset]
@@ -73,28 +78,35 @@ def report_syntax_error(error: UnexpectedInput, text: str, sink: DiagnosticSink)
             Span(offset, offset + 1),
             f"unexpected character `{char if char.isprintable() else repr(char)[1:-1]}`",
             help=_HINTS.get(char),
+            fix=_character_fix(char, offset),
         )
         return offset
     assert isinstance(error, UnexpectedToken)
-    if misspelt := _misspelt_declaration(error, text):
-        sink.report(
-            "FSC001",
-            misspelt.span,
-            f"expected a declaration, found `{misspelt.text}`",
-            help=f"did you mean `{nearest(misspelt.text, DECLARATIONS)}`?",
-        )
-        return misspelt.end
+    for misspelt, what, words in (
+        (_misspelt_declaration(error, text), "a declaration", DECLARATIONS),
+        (_misspelt_reverse(error, text), "`reverse` or a path", ("reverse",)),
+    ):
+        if misspelt is not None:
+            sink.report(
+                "FSC001",
+                misspelt.span,
+                f"expected {what}, found `{misspelt.text}`",
+                fix=spelling(misspelt.text, misspelt.span, words),
+            )
+            return misspelt.end
     offset = len(text) if error.token.type == "$END" else int(error.token.start_pos)
     # Where `->` cannot stand, the parser's lexer finds a `-` only.
     found = _LEXEME.match(text, offset)
     accepted = set(error.accepts or error.expected)
-    _report_token(found.group() if found else "", offset, accepted, text, sink)
+    form = hint(error, parse)
+    _report_token(found.group() if found else "", offset, accepted, text, form, sink)
     return offset
 
 
 def _report_token(
-    found: str, offset: int, accepted: set[str], text: str, sink: DiagnosticSink
+    found: str, offset: int, accepted: set[str], text: str, form: str | None, sink: DiagnosticSink
 ) -> None:
+    """``form`` says how the declaration at the offset is written, if that is known."""
     expected = _listed(_expected(accepted))
     # Parts of the text may have been blanked out; the brackets count without them, but the place
     # of something missing is where the file goes on.
@@ -120,7 +132,8 @@ def _report_token(
         label,
         secondary=[Label(unclosed.span, "opened here")] if unclosed else (),
         notes=[note] if is_misused else (),
-        help=_help(found, text[max(offset - 1, 0) : offset + 2], accepted),
+        help=_HINTS["#"] if "/*" in text[max(offset - 1, 0) : offset + 2] else form,
+        fix=_token_fix(found, offset, accepted, form),
     )
 
 
@@ -139,6 +152,14 @@ def _misspelt_declaration(error: UnexpectedToken, text: str) -> _Lexeme | None:
     return word if starts_line and same_line and is_close else None
 
 
+def _misspelt_reverse(error: UnexpectedToken, text: str) -> _Lexeme | None:
+    """The word after `combine`, if no path can go on here and it is almost `reverse`."""
+    before = [lexeme for lexeme in _lexemes(text) if lexeme.end <= error.token.start_pos]
+    if error.expected != {"LSQB"} or len(before) < 2 or before[-2].text != "combine":
+        return None
+    return before[-1] if nearest(before[-1].text, ["reverse"]) else None
+
+
 def blank_out(text: str, offset: int) -> str:
     """The text with the declaration around an offending offset turned into spaces.
 
@@ -155,6 +176,8 @@ def blank_out(text: str, offset: int) -> str:
     if before.count("{") <= before.count("}"):
         if last is not None and (lexemes[last].text != "shuffle" or "{" in before[last:]):
             begin = offset  # the shuffle before is complete
+        if before and before[-1] == "shuffle":  # and this one has no name
+            begin = lexemes[len(before) - 1].start
         end = min((start for start in shuffles if start >= offset and start > begin), default=None)
     elif offset in shuffles:  # the shuffle before lacks its brace
         begin = max(start for start in shuffles if start < offset)
@@ -239,9 +262,23 @@ def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _help(found: str, around: str, accepted: set[str]) -> str | None:
-    if found in {"/", "*"} and "/*" in around:
-        return _HINTS["#"]
-    keywords = {t.lower() for t in accepted if t not in _SYMBOLS and t not in {"NAME", "INT"}}
-    match = nearest(found, keywords) if _WORD.match(found) else None
-    return f"did you mean `{match}`?" if match and match != found else None
+def _token_fix(found: str, offset: int, accepted: set[str], form: str | None) -> Fix | None:
+    """A keyword that was misspelt, or the one mark that can stand here in place of another."""
+    span = Span(offset, offset + len(found))
+    if _WORD.match(found):
+        keywords = {t.lower() for t in accepted if t not in _SYMBOLS and t not in {"NAME", "INT"}}
+        return spelling(found, span, keywords - {found})
+    if form in ONE_MARK and found in _CONFUSED and len(accepted) == 1:
+        (terminal,) = accepted
+        if (mark := _SYMBOLS.get(terminal)) in _CONFUSED:
+            return Fix(span, mark, form, safe=True)
+    return None
+
+
+def _character_fix(char: str, offset: int) -> Fix | None:
+    span = Span(offset, offset + 1)
+    if char == ";":
+        return Fix(span, "", _HINTS[char], safe=True)
+    if char == "#":
+        return Fix(span, "//", _HINTS[char], safe=True)
+    return None

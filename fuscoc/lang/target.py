@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc.diagnostics import Label
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.bounds import stays_inside
-from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, Load, PackedTarget, Scalar
+from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scalar
 from fuscoc.lang.context import DESTINATION
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, too_large
-from fuscoc.lang.scalars import extents, loads
-from fuscoc.lang.scope import INDEX, LAYOUT, ROUTE, VIEW, LayoutInfo, Scope
+from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, LayoutInfo, Scope
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
         scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
     layout = scope.layouts.get(access.layout.name)
     if layout is None:
-        _find_unknown_names(access, on, scope)
+        find_unknown_names(access, on, scope)
     if layout is None or not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
     for subscript in access.subscripts:
@@ -47,12 +46,12 @@ def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
             )
             return NOTHING
     if layout.packed:
-        return _packed(access, layout, on, scope)
+        return _packed(dispatch, layout, on, scope)
     return _dense(access, layout, on, scope)
 
 
-def _find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
-    """Fold the expressions of a target that is wrong anyway, for the reports alone."""
+def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
+    """Fold the expressions of an access that is wrong anyway, for the reports alone."""
     for subscript in access.subscripts:
         if not isinstance(subscript, ast.Range | ast.Wildcard):
             fold(subscript, DESTINATION, scope)
@@ -60,7 +59,10 @@ def _find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> 
         fold(on.rank, DESTINATION, scope)
 
 
-def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Scope) -> TargetInfo:
+def _packed(
+    dispatch: ast.Dispatch, layout: LayoutInfo, on: ast.On | None, scope: Scope
+) -> TargetInfo:
+    access = dispatch.target
     key_expr, slot = access.subscripts
     if on is not None:
         scope.sink.report(
@@ -68,7 +70,7 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
             on.span,
             "the rank follows from the placement of the key",
             secondary=[Label(layout.ident.span, "packed by key")],
-            help="leave out the `on` clause",
+            fix=scope.removal(on, "leave out the `on` clause"),
         )
     if not isinstance(slot, ast.Wildcard):
         scope.sink.report(
@@ -76,11 +78,12 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
             slot.span,
             f"the slots of `{layout.ident.name}` are assigned, not chosen",
             secondary=[Label(layout.ident.span, "packed")],
-            help="write `*`",
+            fix=Fix(slot.span, "*", "write `*`"),
         )
     if isinstance(key_expr, ast.Range | ast.Wildcard):
         scope.sink.report("FSC036", key_expr.span, "a key is needed here")
         return NOTHING
+    _check_compact(dispatch, layout, scope)
     key_index = layout.dims[0]
     num_keys = layout.extents[0]
     if not isinstance(num_keys, Const):
@@ -89,25 +92,25 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
             scope.symbols[key_index].span,
             f"`{layout.ident.name}` is packed by `{key_index}`, so its extent must be a constant",
             secondary=[Label(layout.ident.span, "declared here")],
-            help=scope.similar_constant(next(iter(extents(num_keys)), key_index)),
+            fix=scope.constant_extent(key_index),
         )
     elif num_keys.value > MAX_KEYS:
         span = scope.symbols[key_index].span
         too_large("the number of keys", num_keys.value, MAX_KEYS, span, scope)
     placement = scope.placements.get(key_index)
-    if placement is None:
+    if placement is None and not scope.misplaced:
         scope.sink.report(
             "FSC040",
             access.span,
             f"nothing says which rank owns which `{key_index}`",
             secondary=[Label(scope.symbols[key_index].span, "declared here")],
-            help=f"add `place {key_index} on rank by block`",
+            fix=scope.declared_before(dispatch, f"place {key_index} on rank by block"),
         )
-    key = _routed(key_expr, "a key", scope)
-    if key is None:
+    routed = _routed(key_expr, scope)
+    if routed is None:
         return NOTHING
-    load, result = key
-    if result != key_index:
+    key, result = routed
+    if result not in (None, key_index):
         scope.sink.report(
             "FSC045",
             key_expr.span,
@@ -116,17 +119,35 @@ def _packed(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sc
         )
         return NOTHING
     if not isinstance(num_keys, Const) or placement is None:
-        return TargetInfo(None, (load,))
+        return TargetInfo(None, (key,))
     checked = PackedTarget(
         layout=layout.ident.name,
-        key=load,
+        key=key,
         num_keys=num_keys.value,
         align=layout.align,
         capacity=layout.capacity,
+        compact=layout.compact is not None,
         placement=placement,
         span=access.span,
     )
-    return TargetInfo(checked, (load,))
+    return TargetInfo(checked, (key,))
+
+
+def _check_compact(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> None:
+    """A compact target has one row for a rank, so segments have to arrive there once."""
+    dedup = next((each for each in dispatch.options if isinstance(each, ast.Dedup)), None)
+    if layout.compact is None or dedup is None:
+        return
+    levels = {level.name for level in dedup.levels}
+    if levels <= {"none", "node"}:
+        right = "dedup(node, rank)" if "node" in levels else "dedup(rank)"
+        scope.sink.report(
+            "FSC032",
+            dedup.span,
+            f"`{layout.ident.name}` is compact, so a segment is sent to a rank once",
+            secondary=[Label(layout.compact, "declared here")],
+            fix=Fix(dedup.span, right, f"write `{right}`"),
+        )
 
 
 def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Scope) -> TargetInfo:
@@ -207,28 +228,15 @@ def _product(lhs: Scalar, rhs: Scalar) -> Scalar:
 
 
 def _rank(expr: ast.Expr, scope: Scope) -> Scalar | None:
-    """A rank: a route's result, or an expression that reads no route."""
-    call = expr.call if isinstance(expr, ast.Member) else expr
-    symbol = scope.symbols.get(call.function.name) if isinstance(call, ast.Call) else None
-    if isinstance(call, ast.Call) and (symbol is None or symbol.kind == ROUTE):
-        routed = _routed(expr, "a rank", scope)
-        return None if routed is None else _not_an_index(*routed, expr, scope)
-    rank = fold(expr, DESTINATION, scope)
-    if rank is None or all(load.input in scope.sizes for load in loads(rank)):
-        return rank
-    scope.sink.report(
-        "FSC060",
-        expr.span,
-        "not yet supported: a rank that is computed from a route",
-        "a route's result alone, or no route, is needed here",
-    )
-    return None
+    """A rank: a route's result, if it is not one that names an index, or an expression."""
+    routed = _routed(expr, scope)
+    return None if routed is None else _not_an_index(*routed, expr, scope)
 
 
-def _not_an_index(load: Load, result: str, expr: ast.Expr, scope: Scope) -> Load | None:
-    symbol = scope.symbols.get(result)
+def _not_an_index(rank: Scalar, result: str | None, expr: ast.Expr, scope: Scope) -> Scalar | None:
+    symbol = scope.symbols.get(result) if result is not None else None
     if symbol is None or symbol.kind != INDEX:
-        return load
+        return rank
     scope.sink.report(
         "FSC044",
         expr.span,
@@ -239,20 +247,13 @@ def _not_an_index(load: Load, result: str, expr: ast.Expr, scope: Scope) -> Load
     return None
 
 
-def _routed(expr: ast.Expr, what: str, scope: Scope) -> tuple[Load, str] | None:
-    """An element of a route's input, and the name of the result that it is."""
+def _routed(expr: ast.Expr, scope: Scope) -> tuple[Scalar, str | None] | None:
+    """The scalar of a key or a rank, and the name of the result, if it is a route's."""
+    folded = fold(expr, DESTINATION, scope)
+    if folded is None:
+        return None
     call = expr.call if isinstance(expr, ast.Member) else expr
-    symbol = scope.symbols.get(call.function.name) if isinstance(call, ast.Call) else None
-    if isinstance(call, ast.Call) and (symbol is None or symbol.kind == ROUTE):
-        folded = fold(expr, DESTINATION, scope)
-        if not isinstance(folded, Load):
-            return None
-        results = scope.routes[call.function.name].results
-        return folded, expr.result.name if isinstance(expr, ast.Member) else results[0]
-    scope.sink.report(
-        "FSC060",
-        expr.span,
-        f"not yet supported: {what} that is computed",
-        "a route's result is needed here",
-    )
-    return None
+    if not isinstance(call, ast.Call) or call.function.name not in scope.routes:
+        return folded, None
+    results = scope.routes[call.function.name].results
+    return folded, expr.result.name if isinstance(expr, ast.Member) else results[0]

@@ -70,7 +70,7 @@ def test_moe() -> None:
     assert moe.combine.kind == "sum"
     assert moe.combine.weight is not None
     assert (moe.combine.weight.input, moe.combine.weight.dtype) == ("topk_weights", "f32")
-    assert moe.policy == Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "auto")
+    assert moe.policy == Policy(("node", "rank"), "none", "pairwise", 8 * 2**20, "auto")
 
 
 def test_redistribute() -> None:
@@ -210,15 +210,15 @@ def test_an_input_may_be_called_like_its_route() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("", Policy(("node", "rank"), "none", "pairwise", 4 * 2**20, "auto")),
-        ("dedup(none)", Policy((), "none", "pairwise", 4 * 2**20, "auto")),
-        ("dedup(rank)", Policy(("rank",), "none", "pairwise", 4 * 2**20, "auto")),
+        ("", Policy(("node", "rank"), "none", "pairwise", 8 * 2**20, "auto")),
+        ("dedup(none)", Policy((), "none", "pairwise", 8 * 2**20, "auto")),
+        ("dedup(rank)", Policy(("rank",), "none", "pairwise", 8 * 2**20, "auto")),
         (
             "slice 3*64 KiB dedup(rank, node) balance auto schedule auto backend auto",
-            Policy(("node", "rank"), "auto", "pairwise", 3 * 64 * 2**10, "auto"),
+            Policy(("node", "rank"), "auto", "auto", 3 * 64 * 2**10, "auto"),
         ),
-        ("balance static", Policy(("node", "rank"), "static", "pairwise", 4 * 2**20, "auto")),
-        ("balance split", Policy(("node", "rank"), "split", "pairwise", 4 * 2**20, "auto")),
+        ("balance static", Policy(("node", "rank"), "static", "pairwise", 8 * 2**20, "auto")),
+        ("balance split", Policy(("node", "rank"), "split", "pairwise", 8 * 2**20, "auto")),
     ],
 )
 def test_options(options: str, expected: Policy) -> None:

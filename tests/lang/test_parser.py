@@ -23,7 +23,7 @@ shuffle everything {
   const a = 1, b = (a + 2) * 3 - 4 / 2 % 2
   index t : tokens
   segment s { x : f8e4m3[a, b], y : f32[b / 2], z : i64, }
-  layout l[t, u] of s packed(u) align a + 1 capacity max 100
+  layout l[t, u] of s packed(u) compact align a + 1 capacity max 100
   layout m[t] of u8[3] dense(tokens, f(t)) capacity exact
   view v[t] = m[t, a .. a + b, *]
   place t on rank by table owner

@@ -11,43 +11,13 @@ from hypothesis import strategies as st
 from fuscoc.diagnostics import CompileError, Diagnostic, render
 from fuscoc.lang.check import check_file
 from fuscoc.source import SourceFile
+from tests.fuzz.mutations import cases, words
 from tests.lang.specs import keyed_specs, tiled_specs
 
 ROOT = Path(__file__).parents[2]
 GOOD = [path.read_text() for path in sorted(ROOT.glob("examples/*.fsc"))]
 BAD = [path.read_text() for path in sorted(ROOT.glob("tests/errors/*.fsc"))]
-LEXEME = re.compile(r"[A-Za-z_]\w*|\d+|->|\.\.|\s+|.")
-
 texts = st.sampled_from(GOOD + BAD) | st.one_of(keyed_specs, tiled_specs).map(lambda s: s.text)
-WORDS = """
-shuffle const index segment layout view place route weight dispatch combine of packed dense align
-capacity exact max on rank by block cyclic table input dedup balance schedule backend slice cast
-reverse reduce sum t k e n i j s x r w p bf16 int64 tokens 0 1 -1 99 99999999999999999999
-{ } ( ) [ ] , : = -> .. . + - * / % // @ é 中"""
-words = st.sampled_from([*WORDS.split(), "\x00", "\t", "\n", "\r", " "])
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """A spec with a few of its words deleted, doubled, swapped or replaced."""
-    lexemes = LEXEME.findall(draw(texts))
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(lexemes) - 1))
-        other = draw(st.integers(0, len(lexemes) - 1))
-        match draw(st.sampled_from(["delete", "double", "swap", "replace", "insert", "cut"])):
-            case "delete" if len(lexemes) > 1:
-                del lexemes[at]
-            case "double":
-                lexemes.insert(at, lexemes[at])
-            case "swap":
-                lexemes[at], lexemes[other] = lexemes[other], lexemes[at]
-            case "replace":
-                lexemes[at] = draw(words)
-            case "insert":
-                lexemes.insert(at, draw(words))
-            case "cut":
-                lexemes = lexemes[: max(at, 1)]
-    return "".join(lexemes)
 
 
 def answer(text: str) -> tuple[Diagnostic, ...]:
@@ -78,7 +48,7 @@ def assert_answered(text: str) -> None:
     assert len(set(places)) == len(places)
 
 
-@given(mutated())
+@given(cases().map(lambda case: case.text))
 @example(GOOD[0][:-3])
 @example("shuffle a { index t : tokens } shuffle b { const c = }")
 @example("shuffle a shuffle b { index t : 1 }")

@@ -1,0 +1,103 @@
+"""How declarations are written: what a syntax error is told, found by where the parser stopped.
+
+Every example below stops the parser in one state; an error in the same state gets the example's
+hint. (That is Lark's ``match_examples``, but the states are computed once, and an example that is
+for one kind of token only is never taken for another.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from lark.exceptions import UnexpectedToken
+
+CONST = "a constant is written `const n = 4`"
+INDEX = "an index is written `index t : tokens`"
+FIELD = "a field is written `x : bf16[64]`"
+VIEW = "a view is written `view tile[n, i] = image[n, i*p .. i*p+p]`"
+DISPATCH = "a dispatch is written `dispatch source[t] -> target[…]`"
+
+# A hint for whatever stands wrong at the place where the example ends.
+FORMS: dict[str, str] = {
+    "shuffle {": "a shuffle has a name: `shuffle moe { … }`",
+    "shuffle s index": "a shuffle is written `shuffle moe { … }`",
+    "shuffle s { const n }": CONST,
+    "shuffle s { index t = 4 }": INDEX,
+    "shuffle s { segment p : u8 }": "a segment is written `segment token { x : bf16[64] }`",
+    "shuffle s { segment p { x u8 } }": FIELD,
+    "shuffle s { layout l(t) }": "a layout is written `layout by_token[t] of token`",
+    "shuffle s { layout l[t] = p }": "a layout is written `layout by_token[t] of token`",
+    "shuffle s { layout l[t] of p packed s": "the slots of a packed layout are named: `packed(s)`",
+    "shuffle s { layout l[t] of p dense 4": "extents are written `dense(64, 64)`",
+    "shuffle s { layout l[t] of p capacity 4": "write `capacity max 4096`, or `capacity exact`",
+    "shuffle s { view v(n) }": VIEW,
+    "shuffle s { view v[n] : l": VIEW,
+    "shuffle s { place e by block }": "a placement is written `place e on rank by block`",
+    "shuffle s { place e on node }": "a placement is written `place e on rank by block`",
+    "shuffle s { place e on rank block }": "a placement is written `place e on rank by block`",
+    "shuffle s { place e on rank by table }": "name the input: `place e on rank by table owner`",
+    "shuffle s { route r[t] }": "a route is written `route r(t, k) -> e = input topk_idx : int64`",
+    "shuffle s { route r(t) : e }": "a route is written `route r(t, k) -> e = input idx : int64`",
+    "shuffle s { route r(t) -> e : i64 }": "a route comes from a tensor: `= input idx : int64`",
+    "shuffle s { route r(t) -> e = input x }": "an input has an element type: `input idx : int64`",
+    "shuffle s { weight w[t] }": "a weight is written `weight w(t) : f32 = input gates`",
+    "shuffle s { weight w(t) = input g }": "a weight is written `weight w(t) : f32 = input gates`",
+    "shuffle s { weight w(t) : f32 input": "a weight is written `weight w(t) : f32 = input gates`",
+    "shuffle s { weight w(t) : f32 = g": "a weight comes from a tensor: `= input gates`",
+    "shuffle s { dispatch l -> m }": "what is read and written has subscripts: `by_token[t]`",
+    "shuffle s { dispatch l[t] = m[t] }": DISPATCH,
+    "shuffle s { dispatch l[t] -> m[t] dedup node": "write `dedup(node, rank)`",
+    "shuffle s { dispatch l[t] -> m[t] slice 4 }": "a slice has a unit: `slice 4 MiB`",
+    "shuffle s { dispatch l[t] -> m[t] balance }": "an option has a value: `balance greedy`",
+    "shuffle s { dispatch l[t] -> m[t] cast x": "write `cast(x by scales)`",
+    "shuffle s { combine }": "the way back is written `combine reverse reduce sum(w)`",
+}
+# Where one mark for another is all that is wrong.
+ONE_MARK = frozenset({CONST, INDEX, FIELD, VIEW, DISPATCH})
+# A hint for one kind of token there.
+TOKENS: dict[str, str] = {
+    "shuffle s { const a = 1 b": "constants are separated by commas",
+    "shuffle s { const a = 1 .": "numbers are whole",
+    "shuffle s { segment p { x : u8 y": "fields are separated by commas",
+    "shuffle s { combine reverse sum": "write `combine reverse reduce sum(w)`",
+    "shuffle s { layout l[t] of p { x": "declare it as a segment: `segment token { x : bf16[64] }`",
+    "shuffle s { index t : -": "there is no sign; a difference is written `0 - 1`",
+    "shuffle s { const a = -": "there is no sign; a difference is written `0 - 1`",
+    "shuffle s { dispatch l[t:": "a range is written `start .. stop`",
+}
+
+Place = tuple[int, frozenset[str]]  # a state of the parser, and what it accepts there
+
+
+def hint(error: UnexpectedToken, parse: Callable[[str], object]) -> str | None:
+    """What to tell about an error of the parser ``parse``, if its place is in the tables."""
+    forms, tokens = _table(parse)
+    place = _place(error)
+    return tokens.get((place, error.token.type)) or forms.get(place)
+
+
+@cache
+def _table(
+    parse: Callable[[str], object],
+) -> tuple[dict[Place, str], dict[tuple[Place, str], str]]:
+    """The hints by place, and by place and type of token."""
+    forms = {_place(stop(example, parse)): text for example, text in FORMS.items()}
+    tokens = {}
+    for example, text in TOKENS.items():
+        error = stop(example, parse)
+        tokens[_place(error), error.token.type] = text
+    return forms, tokens
+
+
+def stop(example: str, parse: Callable[[str], object]) -> UnexpectedToken:
+    """The error in which an example ends."""
+    try:
+        parse(example)
+    except UnexpectedToken as error:
+        return error
+    raise AssertionError(f"{example!r} is no syntax error")
+
+
+def _place(error: UnexpectedToken) -> Place:
+    return int(error.state.position), frozenset(error.accepts or error.expected)
