@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 import fuscoc
-from fuscoc.commands import compiling, planning, running, testing
-from fuscoc.commands.options import show
+from fuscoc.commands import (
+    checking,
+    compiling,
+    explaining,
+    explaining_errors,
+    formatting,
+    planning,
+    running,
+    serving,
+    testing,
+)
+from fuscoc.commands.options import os_problem, show
 from fuscoc.diagnostics import CompileError
 
 app = typer.Typer(
     name="fuscoc",
     help="A compiler for data shuffles: layouts and routing in, fused kernels and plans out.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("check")(compiling.check)
+app.command("check")(checking.check)
 app.command("compile")(compiling.compile_)
+app.command("explain")(explaining.explain)
+app.command("explain-error")(explaining_errors.explain_error)
+app.command("fmt")(formatting.fmt)
+app.command("lsp")(serving.lsp)
 app.command("run")(running.run)
 app.command("plan")(planning.plan)
 app.command("test")(testing.property_test)
@@ -44,7 +59,11 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: a spec's errors are shown and end in exit code 1."""
+    """Entry point: a spec's errors are shown and end in exit code 1.
+
+    SIGTERM ends it as Ctrl-C does: whatever is half-written is removed.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     logging.basicConfig(format="%(message)s")
     try:
         app()
@@ -52,5 +71,5 @@ def main() -> None:
         show(error.source, error.diagnostics)
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {os_problem(error)}", err=True)
         sys.exit(1)

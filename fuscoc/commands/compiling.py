@@ -1,17 +1,32 @@
-"""``fuscoc check`` and ``fuscoc compile``."""
+"""``fuscoc compile``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fuscoc.commands.options import Define, Spec, parse_defines, show
-from fuscoc.diagnostics import CompileError
+from fuscoc.commands.options import (
+    Colour,
+    ColourWhen,
+    Define,
+    DiagnosticFormat,
+    Format,
+    Spec,
+    parse_defines,
+    parse_topologies,
+    show,
+    write_report,
+)
+from fuscoc.diagnostics import CompileError, Diagnostic
+from fuscoc.source import SourceFile
 
 if TYPE_CHECKING:
+    from fuscoc.lang.check import Checked
     from fuscoc.manifest import Assembler
 
 
@@ -22,29 +37,6 @@ class Emit(StrEnum):
     IR = "ir"
     KERNELS = "kernels"
     MANIFEST = "manifest"
-
-
-def check(
-    files: Annotated[list[Path], typer.Argument(help=".fsc files.", exists=True, dir_okay=False)],
-    define: Define = None,
-) -> None:
-    """Check specs and print every error and warning found in them."""
-    from fuscoc import driver
-    from fuscoc.lang.check import check_file
-
-    failed = False
-    for path in files:
-        source = driver.read_source(path)
-        try:
-            checked = check_file(source, parse_defines(define))
-        except CompileError as error:
-            show(source, error.diagnostics)
-            failed = True
-            continue
-        show(source, checked.warnings)
-        names = ", ".join(shuffle.name for shuffle in checked.shuffles)
-        typer.echo(f"{path}: ok ({names})")
-    raise typer.Exit(int(failed))
 
 
 def compile_(
@@ -72,19 +64,51 @@ def compile_(
     print_between_passes: Annotated[
         bool, typer.Option("--print-between-passes", help="Print the IR after every pass.")
     ] = False,
+    format: DiagnosticFormat = Format.TEXT,
+    color: ColourWhen = Colour.AUTO,
 ) -> None:
-    """Compile a spec into an artifact directory."""
+    """Compile a spec into an artifact directory: manifest, kernels, IR dumps, baked plans.
+
+    Needs no GPU. An artifact is written whole, or not at all; one that is already there is
+    replaced. The same spec and options give the same bytes. `fuscoc run` and `fuscoc.load` execute
+    it; a machine that only does that needs no more than the package fuscoc-runtime.
+
+    A static shuffle (one that depends on no data) is planned for every --topology at once. CUDA
+    kernels are compiled where they are loaded, unless --cubin brings machine code, for which nvcc
+    or NVRTC is needed here.
+
+    Exit code: 0, or 1 if the spec has errors, all of which are shown, or 2 if the command line is
+    wrong.
+
+    Examples:
+
+        fuscoc compile examples/moe.fsc
+
+        fuscoc compile moe.fsc -o build/small -D hidden=1024 -D experts=64
+
+        fuscoc compile moe.fsc --cubin sm_90 --cubin sm_80
+
+        fuscoc compile examples/ulysses.fsc --topology 1x8 --topology 2x8
+
+        fuscoc compile moe.fsc --emit ir --after coalesce-segments
+    """
     from fuscoc import driver
 
     if after is not None and emit is not Emit.IR:
         raise typer.BadParameter("--after needs --emit ir")
+    if format is not Format.TEXT and (emit is not None or print_between_passes):
+        raise typer.BadParameter("--format's document is all that is printed: leave out stages")
     source, defines = driver.read_source(spec), parse_defines(define)
-    topologies = _topologies(topology)
+    topologies = parse_topologies(topology)
     trace = _print_pass if print_between_passes else None
     if emit is None:
         target = out if out is not None else Path("build") / spec.stem
-        driver.compile_source(source, target, defines, trace, topologies, _assembler(cubin))
-        typer.echo(f"{spec} -> {target}")
+        with _reported(source, format, color) as checked:
+            driver.compile_source(
+                source, target, defines, trace, topologies, _assembler(cubin), checked.append
+            )
+        if format is Format.TEXT:
+            typer.echo(f"{spec} -> {target}")
         if cubin:
             _tell_missing_cubins(target)
     elif emit is Emit.AST:
@@ -96,6 +120,30 @@ def compile_(
             raise typer.BadParameter(str(error), param_hint="--after") from None
     else:
         typer.echo(driver.emit_files(source, defines, emit.value, topologies), nl=False)
+
+
+@contextmanager
+def _reported(source: SourceFile, format: Format, color: Colour) -> Iterator[list[Checked]]:
+    """Write what is found while compiling as ``--format`` says; the errors end the command.
+
+    The body adds the spec when it is checked.
+    """
+    checked: list[Checked] = []
+    errors: tuple[Diagnostic, ...] = ()
+    try:
+        yield checked
+    except CompileError as error:
+        errors = error.diagnostics
+    warnings = tuple(warning for each in checked for warning in each.warnings)
+    if format is Format.TEXT:
+        show(source, (*warnings, *errors), color)
+    else:
+        from fuscoc.reports import FileReport
+
+        names = tuple(shuffle.name for each in checked if not errors for shuffle in each.shuffles)
+        write_report(format, [FileReport(source, (*warnings, *errors), names)])
+    if errors:
+        raise typer.Exit(1)
 
 
 def _print_pass(name: str, text: str) -> None:
@@ -127,13 +175,3 @@ def _tell_missing_cubins(artifact: Path) -> None:
     for shuffle in load_artifact(artifact).manifest.shuffles:
         if shuffle.cuda is None:
             typer.echo(f"no CUDA kernels for `{shuffle.name}`: {shuffle.cuda_note}", err=True)
-
-
-def _topologies(texts: list[str] | None) -> list[str]:
-    from fuscoc_runtime.errors import TopologyError
-    from fuscoc_runtime.topology import Topology
-
-    try:
-        return [str(Topology.parse(text)) for text in texts or ()]
-    except TopologyError as error:
-        raise typer.BadParameter(error.problem, param_hint="--topology") from None

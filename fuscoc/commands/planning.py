@@ -60,7 +60,19 @@ def plan(
 ) -> None:
     """Plan a shuffle for a cluster: rows by hop, NIC loads, stages, predicted times.
 
-    Needs no GPU and no cluster: all ranks are planned in this process.
+    Needs no GPU and no cluster: all ranks are planned in this process, for a routing that is made
+    up (uniform, to a single node, Zipf-distributed, imbalanced) or read from a file.
+
+    Exit code: 0, or 1 if the spec has errors or the routing does not fit it, or 2 if the command
+    line is wrong.
+
+    Examples:
+
+        fuscoc plan examples/moe.fsc --nodes 4 --gpus-per-node 8 --routing zipf:1.0
+
+        fuscoc plan build/moe --nodes 2 --balance lpt --html plan.html
+
+        fuscoc plan moe.fsc --nodes 4 --routing topk_idx.npy --save plan.npz
     """
     from fuscoc.planning import command
     from fuscoc_runtime import Topology

@@ -31,12 +31,27 @@ def run(
         Device | None, typer.Option(help="Default: GPUs if there are enough, else the CPU.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a rank.")] = 60.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write what every rank did when, for ui.perfetto.dev.", dir_okay=False),
+    ] = None,
     define: Define = None,
 ) -> None:
     """Shuffle generated data over several ranks and verify it against the reference.
 
     Starts a process for every rank, on this machine's GPUs if there are enough, else on the CPU;
-    under torchrun this process is one of the ranks. Exit code 1 if any rank differs.
+    under torchrun this process is one of the ranks. On a CPU the kernels are interpreted.
+
+    Exit code: 0 if all ranks are verified, 1 if one differs or fails, 2 if the command line is
+    wrong.
+
+    Examples:
+
+        fuscoc run examples/moe.fsc --ranks 4 --nodes 2 --tokens 64
+
+        fuscoc run build/vit_patches --device cpu
+
+        torchrun --nproc-per-node 8 -m fuscoc run build/moe --tokens 4096
     """
     import tempfile
 
@@ -65,6 +80,7 @@ def run(
                 seed=seed,
                 device=device,
                 timeout=timeout,
+                trace=trace,
                 progress=lambda phase: status.update(f"running {what} on {ranks} ranks: {phase}"),
             )
     except (FuscoRuntimeError, RankDiedError) as error:

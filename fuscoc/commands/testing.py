@@ -26,21 +26,41 @@ def property_test(
 ) -> None:
     """Property-test a spec: random clusters, sizes and routings, against the reference.
 
-    A failure is shrunk, explained and saved, so that --replay checks it again.
+    A failure is shrunk, explained and saved, so that --replay checks it again. It needs
+    `pip install 'fuscoc[test]'`.
+
+    Exit code: 0 if every property held, 1 if one failed, 2 if the command line is wrong.
+
+    Examples:
+
+        fuscoc test my.fsc
+
+        fuscoc test my.fsc --examples 2000 --seed 7
+
+        fuscoc test my.fsc --replay FILE
     """
     try:
+        from fuscoc.testing.routes import NoRoutingError
+        from fuscoc.testing.routing import RoutingFileError
         from fuscoc.testing.runner import run_tests
     except ModuleNotFoundError as error:
         typer.echo(f"error: {error}; `pip install 'fuscoc[test]'` brings it", err=True)
         raise typer.Exit(1) from None
 
-    report = run_tests(
-        spec,
-        examples=examples,
-        seed=seed,
-        replay=replay,
-        artifact=artifact,
-        shuffle=shuffle,
-        defines=parse_defines(define),
-    )
+    try:
+        report = run_tests(
+            spec,
+            examples=examples,
+            seed=seed,
+            replay=replay,
+            artifact=artifact,
+            shuffle=shuffle,
+            defines=parse_defines(define),
+        )
+    except NoRoutingError as error:
+        typer.echo(f"error: nothing to test: {error}", err=True)
+        raise typer.Exit(1) from None
+    except RoutingFileError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
     raise typer.Exit(int(not report.passed))

@@ -1,0 +1,72 @@
+"""``fuscoc explain``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fuscoc.commands.options import (
+    Define,
+    ShuffleName,
+    SpecOrArtifact,
+    parse_defines,
+    parse_topologies,
+)
+
+
+def explain(
+    what: SpecOrArtifact,
+    topology: Annotated[
+        str | None,
+        typer.Option(metavar="NODESxRANKS", help="Count for this cluster, e.g. 2x4."),
+    ] = None,
+    extent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--extent",
+            "-E",
+            metavar="NAME=VALUE",
+            help="Count with this run-time extent, or with this size everywhere; repeatable.",
+        ),
+    ] = None,
+    shuffle: ShuffleName = None,
+    define: Define = None,
+) -> None:
+    """Say back what a spec says, in words and numbers.
+
+    The layouts with their sizes and strides; the longest contiguous run of a segment and the
+    vectors it is copied in; the hops, buffers and kernels of both ways; when it is planned; which
+    kernels can run it, and why others cannot. Sizes are formulae of what only a run knows: the
+    run-time extents, the sizes that vary with the data, `nodes`, `ranks_per_node` and `ranks`. With
+    --extent and --topology they are numbers.
+
+    Nothing runs, and nothing is written.
+
+    Exit code: 0, or 1 if the spec has errors or cannot run on that cluster, or 2 if the command
+    line is wrong.
+
+    Examples:
+
+        fuscoc explain examples/moe.fsc
+
+        fuscoc explain examples/moe.fsc --extent tokens=4096 --topology 2x4
+
+        fuscoc explain examples/vit_patches.fsc -E images=8 -E height=224 -E width=336
+
+        fuscoc explain build/moe
+    """
+    from rich.console import Console
+
+    from fuscoc.explain.command import UnknownExtentError, run
+    from fuscoc_runtime.errors import FuscoRuntimeError
+
+    topologies = parse_topologies([topology] if topology else None)
+    values = parse_defines(extent, "--extent")
+    try:
+        run(what, shuffle, parse_defines(define), values, topologies, Console())
+    except UnknownExtentError as error:
+        raise typer.BadParameter(str(error), param_hint="--extent") from None
+    except FuscoRuntimeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,90 @@
+"""``fuscoc fmt``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fuscoc.commands.options import Colour, ColourWhen, os_problem, show
+from fuscoc.diagnostics import CompileError
+from fuscoc.source import SourceFile
+
+STDIN = Path("-")
+
+
+def fmt(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help=".fsc files; - is standard input."),
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; tell which files would change.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Write nothing; print what would change.")
+    ] = False,
+    color: ColourWhen = Colour.AUTO,
+) -> None:
+    """Write specs in their one form: indented, aligned in columns, at most 100 wide.
+
+    Only space changes, and the comma behind the last field of a segment: where there is one, each
+    field gets a line of its own. Comments stay at their words, in their column if they share one.
+    A file is written whole, or not at all; one with syntax errors is left as it is, and they are
+    shown. What is given on standard input is written to standard output.
+
+    Exit code: 0 if all is well, 1 if a file has syntax errors, or would change with --check or
+    --diff, 2 if the command line is wrong.
+
+    Examples:
+
+        fuscoc fmt my.fsc
+
+        fuscoc fmt --check examples/*.fsc
+
+        fuscoc fmt --diff my.fsc
+
+        fuscoc fmt - < my.fsc
+    """
+    failed = False
+    for path in files:
+        try:
+            failed |= _format(path, dry=check or diff, print_diff=diff)
+        except CompileError as error:
+            show(error.source, error.diagnostics, color)
+            failed = True
+        except OSError as error:
+            typer.echo(f"error: {os_problem(error)}", err=True)
+            failed = True
+    raise typer.Exit(int(failed))
+
+
+def _format(path: Path, *, dry: bool, print_diff: bool) -> bool:
+    """Format one file; true if it would change and stays as it is."""
+    from fuscoc import driver, fixing
+    from fuscoc.lang.format import format_text
+
+    source = _read_stdin() if path == STDIN else driver.read_source(path)
+    after = SourceFile(source.path, format_text(source))
+    if print_diff:
+        typer.echo(fixing.diff(source, after), nl=False)
+    if dry:
+        if after != source:
+            typer.echo(f"{source.path} would change", err=True)
+        return after != source
+    if path == STDIN:
+        sys.stdout.write(after.text)
+    elif after != source:
+        fixing.write_source(source, after)
+        typer.echo(f"formatted {source.path}", err=True)
+    return False
+
+
+def _read_stdin() -> SourceFile:
+    try:
+        return SourceFile("<stdin>", sys.stdin.buffer.read().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        typer.echo(f"error: <stdin> is not UTF-8: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,50 @@
+"""Which kernels can run a shuffle, and why others cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuscoc_runtime.engine.choice import Gpu, choose_cuda, choose_triton
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of kernels: whether it can run the shuffle, and how or why not."""
+
+    name: str
+    usable: bool
+    note: str
+
+
+def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
+    """What the runtime would choose from, best first; ``topology``: of the ranks, if known.
+
+    The GPUs are taken to be as large as any that the kernels are for, and the shuffle to be loaded
+    with ``max_sources``.
+    """
+    ranks = topology or Topology(1, 1)
+    cuda = choose_cuda(shuffle, ranks, _largest_gpu(shuffle), max_sources=1)
+    found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
+    node = choose_triton(shuffle, ranks)
+    found.append(_backend("Triton, one node", node, "if loaded with `max_sources`"))
+    always = "anywhere, on GPUs or CPUs" if shuffle.policy.backend != "cuda" else ""
+    if always:
+        found.append(Backend("Triton", True, always))
+    else:
+        found.append(Backend("Triton", False, "the spec says `backend cuda`"))
+    return found
+
+
+def _backend(name: str, chosen: object, how: str) -> Backend:
+    """What the runtime's choice says: kernels, or the reason for having none."""
+    if isinstance(chosen, str):
+        return Backend(name, False, chosen)
+    return Backend(name, True, how)
+
+
+def _largest_gpu(shuffle: ShuffleSpec) -> Gpu:
+    variants = shuffle.cuda.variants if shuffle.cuda else ()
+    shared = max((each.shared_bytes for each in variants), default=0)
+    return Gpu((99, 9), shared)

@@ -1,0 +1,268 @@
+"""What a manifest says of one shuffle, worked out: sizes, strides, runs, hops and buffers.
+
+Every number is a formula of the run-time extents and the topology. Buffers have at most that many
+rows, if all ranks have as many source segments; where only the routing tells more, the worst is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fuscoc.explain.formula import (
+    NODES,
+    PER_NODE,
+    RANKS,
+    Formula,
+    arithmetic,
+    least,
+    of_scalar,
+    product,
+    symbols,
+    total,
+)
+from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.scalar import Index
+from fuscoc_runtime.schema import FieldRuns, FieldSpec, LaunchStep, PathSpec, ShuffleSpec
+
+
+@dataclass(frozen=True)
+class FieldLayout:
+    """A field in a layout, as a tensor of its own: bytes of a cell, and from one to the next."""
+
+    field: FieldSpec
+    cell_bytes: int
+    strides: tuple[Formula, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout of a rank: its extents, outermost first, and its cells."""
+
+    name: str
+    role: str
+    dims: tuple[Formula, ...]
+    cells: Formula
+    fields: tuple[FieldLayout, ...]
+
+
+@dataclass(frozen=True)
+class FieldCopy:
+    """How a field of one segment is read: runs of bytes, in loops of (count, stride in bytes)."""
+
+    name: str
+    run_bytes: int
+    num_runs: int
+    loops: tuple[tuple[int, Formula], ...]
+    vector_bytes: int
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A leg of the way out; ``copies`` of one segment at most."""
+
+    scope: str
+    path: str
+    copies: Formula
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A row buffer of a rank for the fields of a segment."""
+
+    name: str
+    use: str
+    rows: Formula
+    row_bytes: int
+
+
+# What the buffers that kernels are bound to are for, in the order in which they are used.
+BUFFERS = {
+    "slices": "gathered to be sent over the network",
+    "landing": "arrived from the network",
+    "target": "arrived: what dispatch returns",
+    "staging": "on the way back: partial results at the source",
+    "forward_staging": "on the way back: partial results at the forwarder",
+    "return_slices": "on the way back: to be sent over the network",
+}
+
+
+def num_segments(shuffle: ShuffleSpec) -> Formula:
+    """Source segments of a rank."""
+    outer, *inner = shuffle.domain[: shuffle.num_source_dims]
+    each = product(*(of_scalar(index.extent) for index in inner))
+    return total(outer.name, of_scalar(outer.extent), each)
+
+
+def segment_bytes(fields: Sequence[FieldSpec]) -> int:
+    """Bytes of a segment, all fields together."""
+    return sum(each.num_elems * ITEM_BYTES[each.dtype] for each in fields)
+
+
+def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[Layout, Layout]:
+    """The source and the target.
+
+    ``target_dims``: the extents of a dense target, which a manifest makes one of.
+    """
+    source, target = shuffle.source, shuffle.target
+    dims = tuple(of_scalar(dim) for dim in source.dims)
+    start = source.subscripts[0].start
+    index = start.name if isinstance(start, Index) else ""
+    cells = total(index, dims[0], product(*dims[1:]))
+    rows = target_rows(shuffle, num_segments(shuffle))
+    row_dims = tuple(target_dims) if target.kind == "dense" and target_dims else (rows,)
+    source_fields = tuple(_field_layouts(source.fields, dims))
+    target_fields = tuple(_field_layouts(shuffle.fields, row_dims))
+    return (
+        Layout(source.layout, "source", dims, cells, source_fields),
+        Layout(target.layout, "target", row_dims, rows, target_fields),
+    )
+
+
+def _field_layouts(fields: Sequence[FieldSpec], dims: Sequence[Formula]) -> Iterator[FieldLayout]:
+    for each in fields:
+        cell_bytes = segment_bytes([each])
+        strides = [product(cell_bytes, *dims[position + 1 :]) for position in range(len(dims))]
+        yield FieldLayout(each, cell_bytes, tuple(strides))
+
+
+def target_rows(shuffle: ShuffleSpec, segments: Formula) -> Formula:
+    """Rows of a rank's target: its slots, or all segments if it is compact."""
+    slots = target_slots(shuffle, segments)
+    return least(slots, product(RANKS, segments)) if shuffle.is_compact else slots
+
+
+def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
+    """Slots of a rank: as computed, limited, or all that could ever arrive, with their padding.
+
+    ``segments``: what each rank has.
+    """
+    target = shuffle.target
+    if target.kind == "dense":
+        return of_scalar(target.length)
+    if target.capacity is not None:
+        return target.capacity
+    points = product(RANKS, segments, shuffle.fanout)
+    keys: Formula = target.num_keys  # of this rank, at most
+    if target.placement.kind == "block":
+        keys = arithmetic("/", keys, RANKS)
+    elif target.placement.kind == "cyclic":
+        keys = arithmetic("/", arithmetic("+", RANKS, target.num_keys - 1), RANKS)
+    return arithmetic("+", points, product(least(keys, points), target.align - 1))
+
+
+def copies(shuffle: ShuffleSpec) -> tuple[FieldCopy, ...]:
+    """How the fields of a source segment are read, and written on the way back."""
+    columns = _run_time_strides(shuffle)
+    return tuple(_copy(runs, columns) for runs in shuffle.runs)
+
+
+def _copy(runs: FieldRuns, columns: Sequence[Formula]) -> FieldCopy:
+    item = ITEM_BYTES[runs.dtype]
+    loops = tuple(
+        (
+            dim.count,
+            product(
+                runs.cell_elems * item,
+                dim.src_stride
+                if isinstance(dim.src_stride, int)
+                else columns[int(dim.src_stride.removeprefix("src_stride"))],
+            ),
+        )
+        for dim in runs.run_dims
+    )
+    num_runs = runs.seg_elems // runs.run_elems
+    return FieldCopy(runs.name, runs.run_elems * item, num_runs, loops, runs.unit_bytes)
+
+
+def _run_time_strides(shuffle: ShuffleSpec) -> list[Formula]:
+    """The strides in cells that only the run knows, those of outer loops first."""
+    found: list[Formula] = []
+    stride: Formula = 1
+    continued: Formula = 1  # the stride at which the loop inside goes on
+    source = shuffle.source
+    for subscript, dim in zip(reversed(source.subscripts), reversed(source.dims), strict=True):
+        if subscript.length is not None and subscript.length > 1:
+            if stride != continued and symbols(stride):
+                found.insert(0, stride)
+            continued = product(subscript.length, stride)
+        stride = product(stride, of_scalar(dim))
+    return found
+
+
+def hops(shuffle: ShuffleSpec) -> tuple[Hop, ...]:
+    """The way out and how many copies of a segment each leg carries at most."""
+    fanout = shuffle.fanout
+    copied = "rank" in shuffle.policy.dedup and not shuffle.is_compact
+    local = fanout - 1 if copied else 0
+    network = least(fanout, _network_copies(shuffle))
+    return (
+        Hop("network", "source → forwarder of each other node", network),
+        Hop("NVLink", "source or forwarder → rank", least(fanout, _copies_to(shuffle, RANKS))),
+        Hop("local", "slot → slot of a rank", local),
+    )
+
+
+def _network_copies(shuffle: ShuffleSpec) -> Formula:
+    """Network rows of a source segment, if it goes everywhere."""
+    others = arithmetic("-", NODES, 1)
+    return (
+        others if "node" in shuffle.policy.dedup else product(others, _copies_to(shuffle, PER_NODE))
+    )
+
+
+def _copies_to(shuffle: ShuffleSpec, ranks: Formula) -> Formula:
+    """Copies of a segment to some ranks, if it goes to all of them."""
+    return ranks if "rank" in shuffle.policy.dedup else shuffle.fanout
+
+
+def buffers(shuffle: ShuffleSpec, segments: Formula) -> tuple[Buffer, ...]:
+    """The row buffers that the kernels of a rank use, with the rows they have at most.
+
+    ``segments``: what each rank has.
+    """
+    paths = (shuffle.dispatch, shuffle.combine_steps)
+    used = {name.partition(".")[0] for path in paths if path for name in _bound(path)}
+    dtypes = shuffle.combine_steps.dtypes if shuffle.combine_steps else {}
+    rows = buffer_rows(shuffle, segments)
+    return tuple(
+        Buffer(name, use, rows[name], _row_bytes(shuffle, name, dtypes))
+        for name, use in BUFFERS.items()
+        if name in used
+    )
+
+
+def _bound(path: PathSpec) -> Iterator[str]:
+    for step in path.steps:
+        if isinstance(step, LaunchStep):
+            yield from (buffer.removeprefix("peers.") for buffer in step.bind.values())
+
+
+def _row_bytes(shuffle: ShuffleSpec, buffer: str, dtypes: Mapping[str, str]) -> int:
+    carried = min(shuffle.fields, shuffle.source_fields, key=segment_bytes)
+    fields = {"target": shuffle.fields, "slices": carried, "landing": carried}
+    return sum(
+        each.num_elems * ITEM_BYTES[dtypes.get(f"{buffer}.{each.name}", each.dtype)]
+        for each in fields.get(buffer, shuffle.source_fields)
+    )
+
+
+def buffer_rows(shuffle: ShuffleSpec, segments: Formula) -> dict[str, Formula]:
+    """The rows that the buffers of a rank have at most, if each rank has so many segments."""
+    fanout = shuffle.fanout
+    others = arithmetic("-", NODES, 1)
+    network, in_node = _network_copies(shuffle), _copies_to(shuffle, PER_NODE)
+    by_node = "node" in shuffle.policy.dedup  # then a forwarder makes the copies in its node
+    # A forwarder has one sender in each other node, unless rows are balanced among forwarders.
+    is_balanced = shuffle.policy.balance not in ("none", "static")
+    senders = product(PER_NODE, others) if is_balanced else others
+    landing = product(segments, senders, 1 if by_node else least(fanout, in_node))
+    return {
+        "slices": product(segments, least(fanout, network)),
+        "landing": landing,
+        "target": target_rows(shuffle, segments),
+        "staging": product(segments, least(fanout, arithmetic("+", in_node, network))),
+        "forward_staging": product(landing, least(fanout, in_node) if by_node else 1),
+        "return_slices": landing,
+    }

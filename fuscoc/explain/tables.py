@@ -1,0 +1,285 @@
+"""What there is to say of a shuffle, printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from fuscoc.explain import facts
+from fuscoc.explain.backends import backends
+from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
+from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.schema import FieldSpec, LaunchStep, PathSpec, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.plan import Plan
+
+
+def show(
+    shuffle: ShuffleSpec,
+    values: Mapping[str, int],
+    topology: Topology | None,
+    plan: Plan | None,
+    target_dims: Sequence[Formula],
+    console: Console,
+) -> None:
+    """Print everything about one shuffle.
+
+    ``values``: the numbers that are known. ``plan``: that of a static shuffle on the topology.
+    ``target_dims``: as in ``facts.layouts``.
+    """
+    console.print(f"[bold]{shuffle.name}[/]", highlight=False)
+    for line in _summary(shuffle, values):
+        console.print(f"  {escape(line)}", highlight=False)
+    for table in (
+        _inputs(shuffle, values),
+        _layouts(shuffle, values, target_dims),
+        _copies(shuffle, values),
+        _hops(shuffle, values),
+        _buffers(shuffle, values, plan),
+        _kernels(shuffle),
+        _backends(shuffle, topology),
+    ):
+        if table.row_count:
+            console.print()
+            console.print(table)
+    console.print("\n[bold]Planned[/]", highlight=False)
+    console.print(f"  {escape(planning(shuffle))}", highlight=False)
+
+
+def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
+    """The shuffle in sentences."""
+    target, segments = shuffle.target, facts.num_segments(shuffle)
+    num_bytes = facts.segment_bytes(shuffle.source_fields)
+    lines = [
+        f"A segment, `{shuffle.segment}`, is {num_bytes:,} bytes: {_fields(shuffle)}.",
+        f"Segments of a rank, in `{shuffle.source.layout}`: {_number(segments, values)}.",
+    ]
+    fanout = [index.name for index in shuffle.domain[shuffle.num_source_dims :]]
+    if fanout:
+        lines.append(
+            f"Each goes to up to {shuffle.fanout:,} slots, one for each {', '.join(fanout)}."
+        )
+    if target.kind == "packed":
+        placement = target.placement
+        owner = f"as `{placement.table}` says" if placement.table else f"by {placement.kind}"
+        room = f"at most {target.capacity:,} slots" if target.capacity else "slots for what arrives"
+        lines.append(
+            f"`{target.layout}` is packed: {target.num_keys:,} keys, placed on ranks {owner}, each "
+            f"from a multiple of {target.align:,} on; {room}."
+        )
+        if target.compact:
+            lines.append("It is compact: a rank holds a segment once, and its slots refer to it.")
+    else:
+        lines.append(f"`{target.layout}` has the slots that the spec computes.")
+    if shuffle.casts:
+        casts = ", ".join(
+            each.field + (f" by {each.scales}" if each.scales else "") for each in shuffle.casts
+        )
+        lines.append(f"Cast on the way: {casts}.")
+    return [*lines, _way_back(shuffle)]
+
+
+_WAYS_BACK = {
+    "copy": "copies each segment to where it came from",
+    "sum": "sums the rows of each segment",
+    "max": "takes the largest of each segment's rows, element by element",
+}
+
+
+def _way_back(shuffle: ShuffleSpec) -> str:
+    combine = shuffle.combine
+    if combine is None:
+        return "There is no way back."
+    weight = f", times `{combine.weight.input}`" if combine.weight else ""
+    return f"The way back {_WAYS_BACK[combine.kind]}{weight}."
+
+
+def _fields(shuffle: ShuffleSpec) -> str:
+    return ", ".join(f"{each.name} {_typed(each)}" for each in shuffle.source_fields)
+
+
+def _typed(field: FieldSpec) -> str:
+    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+
+
+def planning(shuffle: ShuffleSpec) -> str:
+    """What is planned when."""
+    if shuffle.is_static and shuffle.baked:
+        return (
+            f"when compiling, for {', '.join(shuffle.baked)}; for another topology once, by the "
+            "first dispatch: nothing that it depends on changes."
+        )
+    if shuffle.is_static:
+        return (
+            "once, by the first dispatch, or by `fuscoc compile --topology`: nothing that it "
+            "depends on changes."
+        )
+    data = [each.name for each in shuffle.inputs if each.role != "weight"]
+    depends = [*data, *(each for each in shuffle.extents if each not in data)]
+    return f"by every dispatch, which depends on {', '.join(depends)}; combine uses its plan."
+
+
+def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
+    table = _table("Given with every call", ["name", "what", "type"], ["bytes"])
+    for name in shuffle.extents:
+        table.add_row(name, "run-time extent", "", "")
+    for each in shuffle.inputs:
+        dims = [of_scalar(dim) for dim in each.shape]
+        num_bytes = product(ITEM_BYTES[each.dtype], *dims)
+        shape = ", ".join(text(with_values(dim, values)) for dim in dims)
+        table.add_row(
+            each.name,
+            each.role,
+            escape(f"{each.dtype}[{shape}]"),
+            _size(with_values(num_bytes, values)),
+        )
+    return table
+
+
+def _layouts(
+    shuffle: ShuffleSpec, values: Mapping[str, int], target_dims: Sequence[Formula]
+) -> Table:
+    left = ["layout", "field", "extents", "cell", "strides in bytes"]
+    table = _table("Layouts of a rank", left, ["bytes"])
+    for layout in facts.layouts(shuffle, target_dims):
+        is_packed = shuffle.target.kind == "packed" and layout.role == "target"
+        unit = "rows" if shuffle.is_compact else "slots"
+        for each in layout.fields:
+            extents = ", ".join(text(with_values(dim, values)) for dim in layout.dims)
+            num_bytes = with_values(product(layout.cells, each.cell_bytes), values)
+            size = _size(num_bytes)
+            if is_packed:
+                is_known = isinstance(num_bytes, int)
+                size = f"at most {size}" if is_known else f"{each.cell_bytes:,} × {unit}"
+            table.add_row(
+                layout.name,
+                each.field.name,
+                escape(unit if is_packed else f"[{extents}]"),
+                escape(f"{_typed(each.field)}: {each.cell_bytes:,} B"),
+                ", ".join(text(with_values(stride, values)) for stride in each.strides),
+                size,
+            )
+    return table
+
+
+def _copies(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
+    columns = ["longest run", "runs", "vectors of"]
+    table = _table("A segment in the source", ["field"], [*columns, "strides of the runs in bytes"])
+    for each in facts.copies(shuffle):
+        loops = [
+            f"{count:,} at {text(with_values(stride, values))}" for count, stride in each.loops
+        ]
+        table.add_row(
+            each.name,
+            f"{each.run_bytes:,} B",
+            f"{each.num_runs:,}",
+            f"{each.vector_bytes} B",
+            ", ".join(loops) or "contiguous",
+        )
+    return table
+
+
+def _hops(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
+    table = _table("Hops", ["hop", "from → to"], ["copies of a segment, at most"])
+    for hop in facts.hops(shuffle):
+        table.add_row(hop.scope, hop.path, text(with_values(hop.copies, values)))
+    return table
+
+
+def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None) -> Table:
+    title = "Row buffers of a rank, " + ("as planned" if plan else "at most")
+    table = _table(title, ["buffer", "rows that are"], ["rows", "bytes of a row", "bytes"])
+    segments = with_values(facts.num_segments(shuffle), values)
+    if not isinstance(segments, int | Symbol):
+        segments = Symbol("segments of a rank", "segments")
+    planned = _planned_rows(plan) if plan else {}
+    for each in facts.buffers(shuffle, segments):
+        rows = planned.get(each.name, with_values(each.rows, values))
+        num_bytes = _size(product(rows, each.row_bytes))
+        if not isinstance(rows, int):
+            num_bytes = f"{each.row_bytes:,} × rows"
+        table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
+    whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
+    size = f"{shuffle.policy.slice_bytes:,} bytes"
+    table.caption = f"{whose} The network is crossed in slices of {size}."
+    return table
+
+
+def _planned_rows(plan: Plan) -> dict[str, int]:
+    """The rows of a plan's buffers, of the rank that has most."""
+    rows = asdict(plan.ranks[0].max_rows)
+    return {**rows, "return_slices": rows["landing"]}
+
+
+def _kernels(shuffle: ShuffleSpec) -> Table:
+    table = _table("Steps", ["", "kernel", "list", "from → to"], [])
+    kernels = {shuffle.extents_kernel: "sizes → points and cells of each"}
+    kernels[shuffle.relation.kernel] = "points → where each goes"
+    for number, (kernel, ends) in enumerate((name, ends) for name, ends in kernels.items() if name):
+        table.add_row("" if number else "plan", kernel, "", ends)
+    for name, path in (("dispatch", shuffle.dispatch), ("combine", shuffle.combine_steps)):
+        if path is not None:
+            _path_rows(table, name, path)
+    return table
+
+
+def _path_rows(table: Table, name: str, path: PathSpec) -> None:
+    for number, step in enumerate(path.steps):
+        title = "" if number else name
+        if isinstance(step, LaunchStep):
+            ends = {end.partition(".")[0]: None for end in _ends(step)}
+            table.add_row(title, step.kernel, step.list, " → ".join(ends))
+        else:
+            table.add_row(title, "(network)", step.list, f"slices, {step.direction}")
+
+
+def _ends(step: LaunchStep) -> list[str]:
+    """The buffers that a step reads, then those that it writes."""
+    bound = sorted(step.bind.items(), key=lambda item: (not item[0].endswith("_src"), item[0]))
+    return [
+        f"{buffer.removeprefix('peers.').partition('.')[0]}"
+        + (" of a peer" if buffer.startswith("peers.") else "")
+        for argument, buffer in bound
+        if argument.endswith(("_src", "_dst"))
+    ]
+
+
+def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
+    where = f" on {topology}" if topology else ""
+    table = _table(f"Backends{where}, the first that can runs it", ["kernels", "", "why"], [])
+    for each in backends(shuffle, topology):
+        style = "green" if each.usable else "yellow"
+        answer = "yes" if each.usable else "no"
+        table.add_row(each.name, f"[{style}]{answer}[/]", escape(each.note))
+    return table
+
+
+def _number(formula: Formula, values: Mapping[str, int]) -> str:
+    return text(with_values(formula, values))
+
+
+def _size(num_bytes: Formula) -> str:
+    """Bytes as a formula, or as a number with its order of magnitude."""
+    if isinstance(num_bytes, int) and num_bytes >= 10_000:
+        return f"{num_bytes:,} ({decimal(num_bytes)})"
+    return text(num_bytes)
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", caption_justify="left", box=None,
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,123 @@
+"""What a name is, in Markdown: its declaration, and the types and sizes that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fuscoc.diagnostics import DiagnosticSink
+from fuscoc.explain.formula import Formula, of_checked, product, text
+from fuscoc.lang.check import declared
+from fuscoc.lang.checked import Field
+from fuscoc.lang.declarations import segment_bytes
+from fuscoc.lang.scope import BUILTINS, LayoutInfo, Scope
+from fuscoc.lsp.names import Occurrence
+from fuscoc.source import SourceFile
+
+
+def hover(source: SourceFile, found: Occurrence) -> str:
+    """The hover text of a name."""
+    if found.declaration is None:
+        return f"`{found.name}`: {BUILTINS[found.name]}"
+    scope = declared(found.shuffle, {}, DiagnosticSink(source))
+    code = " ".join(_declaration(source, found).split())
+    facts = "\n".join(f"- {line}" for line in _facts(found, scope))
+    return f"```fsc\n{code}\n```\n{facts}".rstrip()
+
+
+def _declaration(source: SourceFile, found: Occurrence) -> str:
+    """The text of the declaration that a name comes from."""
+    assert found.declaration is not None
+    if found.declaration == found.shuffle.ident.span:
+        return f"shuffle {found.name}"
+    for each in found.shuffle.declarations:
+        if each.span.start <= found.declaration.start < each.span.end:
+            return source.text[each.span.start : each.span.end]
+    return found.name
+
+
+def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
+    name = found.name
+    if found.owner is not None:
+        yield from _part(name, found.owner, scope)
+    elif scope.constants.get(name) is not None:
+        yield f"`{name}` = {scope.constants[name]:,}"
+    elif name in scope.extents:
+        yield f"`{name}` runs from 0 up to {text(of_checked(scope.extents[name]))}"
+    elif name in scope.segments:
+        yield from _segment(scope.segments[name])
+    elif name in scope.layouts:
+        yield from _layout(scope.layouts[name], scope)
+    elif name in scope.views:
+        dims, access = scope.views[name]
+        lengths = [each.length for each in access.subscripts if each.length is not None]
+        runs = f" of {' × '.join(map(str, lengths))} cells" if lengths else ""
+        yield f"a segment{runs} of `{access.layout.ident.name}` for each {', '.join(dims)}"
+    elif name in scope.routes:
+        route = scope.routes[name]
+        what = "computed"
+        if route.input is not None:
+            shape = [text(of_checked(scope.extents[each])) for each in route.params]
+            shape += [str(len(route.results))] if len(route.results) > 1 else []
+            what = f"input `{route.input.ident.name}`: {route.input.dtype}[{', '.join(shape)}]"
+        yield f"{what}; results: {', '.join(route.results)}"
+    elif name in scope.weights:
+        weight = scope.weights[name]
+        shape = [text(of_checked(scope.extents[each])) for each in weight.params]
+        yield f"input `{weight.input.name}`: {weight.dtype}[{', '.join(shape)}]"
+    elif name in scope.sizes:
+        yield f"input `{name}`: i64, one for each `{scope.sizes[name].index}`"
+    elif name in scope.inputs:
+        yield "an input tensor, given with every call"
+    elif found.declaration != found.shuffle.ident.span and _is_extent(found, scope):
+        yield "a run-time extent, given with every call"
+
+
+def _is_extent(found: Occurrence, scope: Scope) -> bool:
+    symbol = scope.symbols.get(found.name)
+    return symbol is not None and symbol.kind == "run-time extent"
+
+
+def _part(name: str, owner: str, scope: Scope) -> Iterable[str]:
+    for field in scope.segments.get(owner, ()):
+        if field.name == name:
+            yield f"{_type(field)}: {segment_bytes([field]):,} bytes"
+    if owner in scope.routes:
+        yield f"a result of the route `{owner}`"
+
+
+def _segment(fields: Sequence[Field]) -> Iterable[str]:
+    yield f"{segment_bytes(fields):,} bytes"
+    if len(fields) > 1:
+        yield from (f"`{each.name}`: {segment_bytes([each]):,} bytes" for each in fields)
+
+
+def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
+    cell = segment_bytes(layout.fields)
+    what = f"segment `{layout.segment}`" if layout.segment else _type(layout.fields[0])
+    extents = [of_checked(extent) for extent in layout.extents]
+    if layout.packed:
+        yield f"{text(extents[0])} keys, each with slots of {cell:,} bytes ({what})"
+        yield f"the first slot of a key is a multiple of {layout.align:,}"
+        room = "what arrives" if layout.capacity is None else f"at most {layout.capacity:,}"
+        yield f"slots of a rank: {room}"
+        if layout.compact is not None:
+            yield "compact: a rank holds a segment once, and its slots refer to it"
+        placement = scope.placements.get(layout.dims[0])
+        if placement is not None:
+            owner = f"as `{placement.table}` says" if placement.table else f"by {placement.kind}"
+            yield f"keys are placed {owner}"
+        return
+    yield f"cells of {cell:,} bytes ({what})"
+    for position, (dim, extent) in enumerate(zip(layout.dims, extents, strict=True)):
+        stride = product(cell, *extents[position + 1 :])
+        yield f"`{dim}`: {text(extent)}, stride {_bytes(stride)}"
+    if all(isinstance(extent, int) for extent in extents):
+        yield f"{_bytes(product(cell, *extents))} in all"
+
+
+def _type(field: Field) -> str:
+    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+
+
+def _bytes(size: Formula) -> str:
+    return f"{text(size)} bytes"
