@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,8 @@ def artifact_files(
             files[f"ir/{item.checked.name}.{level}.mlir"] = text
         if not isinstance(item.cuda, str):
             files |= {variant.file: variant.source.text for variant in item.cuda.variants}
+        if not isinstance(item.node, str):
+            files[item.node.file] = item.node.text
         if assembler is not None:
             binaries |= _cubins(item, assembler)
     manifest = build_manifest(spec, shuffles, files, assembler)
@@ -78,7 +82,7 @@ def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:
             path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        with _locked(target.parent):
+        with _locked(target.parent), _uninterrupted():
             _check_replaceable(target)
             _replace(target, new, Path(beside) / "old")
     return target
@@ -109,6 +113,30 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM: an artifact is never left between its old and its new name.
+
+    Handlers run in the main thread alone, so no other thread can be interrupted. Blocking the
+    signals would not do, for the system would give them to another thread, and Python to this one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def _replace(target: Path, new: Path, old: Path) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuscoc.diagnostics import CompileError, DiagnosticSink
+from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.scalars import extents
 from fuscoc.testing.points import points_of
+from fuscoc.testing.spec import describe
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -56,20 +57,46 @@ def bake(
     specs = [decode(ShuffleSpec, each) for each in manifest["shuffles"]]
     files: dict[str, bytes] = {}
     for checked, spec, entry in zip(shuffles, specs, manifest["shuffles"], strict=True):
-        for topology in topologies if spec.is_static else ():
+        for topology, plan in _plans(checked, spec, topologies, sink):
             path = f"plans/{spec.name}.{topology}.npz"
-            try:
-                files[path] = _saved(make_plan(spec, topology))
-            except FuscoRuntimeError as error:
-                message = f"`{spec.name}` cannot be planned for {topology}"
-                notes = [f"{error.code}: {error.message}"]
-                raise _error(sink, checked, message, notes) from error
+            files[path] = _saved(plan)
             entry["baked"][str(topology)] = path
+    sink.raise_errors()
     if not files:
         for checked in shuffles:
             _report_dynamic(checked, sink)
         sink.raise_errors()
     return files
+
+
+def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topology]) -> None:
+    """Plan every static shuffle for every topology, to see that it can be done.
+
+    Raises:
+        CompileError: with every shuffle and topology for which it cannot.
+    """
+    sink = DiagnosticSink(shuffles[0].source_file)
+    for checked in shuffles:
+        _plans(checked, describe(checked), topologies, sink)
+    sink.raise_errors()
+
+
+def _plans(
+    checked: CheckedShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
+) -> list[tuple[Topology, Plan]]:
+    """The plans of a static shuffle; one report names all topologies for which there is none."""
+    plans, problems = [], {}
+    for topology in topologies if spec.is_static else ():
+        try:
+            plans.append((topology, make_plan(spec, topology)))
+        except FuscoRuntimeError as error:
+            problems[topology] = f"{error.code}: {error.message}"
+    if problems:
+        names = " and ".join(map(str, problems))
+        notes = [f"{topology}: {problem}" for topology, problem in problems.items()]
+        message = f"`{spec.name}` cannot be planned for {names}"
+        sink.report(CODE, checked.dispatch_span, message, notes=notes)
+    return plans
 
 
 def make_plan(spec: ShuffleSpec, topology: Topology) -> Plan:
@@ -89,13 +116,6 @@ def _saved(plan: Plan) -> bytes:
         path = Path(scratch) / "plan.npz"
         plan.save(path)
         return path.read_bytes()
-
-
-def _error(
-    sink: DiagnosticSink, checked: CheckedShuffle, message: str, notes: Sequence[str]
-) -> CompileError:
-    sink.report(CODE, checked.dispatch_span, message, notes=notes)
-    return CompileError(sink.source, sink.errors)
 
 
 def _report_dynamic(checked: CheckedShuffle, sink: DiagnosticSink) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fuscoc.diagnostics import DiagnosticSink, render
 from fuscoc.lang.ast import dump
-from fuscoc.lang.check import check_file
+from fuscoc.lang.check import Checked, check_file
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile
 
@@ -24,6 +24,9 @@ _log = logging.getLogger("fuscoc")
 
 Trace = Callable[[str, str], None]
 """Called after every pass with the pass's name and the module's text."""
+
+WhenChecked = Callable[[Checked], object]
+"""Called with the shuffles of a spec without errors and the warnings about it."""
 
 
 def read_source(path: Path) -> SourceFile:
@@ -49,20 +52,38 @@ def compile_source(
     trace: Trace | None = None,
     topologies: Sequence[str] = (),
     assembler: Assembler | None = None,
+    when_checked: WhenChecked | None = None,
 ) -> Path:
     """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``.
 
     ``assembler`` adds machine code of the CUDA kernels. ``topologies``, such as ``2x4``, are those
-    that static shuffles are planned for at once.
+    that static shuffles are planned for at once. Warnings are logged, unless ``when_checked`` is
+    there to take them.
 
     Raises:
-        CompileError: also where topologies are given and no shuffle is static, or one that is
-            cannot run on them.
+        CompileError: also where topologies are given and no shuffle is static, or one cannot run
+            on them.
     """
-    compiled = _lower(source, defines, trace=trace)
+    compiled = _lower(source, defines, trace=trace, when_checked=when_checked)
     from fuscoc.artifact import write_artifact
 
     return write_artifact(out, _files(source, compiled, topologies, assembler))
+
+
+def check_source(
+    source: SourceFile, defines: Mapping[str, int], topologies: Sequence[str] = ()
+) -> Checked:
+    """Parse and check a spec, also for the ``topologies`` that it has to run on.
+
+    Raises:
+        CompileError: with every error; those about topologies only where there is no other.
+    """
+    checked = check_file(source, defines)
+    if topologies:
+        from fuscoc.topologies import check_topologies
+
+        check_topologies(checked.shuffles, topologies)
+    return checked
 
 
 def emit_ast(source: SourceFile) -> str:
@@ -107,7 +128,9 @@ def _files(
     if not topologies:
         return artifact_files(source, compiled, assembler=assembler)
     from fuscoc.bake import baker
+    from fuscoc.topologies import check_placements
 
+    check_placements([each.checked for each in compiled], topologies)
     bake = baker([each.checked for each in compiled], topologies)
     return artifact_files(source, compiled, bake, assembler)
 
@@ -117,10 +140,14 @@ def _lower(
     defines: Mapping[str, int],
     after: str | None = None,
     trace: Trace | None = None,
+    when_checked: WhenChecked | None = None,
 ) -> list[CompiledShuffle]:
     checked = check_file(source, defines)
-    for warning in checked.warnings:
-        _log.warning(render(warning, source))
+    if when_checked is not None:
+        when_checked(checked)
+    else:
+        for warning in checked.warnings:
+            _log.warning(render(warning, source))
     from fuscoc.manifest import CompiledShuffle
     from fuscoc.pipeline import compile_to_ir
 

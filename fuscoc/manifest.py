@@ -18,6 +18,7 @@ import fuscoc
 from fuscoc.codegen.cuda import Unsupported
 from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
 from fuscoc.codegen.points import BLOCK
+from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.dialect.l1 import Path
@@ -51,6 +52,16 @@ class CompiledShuffle:
             return "the spec says `backend triton`"
         try:
             return cuda_kernels(self.checked)
+        except Unsupported as reason:
+            return str(reason)
+
+    @cached_property
+    def node(self) -> NodeKernels | str:
+        """Its Triton kernels inside one node, or why there are none."""
+        if self.checked.policy.backend == "cuda":
+            return "the spec says `backend cuda`"
+        try:
+            return triton_node(self.checked)
         except Unsupported as reason:
             return str(reason)
 
@@ -92,7 +103,12 @@ def build_manifest(
         "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
         "files": {path: sha256(text.encode()) for path, text in files.items()},
         "shuffles": [
-            {**_shuffle(item, unique(item)), **_cuda(item, assembler)} for item in shuffles
+            {
+                **_shuffle(item, unique(item)),
+                **_cuda(item, assembler),
+                **_node(item, unique(item)),
+            }
+            for item in shuffles
         ],
         "kernels": [kernel for item in shuffles for kernel in _kernels(item, unique(item))],
     }
@@ -104,7 +120,10 @@ def sha256(content: bytes) -> str:
 
 
 def _kernel_names(item: CompiledShuffle) -> list[str]:
-    return [kernel.read("sym_name") for kernel in ops_of(item.module, Kernel)]
+    names = [kernel.read("sym_name") for kernel in ops_of(item.module, Kernel)]
+    if not isinstance(item.node, str):
+        names += [kernel.name for kernel in item.node.kernels.values()]
+    return names
 
 
 def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any]:
@@ -146,6 +165,10 @@ def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[s
             ],
         },
         "target": _target(checked.target),
+        "casts": [
+            {"field": cast.field, "scales": cast.scales, "block": cast.block}
+            for cast in checked.casts
+        ],
         "combine": combine
         and {
             "kind": combine.kind,
@@ -190,6 +213,7 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "num_keys": target.num_keys,
         "align": target.align,
         "capacity": target.capacity,
+        "compact": target.compact,
         "placement": {"kind": target.placement.kind, "table": target.placement.table},
     }
 
@@ -202,8 +226,10 @@ def _steps(checked: CheckedShuffle, path: Any, kernel_name: Callable[[str], str]
 
 
 def _partial_dtypes(checked: CheckedShuffle, path: Any) -> dict[str, str]:
-    """The buffers whose rows are not of their field's dtype."""
-    own = {field.name: field.dtype for field in checked.fields}
+    """The buffers of partial sums, whose rows are not of their field's dtype."""
+    if path.read("direction") == "dispatch":
+        return {}
+    own = {field.name: field.dtype for field in checked.source.fields}
     held = {
         bound["buffer"].removeprefix("peers."): bound["dtype"]
         for launch in ops_of(path, Launch)
@@ -248,6 +274,40 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
             "num_warps": kernel.read("num_warps"),
             "emits": [mark for mark, op in marks.items() if ops_of(kernel, op)],
         }
+    if isinstance(item.node, str):
+        return
+    for node_kernel in item.node.kernels.values():
+        yield {
+            "name": kernel_name(node_kernel.name),
+            "file": item.node.file,
+            "function": node_kernel.name,
+            "args": [
+                {"name": name, "kind": _kind(value), "value": value}
+                for name, value in node_kernel.parameters.items()
+            ],
+            "num_warps": node_kernel.num_warps,
+            "emits": [],
+        }
+
+
+def _kind(value: str) -> str:
+    is_count = value == "num_sources" or value.startswith("rows_at.")
+    return "scalar" if is_count else "address"
+
+
+def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any]:
+    node = item.node
+    if isinstance(node, str):
+        return {"node": None, "node_note": node}
+    return {
+        "node": {
+            "kernels": {role: kernel_name(kernel.name) for role, kernel in node.kernels.items()},
+            "tile_sources": node.tile_sources,
+            "padded_keys": node.padded_keys,
+            "key_block": node.key_block,
+        },
+        "node_note": None,
+    }
 
 
 def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fuscoc.passes import (
     coalesce_segments,
     derive_transpose,
     form_slices,
+    fuse_transforms,
     simplify_scalars,
     specialise_kernels,
 )
@@ -51,6 +52,7 @@ PASSES = (
     Pass("derive-transpose", "L1", derive_transpose.run),
     Pass("choose-forwarders", "L1", choose_forwarders.run),
     Pass("form-slices", "L2", form_slices.run),
+    Pass("fuse-transforms", "L2", fuse_transforms.run),
     Pass("specialise-kernels", "L3", specialise_kernels.run),
 )
 

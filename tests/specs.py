@@ -6,11 +6,13 @@ one of the language. Constants are parameters: kernels run on small ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fuscoc.lang.checked import (
     BinaryOp,
+    Cast,
     CheckedShuffle,
     Combine,
     Const,
@@ -36,7 +38,7 @@ POLICY = Policy(
     dedup=("node", "rank"),
     balance="none",
     schedule="pairwise",
-    slice_bytes=4 << 20,
+    slice_bytes=8 << 20,
     backend="auto",
 )
 
@@ -98,8 +100,8 @@ def moe(
             layout="by_token",
             fields=(token,),
             dims=(ExtentRef("tokens"),),
-            subscripts=(Subscript(t, None, at("t]         ->")),),
-            span=at("by_token[t]         ->"),
+            subscripts=(Subscript(t, None, at("t]           ->")),),
+            span=at("by_token[t]           ->"),
         ),
         target=PackedTarget(
             layout="by_expert",
@@ -107,6 +109,7 @@ def moe(
             num_keys=num_experts,
             align=align,
             capacity=capacity,
+            compact=False,
             placement=Placement(
                 placement,
                 "owner" if placement == "table" else None,
@@ -116,8 +119,17 @@ def moe(
         ),
         combine=Combine("sum", weight, at("combine  by_expert[r(t, k), *] -> by_token[t]")),
         policy=policy,
-        dispatch_span=at("dispatch by_token[t]         -> by_expert[r(t, k), *]"),
+        dispatch_span=at("dispatch by_token[t]           -> by_expert[r(t, k), *]"),
     )
+
+
+def moe_fp8(hidden: int = 7168, block: int = 128, **options: Any) -> CheckedShuffle:
+    """``moe`` whose rows arrive in fp8 with scales, as in ``examples/moe_fp8.fsc``."""
+    wide = moe(hidden, **options)
+    span = wide.dispatch_span
+    x = Field("x", "f8e4m3", (hidden,), span)
+    scales = Field("scales", "f32", (hidden // block,), span)
+    return replace(wide, fields=(x, scales), casts=(Cast("x", "scales", block, span),))
 
 
 def vit_patches(

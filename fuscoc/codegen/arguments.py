@@ -21,9 +21,11 @@ _LAUNCH = (
     *("enable_fp_fusion", "instrumentation_mode", "fpsan_homomorphic_casts"),
     *("options", "params", "backend", "specialize_impl", "JITCallable"),
 )
+# The function that kernels which make scales call.
+AMAX = "largest_magnitudes"
 # Names that neither parameters nor variables may have: those above, those that kernel text uses
 # and those that Python lets nobody assign.
-RESERVED = frozenset({"tl", "triton", "range", *_LAUNCH, "__debug__", *keyword.kwlist})
+RESERVED = frozenset({"tl", "triton", "range", AMAX, *_LAUNCH, "__debug__", *keyword.kwlist})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""CUDA text of a shuffle inside one NVLink node: a `Shape`, a `Relation` and three kernels.
+"""CUDA text of a shuffle inside one NVLink node: a `Shape`, a `Relation` and the kernels.
 
 The kernels themselves are the readable headers in ``fuscoc_runtime/kernels/include``; what is
 printed here only instantiates them. ``Shape`` carries the row layout and the tile sizes chosen
@@ -10,20 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from fuscoc.codegen.cuda_casts import CudaCast, cast_problem, print_casts
+
 DTYPE_BYTES = {
     "bool": 1, "u8": 1, "i8": 1, "f8e4m3": 1, "f8e5m2": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
 }  # fmt: skip
 C_TYPES = {"i32": "int", "i64": "i64"}
 BUILTIN_EXTENTS = {"rank": "i64(call.rank)", "ranks": "i64(call.num_ranks)"}
-# Partial rows have the rows' type, and those of f16 could overflow where the whole sum does not.
-SUMMABLE = {"bf16": "Bf16", "f32": "F32"}
+SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 
 WARP = 32
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8
 PLAN_THREADS = 1024
+STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 
 # The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
@@ -60,7 +62,8 @@ class CudaShuffle:
 
     ``domain`` lists (index, extent), outermost first; the first ``num_source_dims`` enumerate
     source segments. ``source_cell`` is the segment's first cell. ``placement`` is ``block``,
-    ``cyclic`` or the name of the int64 input tensor [num_keys] that maps keys to ranks.
+    ``cyclic`` or the name of the int64 input tensor [num_keys] that maps keys to ranks. ``fields``
+    are those of a row that arrives; where ``casts`` make them, ``source_fields`` leave.
     """
 
     name: str
@@ -75,8 +78,15 @@ class CudaShuffle:
     num_keys: int
     align: int
     placement: str
-    combine: Literal["none", "sum"]
+    combine: Literal["none", "sum", "max", "copy"]
     weighted: bool
+    casts: tuple[CudaCast, ...] = ()
+    source_fields: tuple[CudaField, ...] = ()
+
+    @property
+    def leaving(self) -> tuple[CudaField, ...]:
+        """The fields of a row that leaves the source, and of one that combine sums."""
+        return self.source_fields or self.fields
 
 
 @dataclass(frozen=True)
@@ -148,21 +158,27 @@ def part_bytes(field: CudaField, num_passes: int) -> int:
 
 
 def buffer_layout(shuffle: CudaShuffle, num_passes: int) -> tuple[tuple[int, ...], int]:
-    """Offset of each field's part in a warp's row buffer, and the buffer's bytes."""
+    """Offset of each field's part in a warp's row buffer, and the buffer's bytes.
+
+    A field that is cast in the buffer has room for what it was.
+    """
+    leaving = {field.name: field for field in shuffle.leaving}
     offsets, end = [], 0
     for field in shuffle.fields:
+        forms = (field, leaving.get(field.name, field))
         offsets.append(end)
-        end += -(-part_bytes(field, num_passes) // 128) * 128
+        end += -(-max(part_bytes(form, num_passes) for form in forms) // 128) * 128
     return tuple(offsets), end
 
 
 def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
     """Tile sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     num_passes = 1
-    while buffer_layout(shuffle, num_passes)[1] * 4 > target.shared_bytes:
+    room = target.shared_bytes - STATIC_SHARED
+    while buffer_layout(shuffle, num_passes)[1] * 4 > room:
         num_passes += 1
-    warps = min(24, target.shared_bytes // buffer_layout(shuffle, num_passes)[1])
-    vectors = -(-row_bytes(shuffle.fields[0]) // unit_bytes(shuffle.fields[0]))
+    warps = min(24, room // buffer_layout(shuffle, num_passes)[1])
+    vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
         team_warps, team_vectors = size
@@ -199,38 +215,48 @@ def print_cuda(
     target = target or CudaTarget()
     if not 1 <= fanout(shuffle) <= MAX_FANOUT:
         raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
-    if len(shuffle.fields) > MAX_FIELDS:
+    if max(len(shuffle.fields), len(shuffle.leaving)) > MAX_FIELDS:
         raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
     if max(len(shuffle.inputs), len(shuffle.extents)) > MAX_INPUTS:
         raise Unsupported(f"it has more than {MAX_INPUTS} inputs or extents")
     tile = tile or choose_tile(shuffle, target)
-    sums = shuffle.combine == "sum"
-    if sums and (len(shuffle.fields) != 1 or shuffle.fields[0].dtype not in SUMMABLE):
-        raise Unsupported("a sum needs segments of one bf16 or f32 field")
+    combines = shuffle.combine != "none"
+    if combines and len(shuffle.leaving) != 1:
+        raise Unsupported("its combine takes back several fields; only of one field it has kernels")
+    if shuffle.combine in ("sum", "max") and shuffle.leaving[0].dtype not in SUMMABLE:
+        raise Unsupported(f"a {shuffle.combine} needs a field of bf16, f16 or f32")
+    if shuffle.combine == "copy" and fanout(shuffle) > 1:
+        raise Unsupported("its combine copies, but segments have several destinations")
+    problem = cast_problem(shuffle.casts, shuffle.leaving, shuffle.fields)
+    if problem is not None:
+        raise Unsupported(problem)
+    if shuffle.casts and tile.num_passes > 1:
+        raise Unsupported("a row that is cast is too long for shared memory")
 
-    plan_shared = PLAN_THREADS // WARP * shuffle.num_keys * 2 + 12 * shuffle.num_keys + 64
-    if plan_shared > target.shared_bytes:
+    plan_shared = PLAN_THREADS // WARP * shuffle.num_keys * 2 + 13 * shuffle.num_keys + 64
+    if plan_shared > target.shared_bytes - STATIC_SHARED:
         raise Unsupported(f"{shuffle.num_keys} keys do not fit in the planner's shared memory")
+    row_buffers = tile.dispatch_warps * buffer_layout(shuffle, tile.num_passes)[1]
     launches = {
         f"{shuffle.name}_plan": Launch(PLAN_THREADS, plan_shared),
-        f"{shuffle.name}_dispatch": Launch(
-            tile.dispatch_warps * WARP,
-            tile.dispatch_warps * buffer_layout(shuffle, tile.num_passes)[1],
-        ),
+        f"{shuffle.name}_dispatch": Launch(tile.dispatch_warps * WARP, row_buffers),
+        f"{shuffle.name}_staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
     }
     bodies = {
         f"{shuffle.name}_plan": "plan<Shape, Relation>",
         f"{shuffle.name}_dispatch": "dispatch<Shape, Relation>",
+        f"{shuffle.name}_staged": "staged<Shape, Relation>",
     }
-    if sums:
+    if combines:
         launches[f"{shuffle.name}_combine"] = Launch(tile.teams * tile.team_warps * WARP, 0)
-        bodies[f"{shuffle.name}_combine"] = "combine<Shape>"
+        bodies[f"{shuffle.name}_combine"] = "combine<Shape::Source>"
     kernels = "\n".join(
         f'extern "C" __global__ void __launch_bounds__({launches[name].threads}, 1)\n'
         f"{name}(const __grid_constant__ Call call) {{ {body}(call); }}"
         for name, body in bodies.items()
     )
-    includes = ["plan", "dispatch"] + (["combine"] if sums else [])
+    includes = [*(["cast"] if shuffle.casts else []), "plan", "dispatch", "staged"]
+    includes += ["combine"] if combines else []
     text = "\n".join(
         [
             *(header or (f"// Shuffle `{shuffle.name}` of {shuffle.spec}, printed by fuscoc.",)),
@@ -239,6 +265,7 @@ def print_cuda(
             "namespace {",
             "using namespace fuscoc;",
             "",
+            *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.casts else []),
             print_shape(shuffle, tile),
             "",
             print_relation(shuffle),
@@ -252,28 +279,42 @@ def print_cuda(
     return CudaSource(text, launches, tuple(row_bytes(f) for f in shuffle.fields), tile)
 
 
-def print_shape(shuffle: CudaShuffle, tile: Tile) -> str:
-    """The traits that the headers are instantiated with."""
+def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
+    """The traits that the headers are instantiated with: ``SourceShape`` is that before casts."""
     offsets, buffer_bytes = buffer_layout(shuffle, tile.num_passes)
-    parts = [part_bytes(f, tile.num_passes) for f in shuffle.fields]
-    rows = [row_bytes(f) for f in shuffle.fields]
-    cells = [f.cell_elems * DTYPE_BYTES[f.dtype] for f in shuffle.fields]
-    units = [unit_bytes(f) for f in shuffle.fields]
+    fields, casts = shuffle.fields, shuffle.casts
+    if name == "SourceShape":
+        at = {field.name: offset for field, offset in zip(fields, offsets, strict=True)}
+        fields, casts = shuffle.leaving, ()
+        offsets = tuple(at[field.name] for field in fields)
+    parts = [part_bytes(f, tile.num_passes) for f in fields]
+    rows = [row_bytes(f) for f in fields]
+    cells = [f.cell_elems * DTYPE_BYTES[f.dtype] for f in fields]
+    units = [unit_bytes(f) for f in fields]
     constants = {
-        "num_fields": len(shuffle.fields),
+        "num_fields": len(fields),
         "fanout": fanout(shuffle),
-        "num_keys": shuffle.num_keys,
-        "align": shuffle.align,
         "num_passes": tile.num_passes,
-        "buffer_bytes": buffer_bytes,
-        "teams": tile.teams,
-        "team_warps": tile.team_warps,
-        "team_vectors": tile.team_vectors,
-        "team_batch": tile.team_batch,
     }
-    lines = ["struct Shape {"]
-    if shuffle.combine == "sum":
-        lines.append(f"  using Element = {SUMMABLE[shuffle.fields[0].dtype]};")
+    if name == "Shape":
+        constants |= {
+            "num_keys": shuffle.num_keys,
+            "align": shuffle.align,
+            "buffer_bytes": buffer_bytes,
+            "dispatch_warps": tile.dispatch_warps,
+        }
+    if not casts:
+        constants |= {
+            "teams": tile.teams,
+            "team_warps": tile.team_warps,
+            "team_vectors": tile.team_vectors,
+            "team_batch": tile.team_batch,
+        }
+    lines = [f"struct {name} {{", f"  using Source = {'SourceShape' if casts else name};"]
+    if shuffle.combine != "none" and not casts:
+        element = SUMMABLE.get(fields[0].dtype, "Raw")
+        element = {"sum": element, "max": f"Largest<{element}>", "copy": "Raw"}[shuffle.combine]
+        lines.append(f"  using Element = {element};")
     lines.append(f"  static constexpr bool weighted = {str(shuffle.weighted).lower()};")
     lines += [f"  static constexpr int {name} = {value};" for name, value in constants.items()]
     lines += [
@@ -295,6 +336,7 @@ def print_shape(shuffle: CudaShuffle, tile: Tile) -> str:
         "    const int left = int(row_bytes(field)) - part_offset(field, pass);",
         "    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);",
         "  }",
+        *(print_casts(casts, shuffle.leaving, fields, offsets) if casts else []),
         "};",
     ]
     return "\n".join(lines)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import PurePath
 from textwrap import shorten
 
 import fuscoc
@@ -22,6 +21,7 @@ from fuscoc.codegen.cuda import (
     Unsupported,
     print_cuda,
 )
+from fuscoc.codegen.cuda_casts import CudaCast
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
@@ -91,24 +91,23 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
     source, target, combine = checked.source, checked.target, checked.combine
     if not isinstance(target, PackedTarget):
         raise Unsupported("its target is dense, not `packed`")
+    if target.compact:
+        raise Unsupported(f"`{target.layout}` is compact")
     if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
         raise Unsupported("its extents vary with the data")
     if not _is_contiguous(source):
         raise Unsupported(f"a segment of `{source.layout}` is not contiguous")
     if combine is not None:
-        if combine.kind != "sum":
-            raise Unsupported("its combine copies; only sums have kernels")
+        if len(source.fields) > 1:
+            raise Unsupported(f"its combine takes back {len(source.fields)} fields")
         if combine.weight is not None and combine.weight.dtype != "f32":
             raise Unsupported(f"its weights are {combine.weight.dtype}, not f32")
         if not _is_in_order(checked):
             raise Unsupported(f"its segments are not all of `{source.layout}` in order")
     return CudaShuffle(
         name=checked.name,
-        spec=PurePath(checked.source_file.path).name,
-        fields=tuple(
-            CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
-            for field, cell in zip(checked.fields, source.fields, strict=True)
-        ),
+        spec=checked.source_file.plain_name,
+        fields=_arriving(checked) if checked.casts else _leaving(source),
         extents=checked.extents,
         inputs=tuple(
             CudaInput(given.name, given.dtype, tuple(scalar_json(size) for size in given.shape))
@@ -122,9 +121,25 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         num_keys=target.num_keys,
         align=target.align,
         placement=target.placement.table or target.placement.kind,
-        combine="none" if combine is None else "sum",
+        combine="none" if combine is None else combine.kind,
         weighted=combine is not None and combine.weight is not None,
+        casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
+        source_fields=_leaving(source) if checked.casts else (),
     )
+
+
+def _leaving(source: Source) -> tuple[CudaField, ...]:
+    """The fields of a segment in the source."""
+    return tuple(
+        CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
+        for field, cell in zip(source.segment_fields, source.fields, strict=True)
+    )
+
+
+def _arriving(checked: CheckedShuffle) -> tuple[CudaField, ...]:
+    """The fields of a row of the target."""
+    sizes = [(field, math.prod(field.shape)) for field in checked.fields]
+    return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
 
 
 def _is_contiguous(source: Source) -> bool:
@@ -172,7 +187,7 @@ def _first_cell(source: Source) -> Scalar:
 def _header(checked: CheckedShuffle) -> tuple[str, ...]:
     """The spec's own words for what the kernels do, with their lines."""
     source, target = checked.source_file, checked.target
-    name = PurePath(source.path).name
+    name = source.plain_name
     spans = [*(field.span for field in checked.fields), *(given.span for given in checked.inputs)]
     if isinstance(target, PackedTarget):
         spans.append(target.placement.span)

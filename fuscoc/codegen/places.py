@@ -49,8 +49,25 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """The ``num`` f32 factors of a field, one for every ``block`` of its elements.
+
+    They are made and stored beside the field if ``made``, else loaded and applied.
+    """
+
+    name: str
+    num: int
+    block: int
+    made: bool
+    place: Place
+
+
+@dataclass(frozen=True)
 class Field:
-    """One field's way through a kernel: ``num_elems`` elements, as dtypes in memory and summed."""
+    """One field's way through a kernel: ``num_elems`` elements, as dtypes in memory and summed.
+
+    Where no sum is taken, a field that is loaded and stored as different dtypes is cast.
+    """
 
     name: str
     num_elems: int
@@ -59,6 +76,12 @@ class Field:
     stored: str
     src: Place
     dst: Place
+    scales: Scales | None = None
+
+    @property
+    def elem_bytes(self) -> int:
+        """Bytes of an element at the end where it is longer."""
+        return max(num_bytes(self.loaded), num_bytes(self.stored))
 
     def place(self, side: str) -> Place:
         """The place at the source (``src``) or destination (``dst``)."""
@@ -66,36 +89,79 @@ class Field:
 
 
 def fields_of(shuffle: Any, rows: Iterable[Mapping[str, Any]], src: str, dst: str) -> list[Field]:
-    """The fields of a shuffle between two ends, which list columns (``src_offset``) name.
+    """The fields of a source's segment between two ends, which list columns (``src_offset``) name.
 
     ``rows`` gives the dtypes of a sum by field; without any, bits are copied.
     """
     sums = {row["name"]: row for row in rows}
     fields = []
     for runs in shuffle.read("runs"):
-        seg_bytes = runs["seg_elems"] * num_bytes(runs["dtype"])
         row = sums.get(runs["name"])
         if row is None:
-            in_source = src.endswith(IN_SOURCE) or dst.endswith(IN_SOURCE)
-            unit = runs["unit_bytes"] if in_source else gcd(seg_bytes, ALIGNMENT)
-            word = UNITS[unit]
-            loaded = summed = stored = word
-            num_elems = seg_bytes // num_bytes(word)
-        else:
-            loaded, summed, stored = row["src"], row["acc"], row["dst"]
-            num_elems = runs["seg_elems"]
-        fields.append(
-            Field(
-                runs["name"],
-                num_elems,
-                loaded,
-                summed,
-                stored,
-                _place(shuffle, runs, src, loaded, num_elems),
-                _place(shuffle, runs, dst, stored, num_elems),
-            )
+            fields.append(_copied(shuffle, runs, src, dst))
+            continue
+        loaded, stored, num_elems = row["src"], row["dst"], runs["seg_elems"]
+        ends = (
+            _place(shuffle, runs, src, loaded, num_elems),
+            _place(shuffle, runs, dst, stored, num_elems),
         )
+        fields.append(Field(runs["name"], num_elems, loaded, row["acc"], stored, *ends))
     return fields
+
+
+def target_fields(shuffle: Any) -> list[Field]:
+    """The fields of a target's segment between two arrays of rows."""
+    return [
+        _copied(shuffle, {"name": name, "dtype": dtype, "seg_elems": num_elems}, "", "")
+        for name, (dtype, num_elems) in _arriving(shuffle).items()
+    ]
+
+
+def cast_fields(shuffle: Any, src: str, dst: str) -> list[Field]:
+    """The fields of a target's segment, made from rows of the source's."""
+    leaving = {runs["name"]: runs for runs in shuffle.read("runs")}
+    casts = {cast["field"]: cast for cast in shuffle.read("casts")}
+    arriving = _arriving(shuffle)
+    made = {cast["scales"] for cast in casts.values()}
+    fields = []
+    for name, (stored, num_elems) in arriving.items():
+        if name in made:
+            continue
+        runs, cast = leaving[name], casts.get(name)
+        if cast is None:
+            fields.append(_copied(shuffle, runs, src, dst))
+            continue
+        scales = None
+        if cast["scales"] is not None:
+            is_made, block = cast["scales"] in arriving, cast["block"]
+            own = {"name": cast["scales"], "dtype": "f32", "seg_elems": num_elems // block}
+            own = leaving.get(cast["scales"], own)
+            place = _place(shuffle, own, dst if is_made else src, "f32", own["seg_elems"])
+            scales = Scales(own["name"], own["seg_elems"], block, is_made, place)
+        loaded = runs["dtype"]
+        ends = (
+            _place(shuffle, runs, src, loaded, num_elems),
+            _place(shuffle, runs, dst, stored, num_elems),
+        )
+        fields.append(Field(name, num_elems, loaded, "f32", stored, *ends, scales))
+    return fields
+
+
+def _arriving(shuffle: Any) -> dict[str, tuple[str, int]]:
+    """The fields of the target's segment: name -> (dtype, elements)."""
+    fields = shuffle.follow("segment").read("fields")
+    return {field["name"]: (field["type"][0], prod(field["type"][1])) for field in fields}
+
+
+def _copied(shuffle: Any, runs: Mapping[str, Any], src: str, dst: str) -> Field:
+    """A field whose bits move, in words as long as its rows allow."""
+    seg_bytes = runs["seg_elems"] * num_bytes(runs["dtype"])
+    in_source = src.endswith(IN_SOURCE) or dst.endswith(IN_SOURCE)
+    unit = runs["unit_bytes"] if in_source else gcd(seg_bytes, ALIGNMENT)
+    word = UNITS[unit]
+    num_elems = seg_bytes // num_bytes(word)
+    ends = tuple(_place(shuffle, runs, end, word, num_elems) for end in (src, dst))
+    return Field(runs["name"], num_elems, word, word, word, ends[0], ends[1])
 
 
 def _place(shuffle: Any, runs: Mapping[str, Any], column: str, dtype: str, num_elems: int) -> Place:

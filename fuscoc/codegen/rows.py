@@ -25,26 +25,24 @@ from fuscoc.codegen.arguments import (
     scalar,
     waits,
 )
-from fuscoc.codegen.places import Field, Place, Stride, fields_of
+from fuscoc.codegen.places import Field, Place, Stride, cast_fields, fields_of, target_fields
+from fuscoc.codegen.row_casts import load_scales, scaled
+from fuscoc.codegen.row_values import Piece, access, cast, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
-from fuscoc.dialect.dtypes import num_bytes, to_mlir
+from fuscoc.dialect.dtypes import to_mlir
 from fuscoc.dialect.l3 import ForChunks, ForEachDescriptor, ForTerms, Signal, Wait
 from fuscoc.dialect.l3_values import (
     Accumulate,
     Aligned,
-    Cast,
     DescField,
     Held,
     HeldType,
     Hold,
-    Lanes,
     LoadRow,
     LoadScalar,
+    Maximum,
     PeerBase,
     Replace,
-    RowAt,
-    RowType,
-    Scale,
     StoreRow,
     vector_type,
 )
@@ -59,16 +57,20 @@ class RowKernel:
     """What a step wants of its kernel.
 
     ``rows`` gives the dtypes of a reduction's source rows, accumulator and result, by field; it is
-    empty for a copy. ``weight`` is the dtype of the terms' weights, if there are any.
+    empty for a copy. Terms are added up, or ``takes_max``; ``weight`` is the dtype of the terms'
+    weights, if there are any. ``moves`` says what kind of rows a copy moves, where fields are cast:
+    see ``fuscoc.dialect.l2.MOVES``.
     """
 
     name: str
     columns: tuple[str, ...]
     terms: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
+    takes_max: bool = False
     weight: str | None = None
     signals: bool = False
     wait: tuple[int, ...] = ()
+    moves: str | None = None
 
     @property
     def reduces(self) -> bool:
@@ -82,11 +84,20 @@ class RowKernel:
         """
         return next((f"{side}_{end}" for end in ENDS if f"{side}_{end}" in self.columns), "")
 
+    def fields(self, shuffle: Any) -> list[Field]:
+        """The fields that the kernel reads, or makes from others."""
+        ends = self.end("src"), self.end("dst")
+        if self.moves == "cast":
+            return cast_fields(shuffle, *ends)
+        if self.moves == "target":
+            return target_fields(shuffle)
+        return fields_of(shuffle, self.rows, *ends)
+
 
 def build_row_kernel(wanted: RowKernel, shuffle: Any) -> None:
     """Build the kernel at the insertion point."""
-    fields = fields_of(shuffle, wanted.rows, wanted.end("src"), wanted.end("dst"))
-    row_bytes = sum(field.num_elems * num_bytes(field.loaded) for field in fields)
+    fields = wanted.fields(shuffle)
+    row_bytes = sum(field.num_elems * field.elem_bytes for field in fields)
     arguments = _arguments(wanted, fields)
     name = shuffle.read("sym_name")
     with kernel(wanted.name, name, arguments, warps_for(row_bytes)) as values:
@@ -109,18 +120,12 @@ def _arguments(wanted: RowKernel, fields: Iterable[Field]) -> list[Argument]:
         arguments.append(array("weights", wanted.weight))
     for field in fields:
         arguments += [memory(f"{field.name}_src"), destination(f"{field.name}_dst")]
+        if field.scales is not None:
+            name, made = field.scales.name, field.scales.made
+            arguments.append(destination(f"{name}_dst") if made else memory(f"{name}_src"))
     if wanted.signals:
         arguments += SIGNALS
     return list(dict.fromkeys([*arguments, *waits(wanted.wait)]))
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A tile of a field; ``start`` is its first lane as a value."""
-
-    field: Field
-    tile: Tile
-    start: Any
 
 
 class _Rows:
@@ -140,48 +145,55 @@ class _Rows:
 
     def move(self, fields: Sequence[Field]) -> None:
         """Move the segment: long fields chunk by chunk, then all that fits at once."""
-        together: list[_Piece] = []
+        together: list[Piece] = []
         for field in fields:
-            cut = cut_row(field.num_elems, num_bytes(field.loaded))
+            together_elems = field.scales.block if field.scales is not None else 1
+            cut = cut_row(field.num_elems, field.elem_bytes, together_elems)
             if cut.num_chunks:
                 loop = ForChunks.build(limit=cut.num_chunks * cut.chunk, step=cut.chunk)
                 tile = Tile(0, cut.chunk, cut.chunk)
                 block = body_of(loop, "start")
                 with ir.InsertionPoint(block):
-                    self.pieces([_Piece(field, tile, block.arguments[0])])
-            together += [_Piece(field, tile, constant(tile.start)) for tile in cut.tiles]
+                    self.pieces([Piece(field, tile, block.arguments[0])])
+            together += [Piece(field, tile, constant(tile.start)) for tile in cut.tiles]
         if together:
             self.pieces(together)
 
-    def pieces(self, pieces: Sequence[_Piece]) -> None:
+    def pieces(self, pieces: Sequence[Piece]) -> None:
         """Load everything, then store everything."""
         lanes = {}
         for piece in pieces:
             key = piece.tile.start, piece.tile.size
             if key not in lanes:
-                lanes[key] = _lanes(piece)
+                lanes[key] = lanes_of(piece)
         at = [lanes[piece.tile.start, piece.tile.size] for piece in pieces]
         if self.wanted.reduces:
             rows = self.reduced(pieces, at)
         else:
             rows = self.loaded(pieces, at, self.end("src"), self.strides(pieces, "src"))
+        scales = [load_scales(self, piece) for piece in pieces]
         strides = self.strides(pieces, "dst")
-        to = {field: self.destination(field) for field in _fields(pieces)}
-        for piece, lane, row in zip(pieces, at, rows, strict=True):
+        to = {
+            field: self.destination(field.name, field.dst, field.stored)
+            for field in _fields(pieces)
+        }
+        for piece, lane, row, factors in zip(pieces, at, rows, scales, strict=True):
             field = piece.field
+            if field.scales is not None:
+                row = scaled(self, piece, row, factors)
             StoreRow.build(
-                _cast(row, vector_type(field.stored, piece.tile.size)),
+                converted(row, field.stored),
                 to[field],
                 lane,
                 strides[field],
-                **_access(piece.tile, field.dst),
+                **access(piece.tile, field.dst),
             )
 
-    def reduced(self, pieces: Sequence[_Piece], at: Sequence[Any]) -> list[Any]:
+    def reduced(self, pieces: Sequence[Piece], at: Sequence[Any]) -> list[Any]:
         """The reduction of an entry's terms, a row a piece."""
         held = []
         for piece in pieces:
-            with named(f"{piece.field.name}_sum" if self.wanted.rows else piece.field.name):
+            with named(self.held_name(piece.field)):
                 row_type = vector_type(piece.field.summed, piece.tile.size)
                 held.append(Hold.build(HeldType.get(row_type)).result)
         loop = ForTerms.build(self.entry["term_begin"], self.entry["term_end"])
@@ -191,11 +203,26 @@ class _Rows:
             rows = self.loaded(pieces, at, self.term_row(term), {})
             weight = self.weight(term)
             for total, row in zip(held, rows, strict=True):
-                if self.wanted.rows:
-                    Accumulate.build(total, _scaled(row, total.type.row, weight))
+                if self.wanted.takes_max:
+                    self.take_max(total, row, term)
+                elif self.wanted.rows:
+                    Accumulate.build(total, weighted(row, total.type.row, weight))
                 else:
                     Replace.build(total, row)
         return [Held.build(total, total.type.row).value for total in held]
+
+    def held_name(self, field: Field) -> str:
+        if not self.wanted.rows:
+            return field.name
+        return f"{field.name}_{'max' if self.wanted.takes_max else 'sum'}"
+
+    def take_max(self, total: Any, row: Any, term: Any) -> None:
+        """The first term as it is: there is no number below all others to begin with."""
+        row = cast(row, total.type.row)
+        larger = Maximum.build(Held.build(total, total.type.row).value, row, total.type.row).result
+        with named("first"):
+            first = arith.cmpi(arith.CmpIPredicate.eq, term, self.entry["term_begin"])
+        Replace.build(total, arith.select(first, row, larger))
 
     def term_row(self, term: Any) -> Any:
         """The row of a term: in a column, or else the terms are the rows."""
@@ -217,7 +244,7 @@ class _Rows:
 
     def loaded(
         self,
-        pieces: Sequence[_Piece],
+        pieces: Sequence[Piece],
         at: Sequence[Any],
         index: Any,
         strides: Mapping[Field, Sequence[Any]],
@@ -226,7 +253,7 @@ class _Rows:
         for field in _fields(pieces):
             with named(f"{field.name}_from"):
                 base = self.values[f"{field.name}_src"]
-                rows[field] = _row_at(base, index, field.src, field.loaded)
+                rows[field] = row_at(base, index, field.src, field.loaded)
         values = []
         for piece, lane in zip(pieces, at, strict=True):
             field = piece.field
@@ -236,20 +263,20 @@ class _Rows:
                     lane,
                     strides.get(field, ()),
                     vector_type(field.loaded, piece.tile.size),
-                    **_access(piece.tile, field.src),
+                    **access(piece.tile, field.src),
                 )
             values.append(load.result)
         return values
 
-    def destination(self, field: Field) -> Any:
-        base = self.values[f"{field.name}_dst"]
+    def destination(self, name: str, place: Place, dtype: str) -> Any:
+        base = self.values[f"{name}_dst"]
         if "dst_peer" in self.entry:
-            with named(f"{field.name}_peer"):
+            with named(f"{name}_peer"):
                 base = PeerBase.build(base, self.entry["dst_peer"]).result
-        with named(f"{field.name}_to"):
-            return _row_at(base, self.end("dst"), field.dst, field.stored)
+        with named(f"{name}_to"):
+            return row_at(base, self.end("dst"), place, dtype)
 
-    def strides(self, pieces: Sequence[_Piece], side: str) -> dict[Field, list[Any]]:
+    def strides(self, pieces: Sequence[Piece], side: str) -> dict[Field, list[Any]]:
         """The strides of every field's runs, in its elements."""
         return {
             field: [self.stride(stride) for stride in field.place(side).strides]
@@ -275,36 +302,5 @@ def _short(name: str) -> str:
     return side if rest in ENDS else rest
 
 
-def _fields(pieces: Iterable[_Piece]) -> list[Field]:
+def _fields(pieces: Iterable[Piece]) -> list[Field]:
     return list(dict.fromkeys(piece.field for piece in pieces))
-
-
-def _lanes(piece: _Piece) -> Any:
-    with named("at"):
-        return Lanes.build(piece.start, vector_type("i64", piece.tile.size)).result
-
-
-def _row_at(base: Any, index: Any, place: Place, dtype: str) -> Any:
-    row_type = RowType.get(to_mlir(dtype))
-    return RowAt.build(base, index, row_type, step_bytes=place.step_bytes, align=place.align).row
-
-
-def _access(tile: Tile, place: Place) -> dict[str, Any]:
-    """Attributes of a load or store: the mask, and the runs that the row lies in."""
-    return {
-        "limit": tile.limit if tile.masked else None,
-        "run": place.run if place.counts else None,
-        "counts": place.counts,
-    }
-
-
-def _cast(value: Any, wanted: Any) -> Any:
-    return value if value.type == wanted else Cast.build(value, wanted).result
-
-
-def _scaled(row: Any, wanted: Any, weight: Any) -> Any:
-    """A row as a term of a sum of type ``wanted``."""
-    row = _cast(row, wanted)
-    if weight is None:
-        return row
-    return Scale.build(row, _cast(weight, wanted.element_type), wanted).result

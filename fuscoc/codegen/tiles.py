@@ -49,8 +49,14 @@ def warps_for(row_bytes: int) -> int:
     return warps
 
 
-def cut_row(num_elems: int, elem_bytes: int) -> Cut:
-    """Tiles of a row of ``num_elems`` elements, chunks first if it is longer than the registers."""
+def cut_row(num_elems: int, elem_bytes: int, block: int = 1) -> Cut:
+    """Tiles of a row of ``num_elems`` elements, chunks first if it is longer than the registers.
+
+    ``block`` elements stay together: a power of two that divides the row, or all of it.
+    """
+    if block & (block - 1):
+        whole = Tile(0, 1 << (num_elems - 1).bit_length(), num_elems)
+        return Cut(0, 0, (whole,))
     chunk = MAX_WARPS * LANES * BYTES_PER_LANE // elem_bytes
     num_chunks = num_elems // chunk if num_elems > chunk else 0
     # One masked tile is as good, if it costs no lane more than one access.

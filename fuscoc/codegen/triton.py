@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
 from textwrap import shorten
 from typing import Any
 
 import fuscoc
-from fuscoc.codegen.arguments import RESERVED
-from fuscoc.codegen.triton_expressions import Text, address, expression, pointer, tl, wrap_call
+from fuscoc.codegen.arguments import AMAX, RESERVED
+from fuscoc.codegen.triton_expressions import (
+    AMAX_TEXT,
+    Text,
+    address,
+    expression,
+    pointer,
+    tl,
+    wrap_call,
+)
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import (
     ForChunks,
@@ -59,10 +66,10 @@ def triton_module(module: Any, source: SourceFile) -> str:
     with module.context:
         kernels = ops_of(module, Kernel)
         shuffle = kernels[0].read("shuffle")[0]
-        spec = PurePath(source.path).name
-        parts = [HEADER.format(shuffle=shuffle, spec=spec, version=fuscoc.__version__)]
-        parts += [_Printer(kernel, source).print() for kernel in kernels]
-    return "\n\n".join(parts)
+        header = HEADER.format(shuffle=shuffle, spec=source.plain_name, version=fuscoc.__version__)
+        texts = [_Printer(kernel, source).print() for kernel in kernels]
+        helpers = [AMAX_TEXT] if any(f"{AMAX}(" in text for text in texts) else []
+    return "\n\n".join([header, *helpers, *texts])
 
 
 class _Names:
@@ -117,7 +124,7 @@ class _Printer:
 
     def head(self) -> None:
         location = self.kernel.location
-        file = PurePath(self.source.path).name
+        file = self.source.plain_name
         if isinstance(location, ir.FileLineColLoc) and location.filename == file:
             for line in range(location.start_line, location.end_line + 1):
                 words = self.source.line_text(line).split("//")[0].split()

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from struct import pack, unpack
 from typing import Any
 
+from fuscoc.codegen.arguments import AMAX
 from fuscoc.dialect.dtypes import from_mlir, num_bytes
 from fuscoc.dialect.l3_values import (
     Aligned,
+    Amax,
     Cast,
     DescField,
+    FactorOf,
     Held,
     Lanes,
     LoadRow,
     LoadScalar,
+    Maximum,
     PeerBase,
     RowAt,
     Scale,
+    ScaleOf,
     element_of,
     vector_of,
 )
@@ -37,6 +43,21 @@ TRITON_TYPES = {
     "f8e4m3": "float8e4nv",
     "f8e5m2": "float8e5",
 }
+
+# The largest finite values of the 8-bit floats.
+MAX_VALUES = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+
+# What the text of kernels which make scales begins with.
+AMAX_TEXT = f'''@triton.jit
+def {AMAX}(x, log2_block: tl.constexpr):
+    """The largest finite magnitude of every 2**log2_block elements of x, at least 2**-100."""
+    x = tl.abs(x)
+    x = tl.where(x < float("inf"), x, 0.0)
+    for _ in tl.static_range(log2_block):
+        even, odd = tl.split(tl.reshape(x, (x.numel // 2, 2)))
+        x = tl.maximum(even, odd)
+    return tl.maximum(x, 2.0**-100)
+'''
 
 # How tightly an expression binds, as in Python.
 ATOM, PRODUCT, SUM, AND, OR, COMPARISON = range(6, 0, -1)
@@ -97,16 +118,29 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
             return Text(lanes) if start == "0" else Text(f"{start} + {lanes}", SUM)
         case LoadRow():
             where = address(op, operand(0, SUM), text(op.lanes), text)
-            other = ", other=0" if op.read("limit") is not None else ""
+            # No integer can be made an 8-bit float.
+            zero = "0.0" if op.row.type.dtype in MAX_VALUES else "0"
+            other = f", other={zero}" if op.read("limit") is not None else ""
             return Text(f"tl.load({where}{other})")
         case Aligned():
             return Text(f"tl.multiple_of({operand(0, COMPARISON)}, {op.read('multiple')})")
         case Held():
             return text(op.held)
         case Cast():
-            return Text(f"{operand(0, ATOM)}.to({tl(_dtype(op.result.type))})")
+            return Text(_cast(op, operand))
         case Scale():
-            return Text(f"{operand(1, PRODUCT)} * {operand(0, ATOM)}", PRODUCT)
+            return _scale(op, operand)
+        case Maximum():
+            rows = f"{operand(0, COMPARISON)}, {operand(1, COMPARISON)}"
+            return Text(f"tl.maximum({rows}, propagate_nan=tl.PropagateNan.ALL)")
+        case Amax():
+            log2_block = op.read("block").bit_length() - 1
+            return Text(f"{AMAX}({operand(0, COMPARISON)}, {log2_block})")
+        case ScaleOf():
+            (inverse,) = unpack("f", pack("f", 1 / MAX_VALUES[op.read("dtype")]))
+            return Text(f"{operand(0, PRODUCT)} * {inverse}", PRODUCT)
+        case FactorOf():
+            return Text(f"tl.div_rn({MAX_VALUES[op.read('dtype')]}, {operand(0, COMPARISON)})")
     return _arithmetic(op.operation, operand)
 
 
@@ -131,6 +165,24 @@ def _in_runs(at: str, run: int, counts: tuple[int, ...], strides: list[str]) -> 
     if run > 1:
         terms.append(f"{at} % {run}")
     return " + ".join(terms)
+
+
+def _cast(op: Any, operand: Callable[[int, int], str]) -> str:
+    dtype = _dtype(op.result.type)
+    if dtype not in MAX_VALUES:
+        return f"{operand(0, ATOM)}.to({tl(dtype)})"
+    most = MAX_VALUES[dtype]
+    clamped = f"tl.clamp({operand(0, COMPARISON)}, -{most}, {most}, tl.PropagateNan.ALL)"
+    return f"{clamped}.to({tl(dtype)})"
+
+
+def _scale(op: Any, operand: Callable[[int, int], str]) -> Text:
+    if not isinstance(op.factor.type, ir.VectorType):
+        return Text(f"{operand(1, PRODUCT)} * {operand(0, ATOM)}", PRODUCT)
+    size, num_blocks = vector_of(op.value)[1], vector_of(op.factor)[1]
+    blocks = f"tl.reshape({operand(0, COMPARISON)}, ({num_blocks}, {size // num_blocks}))"
+    factors = f"tl.expand_dims({operand(1, COMPARISON)}, 1)"
+    return Text(f"tl.reshape({blocks} * {factors}, ({size},))")
 
 
 def _row_at(op: Any, operand: Callable[[int, int], str]) -> str:

@@ -6,7 +6,6 @@ Every operation carries the file, line and column range of the text it comes fro
 from __future__ import annotations
 
 from math import prod
-from pathlib import PurePath
 from typing import Any
 
 from fuscoc.dialect import l0, relation
@@ -77,7 +76,7 @@ class _Builder:
         """The range of a span; files go by their base name, so that IR is the same everywhere."""
         source = self.checked.source_file
         start, end = source.line_column(span.start), source.line_column(span.end)
-        return ir.Location.file(PurePath(source.path).name, *start, *end)
+        return ir.Location.file(source.plain_name, *start, *end)
 
     def declare(self) -> None:
         checked, source, target = self.checked, self.checked.source, self.checked.target
@@ -124,6 +123,7 @@ class _Builder:
             align=target.align,
             placement=placement,
             capacity=target.capacity,
+            compact=1 if target.compact else None,
             loc=self.loc(target.span),
         )
 
@@ -139,6 +139,10 @@ class _Builder:
             num_source_dims=checked.num_source_dims,
             fanout=prod(extent for extent in fan if extent is not None),
             ragged=self.ragged,
+            casts=tuple(
+                {"field": cast.field, "scales": cast.scales, "block": cast.block}
+                for cast in checked.casts
+            ),
             loc=self.loc(checked.dispatch_span),
         )
         i64 = ir.IntegerType.get_signless(64)

@@ -22,6 +22,7 @@ _TYPES = {
 _NAMES = {mlir: name for name, (mlir, _) in _TYPES.items()}
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
+NARROW = frozenset({"f8e4m3", "f8e5m2"})
 INTEGERS = frozenset(_TYPES) - FLOATS
 
 

@@ -27,6 +27,12 @@ from fuscoc.dialect.relation import Domain, Point, Relate
 from fuscoc.dialect.runs import RUNS
 
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
+# Fields that change their element type between source and target. ``scales`` is a field of one of
+# them alone, with an f32 factor for every ``block`` elements: made if the target has it.
+CASTS = Array(
+    Record({"field": Text(), "scales": Text(optional=True), "block": Integer(1, optional=True)}),
+    optional=True,
+)
 
 
 class DefExtent(Op, name="def_extent"):
@@ -95,7 +101,8 @@ class DefLayout(Op, name="def_layout"):
 class DefPacked(Op, name="def_packed"):
     """A ragged array of segments: the slots of a key are contiguous, its first a multiple of align.
 
-    ``capacity`` is the most slots a rank may hold; without it, exactly what arrives.
+    ``capacity`` is the most slots a rank may hold; without it, exactly what arrives. Where it is
+    ``compact``, a rank holds every segment once, and slots refer to it.
 
     ``"fsc.def_packed"() {align = 128 : i64, placement = @spec.place, segment = @spec.token,
     sym_name = "spec.by_expert"} : () -> ()``
@@ -107,6 +114,7 @@ class DefPacked(Op, name="def_packed"):
         align=Integer(1),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
+        compact=Integer(1, optional=True),
     )
 
 
@@ -115,7 +123,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 
     ``indices`` names the domain's indices. The first ``num_source_dims`` enumerate the source
     segments; each of the others has a constant extent, and ``fanout`` is their product. In a
-    ``ragged`` shuffle, extents may look inputs up at the outermost index. ``runs`` is added by
+    ``ragged`` shuffle, extents may look inputs up at the outermost index. ``casts`` says which
+    fields arrive as another element type than they leave as. ``runs`` is added by
     coalesce-segments: see ``fuscoc.dialect.runs``.
 
     ::
@@ -142,6 +151,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         num_source_dims=Integer(1),
         fanout=Integer(1),
         ragged=Flag(),
+        casts=CASTS,
         runs=Array(RUNS, optional=True),
     )
     domain: ext.Region
@@ -149,11 +159,15 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 
     @classmethod
     def check(cls, op):
-        segment = op.follow("segment")
-        source = op.follow("source")
-        names = [field["name"] for field in segment.read("fields")]
-        if names != [cell["name"] for cell in source.read("cells")]:
-            raise VerifyError(f"moves fields {names}, which its source does not hold in this order")
+        names = [cell["name"] for cell in op.follow("source").read("cells")]
+        arriving = [field["name"] for field in op.follow("segment").read("fields")]
+        changed = {cast["scales"] for cast in op.read("casts")}
+        if [n for n in arriving if n not in changed] != [n for n in names if n not in changed]:
+            raise VerifyError(
+                f"moves fields {arriving}, which its source does not hold in this order"
+            )
+        for cast in op.read("casts"):
+            _check_cast(op, cast, names, arriving)
         if op.read("num_source_dims") > len(op.read("indices")):
             raise VerifyError("has more source dimensions than indices")
         if "runs" in op.attributes and names != [run["name"] for run in op.read("runs")]:
@@ -177,20 +191,43 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
             _check_block(op, point)
 
 
+def _check_cast(op, cast, names, arriving):
+    """A cast is of a field at both ends, and its scales are at one of them."""
+    field, scales = cast["field"], cast["scales"]
+    if field not in names or field not in arriving:
+        raise VerifyError(f"casts '{field}', which is not a field of both ends")
+    if scales is not None and (scales in names) == (scales in arriving):
+        raise VerifyError(f"scales by '{scales}', which must be a field of one end")
+    if (scales is None) != (cast["block"] is None):
+        raise VerifyError(f"needs a block for the scales of '{field}'")
+    if scales in arriving:
+        fields = op.follow("segment").read("fields")
+        sizes = {each["name"]: prod(each["type"][1]) for each in fields}
+        if sizes[field] != sizes[scales] * cast["block"]:
+            raise VerifyError(
+                f"makes {sizes[scales]} scales for {sizes[field]} elements in blocks of "
+                f"{cast['block']}"
+            )
+
+
 def _check_block(op, relate):
     """The block of cells that ``relate`` names must hold exactly one segment."""
-    segment = op.follow("segment")
     source = op.follow("source")
+    casts = {cast["field"] for cast in op.read("casts")}
+    arriving = {field["name"]: field["type"] for field in op.follow("segment").read("fields")}
     lengths = relate.read("lengths")
     if len(lengths) != source.read("num_dims"):
         raise VerifyError(f"has {len(lengths)} subscripts for {source.read('num_dims')} dimensions")
-    for field, cell in zip(segment.read("fields"), source.read("cells"), strict=True):
-        (dtype, shape), (cell_dtype, cell_shape) = field["type"], cell["type"]
-        if dtype != cell_dtype:
-            raise VerifyError(f"moves '{field['name']}' as {dtype} but its cells are {cell_dtype}")
+    for cell in source.read("cells"):
+        name, (cell_dtype, cell_shape) = cell["name"], cell["type"]
+        if name not in arriving:
+            continue  # scales that a cast applies
+        dtype, shape = arriving[name]
+        if dtype != cell_dtype and name not in casts:
+            raise VerifyError(f"moves '{name}' as {dtype} but its cells are {cell_dtype}")
         if prod(shape) != prod(lengths) * prod(cell_shape):
             raise VerifyError(
-                f"moves {prod(shape)} elements of '{field['name']}' in blocks of "
+                f"moves {prod(shape)} elements of '{name}' in blocks of "
                 f"{prod(lengths) * prod(cell_shape)}"
             )
 
@@ -201,7 +238,7 @@ class Dispatch(Op, name="dispatch"):
     ``dedup`` names the tiers that a segment crosses at most once a destination.
 
     ``"fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 4194304 : i64} : () -> ()``
+    shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -223,11 +260,11 @@ class Combine(Op, name="combine"):
 
     attrs = attributes(
         shuffle=Ref("shuffle"),
-        kind=Text("copy", "sum"),
+        kind=Text("copy", "sum", "max"),
         weight=Ref("def_input", optional=True),
     )
 
     @classmethod
     def check(cls, op):
-        if op.read("kind") == "copy" and "weight" in op.attributes:
-            raise VerifyError("must not weigh the rows that it copies")
+        if op.read("kind") != "sum" and "weight" in op.attributes:
+            raise VerifyError("must weigh nothing but the terms of a sum")

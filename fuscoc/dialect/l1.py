@@ -19,7 +19,7 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
     ``schedule`` and ``slice_bytes`` for form-slices.
 
     ``"fsc.path"() ({ ... }) {balance = "none", direction = "dispatch", schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_dispatch"} : () -> ()``
+    shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()``
     """
 
     attrs = attributes(
@@ -80,7 +80,7 @@ class Collect(Op, name="collect"):
 
     attrs = attributes(
         **Hop.attrs,
-        kind=Text("copy", "sum"),
+        kind=Text("copy", "sum", "max"),
         weight=Ref("def_input", optional=True),
     )
 
@@ -89,5 +89,5 @@ class Collect(Op, name="collect"):
         _check_hop(op)
         if "weight" in op.attributes and op.read("per") != "point":
             raise VerifyError("weighs rows that are no longer one a point")
-        if "weight" in op.attributes and op.read("kind") == "copy":
-            raise VerifyError("must not weigh the rows that it copies")
+        if "weight" in op.attributes and op.read("kind") != "sum":
+            raise VerifyError("must weigh nothing but the terms of a sum")

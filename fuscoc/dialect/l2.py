@@ -5,10 +5,13 @@ column a name; the run-time planner fills it from the relation's points.
 """
 
 from fuscoc.dialect.base import Array, Integer, Op, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.dtypes import INTEGERS, DType
 from fuscoc.dialect.l1 import FORWARDERS
 
-ACCUMULATORS = frozenset({"f32", "f64"})
+ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
+# Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
+# of the target's, or the former made into the latter. Added by fuse-transforms.
+MOVES = Text("source", "cast", "target", optional=True)
 
 
 class Descriptors(Op, name="descriptors"):
@@ -56,6 +59,7 @@ class GatherSend(Op, name="gather_send"):
         dst=Text("slice", "target"),
         scope=Text("node", "rank"),
         signal=Integer(-1),
+        moves=MOVES,
     )
 
     @classmethod
@@ -70,7 +74,7 @@ class Exchange(Op, name="exchange"):
     """The network hop between source and forwarder: slices leave in list order, or come back in it.
 
     ``"fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send,
-    schedule = "pairwise", slice_bytes = 4194304 : i64} : () -> ()``
+    schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -85,6 +89,8 @@ class Exchange(Op, name="exchange"):
 class ScatterRecv(Op, name="scatter_recv"):
     """After the signals in ``wait`` came from every peer, copy rows to their further slots.
 
+    Slots of a compact target have no rows of their own: its list is empty, and the op only waits.
+
     ``"fsc.scatter_recv"() {dst = "target", list = @local, src = "target",
     wait = [0 : i64, 1 : i64]} : () -> ()``
     """
@@ -94,11 +100,12 @@ class ScatterRecv(Op, name="scatter_recv"):
         src=Text("target"),
         dst=Text("target"),
         wait=Array(Integer(0), distinct=True),
+        moves=MOVES,
     )
 
 
 class Reduce(Op, name="reduce"):
-    """Write, for every descriptor, the sum of its terms (or the copy of its one term).
+    """Write, for every descriptor, the sum or maximum of its terms (or the copy of its one term).
 
     ``rows`` gives for every field the dtypes of the source rows, the accumulator and the result.
     ``weight`` is the input whose value at a term's point multiplies that term.
@@ -110,7 +117,7 @@ class Reduce(Op, name="reduce"):
 
     attrs = attributes(
         list=Ref("descriptors"),
-        kind=Text("copy", "sum"),
+        kind=Text("copy", "sum", "max"),
         src=Text("target", "staging", "forward_staging"),
         dst=Text("staging", "forward_staging", "slice", "source"),
         scope=Text("rank", "node", "local"),
@@ -134,12 +141,12 @@ class Reduce(Op, name="reduce"):
         kind = op.read("kind")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
-        if kind == "copy" and op.read("weight"):
-            raise VerifyError("must not weigh the rows that it copies")
+        if kind != "sum" and op.read("weight"):
+            raise VerifyError("must weigh nothing but the terms of a sum")
         for row in op.read("rows"):
-            if (kind == "sum") != (row["acc"] is not None):
+            if (kind != "copy") != (row["acc"] is not None):
                 raise VerifyError(
-                    f"needs an accumulator for field '{row['name']}' exactly when it sums"
+                    f"needs an accumulator for field '{row['name']}' exactly when it reduces"
                 )
             if kind == "copy" and row["src"] != row["dst"]:
                 raise VerifyError(f"must not convert field '{row['name']}' that it copies")

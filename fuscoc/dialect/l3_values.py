@@ -16,7 +16,7 @@ from fuscoc.dialect.base import (
     VerifyError,
     attributes,
 )
-from fuscoc.dialect.dtypes import FLOATS, INTEGERS, from_mlir, to_mlir
+from fuscoc.dialect.dtypes import FLOATS, INTEGERS, NARROW, DType, from_mlir, to_mlir
 from fuscoc.dialect.mlir import ext, ir
 
 
@@ -287,7 +287,7 @@ def _check_held(op):
 
 
 class Cast(Op, name="cast", traits=[ext.Pure]):
-    """Floats to another width, rounded to nearest even.
+    """Floats to another width, rounded to nearest even; 8-bit floats saturate.
 
     ``%wide = "fsc.cast"(%x) : (vector<1024xbf16>) -> vector<1024xf32>``
     """
@@ -304,7 +304,7 @@ class Cast(Op, name="cast", traits=[ext.Pure]):
 
 
 class Scale(Op, name="scale", traits=[ext.Pure]):
-    """A row times a number of its element type.
+    """A row times a number of its element type, or times one for every block of its elements.
 
     ``%y = "fsc.scale"(%x, %weight) : (vector<1024xf32>, f32) -> vector<1024xf32>``
     """
@@ -315,5 +315,80 @@ class Scale(Op, name="scale", traits=[ext.Pure]):
 
     @classmethod
     def check(cls, op):
-        if op.value.type != op.result.type or vector_of(op.value)[0] != str(op.factor.type):
-            raise VerifyError("needs a row and a factor of one element type")
+        dtype, size = vector_of(op.value)
+        factors = (str(op.factor.type), 1)
+        if isinstance(op.factor.type, ir.VectorType):
+            factors = vector_of(op.factor)
+        if op.value.type != op.result.type or factors[0] != dtype or size % factors[1]:
+            raise VerifyError("needs a row and factors of one element type")
+
+
+class Maximum(Op, name="maximum", traits=[ext.Pure]):
+    """The larger element of two rows; NaN if one is.
+
+    ``%z = "fsc.maximum"(%x, %y) : (vector<8xf32>, vector<8xf32>) -> vector<8xf32>``
+    """
+
+    lhs: ext.Operand[Any]
+    rhs: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        vector_of(op.lhs)
+        if op.lhs.type != op.rhs.type or op.lhs.type != op.result.type:
+            raise VerifyError(f"must not mix {op.lhs.type} and {op.rhs.type}")
+
+
+class Amax(Op, name="amax", traits=[ext.Pure]):
+    """The largest finite magnitude of every ``block`` elements, a power of two of them.
+
+    At least 2^-100, so that it can be divided by.
+
+    ``%amax = "fsc.amax"(%x) {block = 128 : i64} : (vector<1024xf32>) -> vector<8xf32>``
+    """
+
+    attrs = attributes(block=Integer(1))
+    value: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        (dtype, size), blocks = vector_of(op.value), vector_of(op.result)
+        if dtype != "f32" or blocks != ("f32", size // op.read("block")):
+            raise VerifyError(f"needs one f32 for every {op.read('block')} f32")
+
+
+def _check_like(op):
+    if op.amax.type != op.result.type or vector_of(op.amax)[0] != "f32":
+        raise VerifyError("needs f32 and gives as many")
+
+
+class ScaleOf(Op, name="scale_of", traits=[ext.Pure]):
+    """What the largest value of the 8-bit ``dtype`` has to be multiplied by to give ``amax``.
+
+    ``%scales = "fsc.scale_of"(%amax) {dtype = f8E4M3FN} : (vector<8xf32>) -> vector<8xf32>``
+    """
+
+    attrs = attributes(dtype=DType(NARROW))
+    amax: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_like(op)
+
+
+class FactorOf(Op, name="factor_of", traits=[ext.Pure]):
+    """The largest value of the 8-bit ``dtype`` divided by ``amax``, rounded to nearest even.
+
+    ``%factors = "fsc.factor_of"(%amax) {dtype = f8E4M3FN} : (vector<8xf32>) -> vector<8xf32>``
+    """
+
+    attrs = attributes(dtype=DType(NARROW))
+    amax: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_like(op)

@@ -100,7 +100,7 @@ def _check_combine(combine: Any) -> None:
     weight = combine.follow("weight")
     if weight is not None and weight.read("type")[0] not in FLOATS:
         raise PassError(combine, "must weigh by floating-point factors")
-    fields = shuffle.follow("segment").read("fields")
+    fields = shuffle.follow("source").read("cells")
     for name, (dtype, _) in ((field["name"], field["type"]) for field in fields):
         if combine.read("kind") == "sum" and dtype not in FLOATS:
             raise PassError(combine, f"must not sum field '{name}' of {dtype}")

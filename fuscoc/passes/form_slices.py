@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.dtypes import INTEGERS
 from fuscoc.dialect.l1 import Collect, Hop, Path
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
@@ -174,7 +175,9 @@ def _exchange(path: Any, hop: Any, rows: str | tuple[str, ...], direction: str) 
 
 
 def _accumulator(dtype: str) -> str:
-    """What sums are taken in, and kept in where that loses nothing."""
+    """What floats are reduced in, and kept in where that loses nothing; integers stay."""
+    if dtype in INTEGERS:
+        return dtype
     return "f64" if dtype == "f64" else "f32"
 
 
@@ -193,9 +196,9 @@ def _rows(
     src: Callable[[str], str] = str,
     dst: Callable[[str], str] = str,
 ) -> list[dict[str, str]]:
-    """The dtypes of a reduction's rows: ``src`` and ``dst`` give those of a sum by the field's."""
+    """The dtypes of a reduction's rows: ``src`` and ``dst`` give those of a sum or maximum."""
     rows = []
-    for field in path.follow("shuffle").follow("segment").read("fields"):
+    for field in path.follow("shuffle").follow("source").read("cells"):
         dtype, _ = field["type"]
         if kind == "copy":
             rows.append({"name": field["name"], "src": dtype, "dst": dtype})

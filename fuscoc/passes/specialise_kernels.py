@@ -58,20 +58,23 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
         name=name,
         columns=descriptors.read("columns"),
         terms=descriptors.read("terms"),
-        rows=_sums(step),
+        rows=_reduced(step),
+        takes_max=isinstance(step, Reduce) and step.read("kind") == "max",
         weight=weight.read("type")[0] if weight is not None else None,
         signals=signal >= 0,
         wait=step.read("wait") if "wait" in step.attrs else (),
+        moves=step.read("moves") if "moves" in step.attrs else None,
     )
     with ir.InsertionPoint(module.body):
         build_row_kernel(wanted, shuffle)
     sums = {row["name"]: row for row in wanted.rows}
+    ends = _ends(shuffle, wanted.moves)
     bind = []
-    for field in shuffle.follow("segment").read("fields"):
-        name, (dtype, _) = field["name"], field["type"]
-        for side, buffer in (("src", read), ("dst", written)):
-            held = sums[name][side] if sums else dtype
-            bind.append({"arg": f"{name}_{side}", "buffer": f"{buffer}.{name}", "dtype": held})
+    for name in dict.fromkeys(name for held in ends for name in held):
+        for side, buffer, held in zip(("src", "dst"), (read, written), ends, strict=True):
+            if name in held:
+                dtype = sums[name][side] if sums else held[name]
+                bind.append({"arg": f"{name}_{side}", "buffer": f"{buffer}.{name}", "dtype": dtype})
     if weight is not None:
         bind.append({"arg": "weights", "buffer": "weights", "dtype": wanted.weight})
     with ir.InsertionPoint(step):
@@ -84,9 +87,20 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
         )
 
 
-def _sums(step: Any) -> tuple[dict[str, Any], ...]:
-    """The dtypes of a sum by field; none where bits are copied."""
-    if isinstance(step, Reduce) and step.read("kind") == "sum":
+def _ends(shuffle: Any, moves: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """The dtypes of the fields that a step reads and writes."""
+    leaving = {run["name"]: run["dtype"] for run in shuffle.read("runs")}
+    arriving = {
+        field["name"]: field["type"][0] for field in shuffle.follow("segment").read("fields")
+    }
+    if moves == "target":
+        return arriving, arriving
+    return leaving, arriving if moves == "cast" else leaving
+
+
+def _reduced(step: Any) -> tuple[dict[str, Any], ...]:
+    """The dtypes of a sum or maximum by field; none where bits are copied."""
+    if isinstance(step, Reduce) and step.read("kind") != "copy":
         rows: tuple[dict[str, Any], ...] = step.read("rows")
         return rows
     return ()

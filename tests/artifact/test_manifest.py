@@ -183,6 +183,7 @@ def test_files_are_where_the_manifest_says() -> None:
     assert sorted(files) == [
         *(f"ir/moe.L{level}.mlir" for level in range(4)),
         "kernels/moe.cu",
+        "kernels/moe.node.py",
         "kernels/moe.py",
         "kernels/moe.sm_80.cu",
         MANIFEST,

@@ -19,7 +19,7 @@ def ptx_of(path: Path, num_warps: dict[str, int]) -> dict[str, str]:
     module = import_kernels(path, interpret=False)
     texts = {}
     for name, function in vars(module).items():
-        if isinstance(function, triton.runtime.JITFunction):
+        if isinstance(function, triton.runtime.JITFunction) and not _is_helper(function):
             source = ASTSource(function, signature=dict.fromkeys(function.arg_names, "i64"))
             compiled = triton.compile(
                 source, target=TARGET, options={"num_warps": num_warps.get(name, 4)}
@@ -27,6 +27,12 @@ def ptx_of(path: Path, num_warps: dict[str, int]) -> dict[str, str]:
             assert compiled.asm["cubin"]
             texts[name] = compiled.asm["ptx"]
     return texts
+
+
+def _is_helper(function: triton.runtime.JITFunction) -> bool:
+    """Whether only kernels call the function: these take nothing but annotated integers."""
+    integers = [param.annotation and not param.is_constexpr for param in function.params]
+    return not integers or not all(integers)
 
 
 def accesses(ptx: str, kind: str) -> set[str]:

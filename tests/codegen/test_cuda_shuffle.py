@@ -58,7 +58,7 @@ def test_moe() -> None:
     ]
     for variant, target in zip(kernels.variants, TARGETS, strict=True):
         launches = variant.source.launches
-        assert set(launches) == {"moe_plan", "moe_dispatch", "moe_combine"}
+        assert set(launches) == {"moe_plan", "moe_dispatch", "moe_staged", "moe_combine"}
         assert all(launch.shared_bytes <= target.shared_bytes for launch in launches.values())
 
 
@@ -93,7 +93,8 @@ def test_reasons() -> None:
     assert weighted.weight is not None
     half = replace(weighted, weight=replace(weighted.weight, dtype="f16"))
     assert "weights are f16" in reason(replace(moe(), combine=half))
-    assert "copies" in reason(replace(moe(), combine=replace(weighted, kind="copy")))
+    copied = replace(moe(), combine=replace(weighted, kind="copy"))
+    assert "several destinations" in reason(copied)
     (subscript,) = moe().source.subscripts
     behind = replace(subscript, start=BinaryOp("+", IndexRef("t"), Const(1)))
     moved = replace(moe(), source=replace(moe().source, subscripts=(behind,)))
@@ -102,6 +103,22 @@ def test_reasons() -> None:
         "op": "+",
         "args": [{"index": "t"}, 1],
     }
+
+
+def test_a_copy_moves_bits() -> None:
+    checked = moe(num_topk=1)
+    assert checked.combine is not None
+    copied = replace(checked, combine=replace(checked.combine, kind="copy", weight=None))
+    assert cuda_shuffle(copied).combine == "copy"
+    assert "using Element = Raw;" in text_of(copied)
+    assert "moe_combine" in cuda_kernels(copied).variants[0].source.launches
+
+
+def test_a_maximum() -> None:
+    weighted = moe().combine
+    assert weighted is not None
+    largest = replace(moe(), combine=replace(weighted, kind="max", weight=None))
+    assert "using Element = Largest<Bf16>;" in text_of(largest)
 
 
 def test_several_source_dimensions() -> None:

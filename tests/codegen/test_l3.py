@@ -56,6 +56,13 @@ GOOD = {
     "loop": '"fsc.for_each_descriptor"(%n) ({ ^bb0(%i: i64): }) : (i64) -> ()',
     "sum": load() + f'\n  {HELD}"fsc.accumulate"(%held, %x) : (!fsc.held_row<vector<8xf32>>, '
     "vector<8xf32>) -> ()",
+    "quantised": load()
+    + """
+  %amax = "fsc.amax"(%x) {block = 4 : i64} : (vector<8xf32>) -> vector<2xf32>
+  %scales = "fsc.scale_of"(%amax) {dtype = f8E4M3FN} : (vector<2xf32>) -> vector<2xf32>
+  %factors = "fsc.factor_of"(%amax) {dtype = f8E5M2} : (vector<2xf32>) -> vector<2xf32>
+  %scaled = "fsc.scale"(%x, %factors) : (vector<8xf32>, vector<2xf32>) -> vector<8xf32>
+  %narrow = "fsc.cast"(%scaled) : (vector<8xf32>) -> vector<8xf8E4M3FN>""",
 }
 
 BAD = {
@@ -110,7 +117,24 @@ BAD = {
     "scale by another type": (
         load() + '\n %f = "fsc.load_scalar"(%w, %n) : (i64, i64) -> bf16\n'
         '%y = "fsc.scale"(%x, %f) : (vector<8xf32>, bf16) -> vector<8xf32>',
-        "needs a row and a factor of one element type",
+        "needs a row and factors of one element type",
+    ),
+    "scale by blocks of no length": (
+        load() + "\n %f = arith.constant dense<1.0> : vector<3xf32>\n"
+        '%y = "fsc.scale"(%x, %f) : (vector<8xf32>, vector<3xf32>) -> vector<8xf32>',
+        "needs a row and factors of one element type",
+    ),
+    "amax of another number of blocks": (
+        load() + '\n %y = "fsc.amax"(%x) {block = 4 : i64} : (vector<8xf32>) -> vector<4xf32>',
+        "needs one f32 for every 4 f32",
+    ),
+    "scales of another type": (
+        load() + '\n %y = "fsc.scale_of"(%x) {dtype = bf16} : (vector<8xf32>) -> vector<8xf32>',
+        "must be one of f8e4m3, f8e5m2, not bf16",
+    ),
+    "factors of another number": (
+        load() + '\n %y = "fsc.factor_of"(%x) {dtype = f8E5M2} : (vector<8xf32>) -> vector<4xf32>',
+        "needs f32 and gives as many",
     ),
     "wait for a word elsewhere": (
         '%x = "fsc.wait"(%m, %n, %n, %n, %m, %n) {slot = 0 : i64} : '

@@ -28,10 +28,15 @@ from fuscoc.source import SourceFile
 from tests.codegen.memory import int64s
 from tests.codegen.specs import SPECS, built_from, built_of
 from tests.dialect.support import check_golden, fresh_context
-from tests.specs import moe, redistribute, vit_patches
+from tests.specs import moe, moe_fp8, redistribute, vit_patches
 
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = {"moe": moe(), "redistribute": redistribute(), "vit_patches": vit_patches()}
+EXAMPLES = {
+    "moe": moe(),
+    "moe_fp8": moe_fp8(),
+    "redistribute": redistribute(),
+    "vit_patches": vit_patches(),
+}
 
 
 def text_of(checked: CheckedShuffle) -> str:

@@ -35,7 +35,15 @@ WIDE = """
   sym_name = "spec.double"} : () -> ()
 "fsc.def_layout"() {cells = [{name = "y", type = tensor<4xf32>}], num_dims = 1 : i64,
   sym_name = "spec.renamed"} : () -> ()
+"fsc.def_segment"() {fields = [{name = "x", type = tensor<4xf8E4M3FN>},
+  {name = "s", type = tensor<2xf32>}], sym_name = "spec.scaled"} : () -> ()
 """
+# Rows of f64 arrive as f32; rows of f32 as 8-bit floats with a scale for every two.
+DOUBLE = ATTRIBUTES.replace("@spec.by_row", "@spec.double")
+SCALED = (
+    ATTRIBUTES.replace("@spec.row", "@spec.scaled").replace("@spec.by_key", "@spec.double")
+    + ', casts = [{block = 2 : i64, field = "x", scales = "s"}]'
+)
 
 
 def shuffle(domain: str = DOMAIN, relation: str = RELATE, attributes: str = ATTRIBUTES) -> str:
@@ -76,6 +84,8 @@ VALID = [
     op("combine", 'kind = "copy", shuffle = @s'),
     shuffle(),
     shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
+    WIDE + shuffle(attributes=f'{DOUBLE}, casts = [{{field = "x"}}]'),
+    WIDE + shuffle(attributes=SCALED),
 ]
 
 INVALID = [
@@ -176,9 +186,9 @@ INVALID = [
     ),
     (
         op("combine", 'kind = "copy", shuffle = @s, weight = @spec.factors'),
-        "'fsc.combine' op must not weigh the rows that it copies",
+        "'fsc.combine' op must weigh nothing but the terms of a sum",
     ),
-    (op("combine", 'kind = "max", shuffle = @s'), "attribute 'kind' must be one of copy, sum"),
+    (op("combine", 'kind = "mean", shuffle = @s'), "'kind' must be one of copy, sum, max"),
     (op("combine", 'kind = "sum", shuffle = 3'), "attribute 'shuffle' must be a symbol reference"),
     (
         shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.renamed")),
@@ -249,6 +259,26 @@ INVALID = [
     (
         shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.double")),
         "'fsc.shuffle' op moves 'x' as f32 but its cells are f64",
+    ),
+    (
+        shuffle(attributes=f'{DOUBLE}, casts = [{{field = "y"}}]'),
+        "'fsc.shuffle' op casts 'y', which is not a field of both ends",
+    ),
+    (
+        shuffle(attributes=SCALED.replace('"s"', '"t"')),
+        "'fsc.shuffle' op moves fields ['x', 's'], which its source does not hold in this order",
+    ),
+    (
+        shuffle(attributes=f'{DOUBLE}, casts = [{{block = 2 : i64, field = "x", scales = "t"}}]'),
+        "'fsc.shuffle' op scales by 't', which must be a field of one end",
+    ),
+    (
+        shuffle(attributes=SCALED.replace("block = 2 : i64, ", "")),
+        "'fsc.shuffle' op needs a block for the scales of 'x'",
+    ),
+    (
+        shuffle(attributes=SCALED.replace("block = 2", "block = 4")),
+        "'fsc.shuffle' op makes 2 scales for 4 elements in blocks of 4",
     ),
 ]
 

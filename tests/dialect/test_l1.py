@@ -86,7 +86,7 @@ INVALID = [
                 '"sum"', '"copy"'
             )
         ),
-        "'fsc.collect' op must not weigh the rows that it copies",
+        "'fsc.collect' op must weigh nothing but the terms of a sum",
     ),
 ]
 

@@ -119,11 +119,11 @@ INVALID = [
     ),
     (
         step("reduce", SUM.replace('"sum"', '"copy"')),
-        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it sums",
+        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it reduces",
     ),
     (
         step("reduce", SUM.replace("acc = f32, ", "")),
-        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it sums",
+        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it reduces",
     ),
     (step("reduce", SUM.replace("acc = f32", "acc = bf16")), "key 'acc' must be one of f32, f64"),
     (
@@ -132,7 +132,7 @@ INVALID = [
     ),
     (
         step("reduce", f"{COPY_BACK}, weight = @spec.factors"),
-        "'fsc.reduce' op must not weigh the rows that it copies",
+        "'fsc.reduce' op must weigh nothing but the terms of a sum",
     ),
     (
         step("reduce", SUM.replace("@back", "@out")),

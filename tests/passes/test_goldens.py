@@ -18,6 +18,7 @@ from tests.dialect.support import check_golden, fresh_context, round_trips
 GOLDEN = Path(__file__).parent / "golden"
 SPECS = {
     "moe": specs.moe(),
+    "moe_fp8": specs.moe_fp8(),
     "redistribute": specs.redistribute(),
     "vit_patches": specs.vit_patches(),
 }

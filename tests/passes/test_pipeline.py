@@ -21,6 +21,7 @@ SPECS = {
     "moe": specs.moe(),
     "moe_unweighted": specs.moe(weighted=False),
     "moe_dispatch_only": replace(specs.moe(), combine=None),
+    "moe_fp8": specs.moe_fp8(),
     "moe_cyclic": specs.moe(placement="cyclic", capacity=512),
     "vit_patches": specs.vit_patches(),
     "vit_patches_nchw": specs.vit_patches(channels_first=True),
@@ -37,6 +38,7 @@ def test_the_order_of_passes() -> None:
         "derive-transpose",
         "choose-forwarders",
         "form-slices",
+        "fuse-transforms",
         "specialise-kernels",
     )
     assert sorted(step.level for step in PASSES) == [step.level for step in PASSES]

@@ -24,7 +24,7 @@ module {
     %6 = arith.divsi %4, %0 : i64 redistribute.fsc:12:24 to :67
     "fsc.relate"(%5, %6, %arg0, %1) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> () redistribute.fsc:12:3 to :20
   }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> () redistribute.fsc:12:3 to :20
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64} : () -> () redistribute.fsc:12:3 to :20
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64} : () -> () redistribute.fsc:12:3 to :20
   "fsc.combine"() {kind = "copy", shuffle = @redistribute} : () -> () redistribute.fsc:14:3 to :19
 } redistribute.fsc:2:1 to 15:2
 #loc = redistribute.fsc:2:1 to 15:2

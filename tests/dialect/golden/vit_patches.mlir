@@ -42,7 +42,7 @@ module {
     %13 = arith.addi %12, %arg2 : i64 vit_patches.fsc:18:32 to :80
     "fsc.relate"(%7, %13, %arg0, %3, %4, %0, %1, %2) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 3>} : (i64, i64, i64, i64, i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> () vit_patches.fsc:18:3 to :40
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64} : () -> () vit_patches.fsc:18:3 to :40
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> () vit_patches.fsc:18:3 to :40
   "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> () vit_patches.fsc:19:3 to :19
 } vit_patches.fsc:2:1 to 20:2
 #loc = vit_patches.fsc:2:1 to 20:2

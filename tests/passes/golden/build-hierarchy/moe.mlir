@@ -22,7 +22,7 @@ module {
     %3 = "fsc.owner"(%2) {placement = @spec.by_expert.place} : (i64) -> i64
     "fsc.point"(%arg0, %3, %2) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
   }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()
   "fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()
 }
 
@@ -55,6 +55,6 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
   "fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()
 }

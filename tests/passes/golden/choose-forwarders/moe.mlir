@@ -27,13 +27,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
     "fsc.collect"() {dst = "landing", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_combine"} : () -> ()
+  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
 }
 
 // after
@@ -65,11 +65,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
     "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_combine"} : () -> ()
+  }) {direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
 }

@@ -29,13 +29,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
     "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_combine"} : () -> ()
+  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
 }
 
 // after
@@ -69,11 +69,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
     "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_combine"} : () -> ()
+  }) {direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
 }

@@ -29,7 +29,7 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
   "fsc.combine"() {kind = "copy", shuffle = @redistribute} : () -> ()
 }
 
@@ -64,11 +64,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
     "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 4194304 : i64, sym_name = "redistribute_combine"} : () -> ()
+  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
 }

@@ -45,7 +45,7 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
   "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
 }
 
@@ -96,11 +96,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
     "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64, sym_name = "vit_patches_combine"} : () -> ()
+  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_combine"} : () -> ()
 }

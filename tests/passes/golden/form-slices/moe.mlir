@@ -27,13 +27,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
     "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 4194304 : i64, sym_name = "moe_combine"} : () -> ()
+  }) {direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
 }
 
 // after
@@ -63,7 +63,7 @@ module {
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
     "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", signal = -1 : i64, src = "source"} : () -> ()
-    "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 4194304 : i64} : () -> ()
+    "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_peer", "dst_slot"], per = "rank", sym_name = "direct"} : () -> ()
     "fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64, src = "source"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["src_row", "dst_peer", "dst_slot"], per = "rank", sym_name = "forward"} : () -> ()
@@ -78,7 +78,7 @@ module {
     "fsc.reduce"() {dst = "staging", kind = "sum", list = @reduce_direct, rows = [{acc = f32, dst = bf16, name = "x", src = bf16}], scope = "rank", signal = 2 : i64, src = "target", weight = @spec.topk_weights} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["term_begin", "term_end", "dst_row"], per = "node", sym_name = "reduce_node"} : () -> ()
     "fsc.reduce"() {dst = "slice", kind = "sum", list = @reduce_node, rows = [{acc = f32, dst = bf16, name = "x", src = f32}], scope = "node", signal = -1 : i64, src = "forward_staging", wait = [3]} : () -> ()
-    "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @moe_dispatch::@net_send, schedule = "pairwise", slice_bytes = 4194304 : i64} : () -> ()
+    "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @moe_dispatch::@net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "term_begin", "term_end"], per = "source", sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
     "fsc.reduce"() {dst = "source", kind = "sum", list = @reduce_source, rows = [{acc = f32, dst = bf16, name = "x", src = bf16}], scope = "local", signal = -1 : i64, src = "staging", wait = [2]} : () -> ()
   }) {direction = "combine", shuffle = @moe, sym_name = "moe_combine"} : () -> ()

@@ -45,13 +45,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
   "fsc.path"() ({
     "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
     "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
     "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 4194304 : i64, sym_name = "vit_patches_combine"} : () -> ()
+  }) {direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_combine"} : () -> ()
 }
 
 // after
@@ -99,7 +99,7 @@ module {
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
     "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", signal = -1 : i64, src = "source"} : () -> ()
-    "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 4194304 : i64} : () -> ()
+    "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_peer", "dst_slot"], per = "rank", sym_name = "direct"} : () -> ()
     "fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64, src = "source"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["src_row", "dst_peer", "dst_slot"], per = "rank", sym_name = "forward"} : () -> ()
@@ -114,7 +114,7 @@ module {
     "fsc.reduce"() {dst = "staging", kind = "copy", list = @reduce_direct, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "rank", signal = 2 : i64, src = "target"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["term_begin", "term_end", "dst_row"], per = "node", sym_name = "reduce_node"} : () -> ()
     "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "node", signal = -1 : i64, src = "forward_staging", wait = [3]} : () -> ()
-    "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @vit_patches_dispatch::@net_send, schedule = "pairwise", slice_bytes = 4194304 : i64} : () -> ()
+    "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @vit_patches_dispatch::@net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "dst_stride0", "term_begin", "term_end"], per = "source", sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
     "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "local", signal = -1 : i64, src = "staging", wait = [2]} : () -> ()
   }) {direction = "combine", shuffle = @vit_patches, sym_name = "vit_patches_combine"} : () -> ()

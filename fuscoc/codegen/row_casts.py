@@ -1,0 +1,94 @@
+"""Scales of 8-bit floats in a kernel that copies rows: applied to a piece, or made from it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fuscoc.codegen.arguments import Values, constant, named
+from fuscoc.codegen.places import Place, Stride
+from fuscoc.codegen.row_values import Piece, access, cast, row_at
+from fuscoc.codegen.tiles import Tile
+from fuscoc.dialect.l3_values import (
+    Amax,
+    FactorOf,
+    Lanes,
+    LoadRow,
+    Scale,
+    ScaleOf,
+    StoreRow,
+    vector_type,
+)
+from fuscoc.dialect.mlir import arith, ir
+
+
+class Entry(Protocol):
+    """One descriptor of the list: where its rows are."""
+
+    values: Values
+
+    def end(self, side: str) -> Any: ...
+
+    def destination(self, name: str, place: Place, dtype: str) -> Any: ...
+
+    def stride(self, stride: int | Stride) -> Any: ...
+
+
+def load_scales(entry: Entry, piece: Piece) -> Any:
+    """The scales of a piece that its rows came with; None without any."""
+    scales = piece.field.scales
+    if scales is None or scales.made:
+        return None
+    tile, start = _blocks(piece)
+    with named(f"{scales.name}_from"):
+        row = row_at(entry.values[f"{scales.name}_src"], entry.end("src"), scales.place, "f32")
+    with named(scales.name):
+        return LoadRow.build(
+            row,
+            Lanes.build(start, vector_type("i64", tile.size)).result,
+            [entry.stride(stride) for stride in scales.place.strides],
+            vector_type("f32", tile.size),
+            **access(tile, scales.place),
+        ).result
+
+
+def scaled(entry: Entry, piece: Piece, row: Any, factors: Any) -> Any:
+    """A piece times the scales that it came with, or over those that are made and stored for it."""
+    name, wide = piece.field.name, vector_type("f32", piece.tile.size)
+    with named(f"{name}_wide"):
+        row = cast(row, wide)
+    if factors is None:
+        factors = _make_scales(entry, piece, row)
+    with named(f"{name}_scaled"):
+        return Scale.build(row, factors, wide).result
+
+
+def _make_scales(entry: Entry, piece: Piece, row: Any) -> Any:
+    """Store the scales of a piece; what its elements are multiplied by."""
+    field, scales = piece.field, piece.field.scales
+    assert scales is not None
+    tile, start = _blocks(piece)
+    blocks = vector_type("f32", tile.size)
+    with named(f"{field.name}_amax"):
+        amax = Amax.build(row, blocks, block=piece.tile.size // tile.size).result
+    StoreRow.build(
+        ScaleOf.build(amax, blocks, dtype=field.stored).result,
+        entry.destination(scales.name, scales.place, "f32"),
+        Lanes.build(start, vector_type("i64", tile.size)).result,
+        (),
+        **access(tile, scales.place),
+    )
+    with named(f"{field.name}_factor"):
+        return FactorOf.build(amax, blocks, dtype=field.stored).result
+
+
+def _blocks(piece: Piece) -> tuple[Tile, Any]:
+    """The tile of a piece's scales, and its first lane as a value."""
+    scales, tile = piece.field.scales, piece.tile
+    assert scales is not None
+    if scales.num == 1:
+        return Tile(0, 1, 1), constant(0)
+    blocks = Tile(tile.start // scales.block, tile.size // scales.block, scales.num)
+    if isinstance(piece.start.owner, ir.Block):  # the variable of a loop over chunks
+        chunk = Tile(0, blocks.size, blocks.size)
+        return chunk, arith.divsi(piece.start, constant(scales.block))
+    return blocks, constant(blocks.start)

@@ -1,0 +1,246 @@
+"""Checked shuffle -> the Triton kernels of one node, or the reason why there are none.
+
+The kernels are the device functions of ``fuscoc_runtime/kernels/device``; what is printed here are
+the functions that move and add up this shuffle's rows, and the kernels that bind both to its sizes.
+The relation is evaluated by the kernel that the passes make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import shorten
+
+import fuscoc
+from fuscoc.codegen.cuda import (
+    MAX_FANOUT,
+    MAX_FIELDS,
+    CudaShuffle,
+    Unsupported,
+    fanout,
+    row_bytes,
+)
+from fuscoc.codegen.cuda_shuffle import cuda_shuffle
+from fuscoc.codegen.triton_rows import (
+    FLOATS,
+    MAX_COLUMNS,
+    as_tuple,
+    num_parts,
+    num_warps,
+    row_functions,
+    wrapped,
+)
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.source import Span
+
+MAX_KEYS = 4096
+# A program of the planner compares all points of its tile with each other.
+TILE_POINTS = 128
+PLAN_WARPS = 4
+KEY_BLOCK = 8  # keys whose counts a program exchanges
+
+HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} inside one node, by fuscoc {version}.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+{modules}
+'''
+
+
+@dataclass(frozen=True)
+class NodeKernel:
+    """A printed kernel.
+
+    ``parameters`` maps each parameter, in order, to what a launch passes (``docs/abi.md``);
+    ``num_warps`` are those of a program.
+    """
+
+    name: str
+    parameters: Mapping[str, str]
+    num_warps: int
+
+
+@dataclass(frozen=True)
+class NodeKernels:
+    """A shuffle's kernels inside one node: ``text`` is what the artifact's ``file`` holds.
+
+    ``kernels`` are by role. A program of the planner takes ``tile_sources`` segments; the number of
+    keys is padded to ``padded_keys``, and they are exchanged by ``key_block``.
+    """
+
+    file: str
+    text: str
+    kernels: Mapping[str, NodeKernel]
+    tile_sources: int
+    padded_keys: int
+    key_block: int
+
+
+def triton_node(checked: CheckedShuffle) -> NodeKernels:
+    """The Triton kernels of a shuffle inside one node.
+
+    Raises:
+        Unsupported: the device functions do not know such a shuffle; the message says why.
+    """
+    shuffle = cuda_shuffle(checked)
+    _check(shuffle)
+    words = {"dispatch": _words(checked, checked.dispatch_span)}
+    if checked.combine is not None:
+        words["combine"] = _words(checked, checked.combine.span)
+    printer = _Printer(shuffle, words)
+    modules = ["plan", "dispatch"] + (["combine"] if shuffle.combine == "sum" else [])
+    header = HEADER.format(
+        shuffle=shuffle.name,
+        spec=shuffle.spec,
+        version=fuscoc.__version__,
+        modules="\n".join(f'{name} = load("{name}")' for name in modules),
+    )
+    text = "\n\n".join([header, *row_functions(shuffle), *printer.texts()])
+    return NodeKernels(
+        file=f"kernels/{shuffle.name}.node.py",
+        text=text,
+        kernels=printer.printed,
+        tile_sources=printer.tile[0],
+        padded_keys=printer.keys,
+        key_block=printer.key_block,
+    )
+
+
+def _words(checked: CheckedShuffle, span: Span) -> list[str]:
+    """The spec's own words for what a kernel does, as comments."""
+    source = checked.source_file
+    first, last = (source.line_column(at)[0] for at in (span.start, max(span.start, span.end - 1)))
+    lines = []
+    for number in range(first, last + 1):
+        words = " ".join(source.line_text(number).split("//")[0].split())
+        line = f"# {source.plain_name}:{number}: {words}"
+        lines.append(shorten(line, MAX_COLUMNS, placeholder=" ..."))
+    return lines
+
+
+def _check(shuffle: CudaShuffle) -> None:
+    if shuffle.casts:
+        raise Unsupported(f"`{shuffle.casts[0].field}` is cast on the way")
+    if not 1 <= fanout(shuffle) <= MAX_FANOUT:
+        raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
+    if len(shuffle.fields) > MAX_FIELDS:
+        raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
+    if shuffle.num_keys > MAX_KEYS:
+        raise Unsupported(f"it has {shuffle.num_keys} keys, more than {MAX_KEYS}")
+    if shuffle.combine == "copy":
+        raise Unsupported("its combine copies; only sums have kernels")
+    # Partial rows have the rows' type: those of f16 could overflow where the whole sum does not.
+    if shuffle.combine == "sum" and (
+        len(shuffle.fields) != 1 or shuffle.fields[0].dtype not in FLOATS
+    ):
+        raise Unsupported("a sum needs segments of one bf16 or f32 field")
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+class _Printer:
+    """Prints the kernels of one shuffle; ``printed`` has what a launch must know of them."""
+
+    def __init__(self, shuffle: CudaShuffle, words: Mapping[str, Sequence[str]]) -> None:
+        self.shuffle, self.words = shuffle, words
+        self.lanes = _power_of_two(fanout(shuffle))
+        self.tile = (TILE_POINTS // self.lanes, self.lanes)
+        self.keys = _power_of_two(shuffle.num_keys)
+        self.key_block = min(KEY_BLOCK, self.keys)
+        self.printed: dict[str, NodeKernel] = {}
+
+    def texts(self) -> list[str]:
+        """Every kernel."""
+        return [*self.plan(), self.dispatch(), *([self.combine()] if self.sums else [])]
+
+    @property
+    def sums(self) -> bool:
+        return self.shuffle.combine == "sum"
+
+    def plan(self) -> list[str]:
+        sizes: dict[str, object] = {
+            "fanout": fanout(self.shuffle),
+            "num_keys": self.shuffle.num_keys,
+            "keys": self.keys,
+            "align": self.shuffle.align,
+            "tile": self.tile,
+            "block": self.key_block,
+        }
+        uses = {
+            "count": ("fanout", "keys", "tile"),
+            "exchange": ("num_keys", "keys", "tile", "block"),
+            "assign": ("fanout", "num_keys", "keys", "align", "tile"),
+        }
+        owners = {"assign": {"key_to_rank": "key_to_rank"}}
+        return [
+            self.kernel(
+                name, f"plan.{name}", owners.get(name, {}), {size: sizes[size] for size in used}
+            )
+            for name, used in uses.items()
+        ]
+
+    def dispatch(self) -> str:
+        sources, places = (
+            {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(self.shuffle.fields)}
+            for what in ("source", "rows_at")
+        )
+        constants = {
+            "source_fields": as_tuple(list(sources)),
+            "rows_at": as_tuple(list(places)),
+            **{name: name for name in ("load_source", "load_row", "store_row")},
+            **self.row_sizes(),
+        }
+        parameters = {"weights": "weights", **sources, **places}
+        return self.kernel("dispatch", "dispatch.dispatch", parameters, constants)
+
+    def combine(self) -> str:
+        constants = {
+            **{name: name for name in ("zero", "add_row", "store_sum")},
+            "row_bytes": row_bytes(self.shuffle.fields[0]),
+            **self.row_sizes(),
+        }
+        parameters = {name: name for name in ("weights", "rows", "result")}
+        return self.kernel("combine", "combine.combine", parameters, constants)
+
+    def row_sizes(self) -> dict[str, object]:
+        return {
+            "fanout": fanout(self.shuffle),
+            "lanes": self.lanes,
+            "parts": num_parts(self.shuffle),
+            "weighted": self.shuffle.weighted,
+        }
+
+    def kernel(
+        self,
+        name: str,
+        function: str,
+        parameters: Mapping[str, str],
+        constants: Mapping[str, object],
+    ) -> str:
+        """A kernel that hands its parameters and ``constants`` on to a device function."""
+        full = f"{self.shuffle.name}_node_{name}"
+        every = {"call": "call", "num_sources": "num_sources", **parameters}
+        warps = PLAN_WARPS if function.startswith("plan.") else num_warps(self.shuffle)
+        self.printed[name] = NodeKernel(full, every, warps)
+        head = ", ".join(f"{each}: tl.int64" for each in every)
+        lines = [
+            *self.words.get(name, ()),
+            f"@triton.jit(do_not_specialize=range({len(every)}))",
+            *wrapped("", f"def {full}({head})"),
+        ]
+        lines[-1] += ":"
+        for each in every:
+            pointer = ".to(tl.pointer_type(tl.int64))" if each in ("call", "key_to_rank") else ""
+            lines.append(f"    {each} = {each}.to(tl.int64){pointer}")
+        passed = [each for each, value in every.items() if each == value]  # others go as tuples
+        arguments = [*passed, *(f"{key}={value}" for key, value in constants.items())]
+        lines += wrapped("    ", f"{function}({', '.join(arguments)})")
+        return "\n".join(lines) + "\n"

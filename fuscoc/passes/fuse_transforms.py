@@ -1,0 +1,37 @@
+"""fsc.shuffle's casts -> ``moves`` on every copy: casts are folded into copies that run anyway.
+
+What crosses the network is the shorter of the two kinds of rows. Where that is the target's, the
+copies that gather from the source cast, and all others move bits. Where it is the source's, it
+travels as it is until it is scattered into the target. NVLink carries final rows either way,
+because they go straight into their slots.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.dtypes import num_bytes
+from fuscoc.dialect.l1 import Path
+from fuscoc.dialect.l2 import GatherSend, ScatterRecv
+
+
+def run(module: Any) -> None:
+    for path in ops_of(module, Path):
+        shuffle = path.follow("shuffle")
+        if not shuffle.read("casts"):
+            continue
+        carried = "source" if carries_source(shuffle) else "target"
+        for copy in ops_of(path, GatherSend, ScatterRecv):
+            ends = {"source": "source", "landing": carried, "slice": carried, "target": "target"}
+            read, written = ends[copy.read("src")], ends[copy.read("dst")]
+            moves = read if read == written else "cast"
+            copy.attributes["moves"] = copy.attrs["moves"].encode(moves)
+
+
+def carries_source(shuffle: Any) -> bool:
+    """Whether rows cross the network as the source holds them: where those are shorter."""
+    source = sum(num_bytes(run["dtype"]) * run["seg_elems"] for run in shuffle.read("runs"))
+    fields = (field["type"] for field in shuffle.follow("segment").read("fields"))
+    return bool(source < sum(num_bytes(dtype) * prod(shape) for dtype, shape in fields))

@@ -1,0 +1,124 @@
+"""Kernels that cast, compiled without a GPU: wide accesses, the GPU's conversions, no spills."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.cuda_shuffle import cuda_kernels
+from fuscoc.codegen.triton import triton_module
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l3 import Kernel
+from fuscoc.lang.check import check
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
+from fuscoc_runtime.kernels import cuda
+from tests import specs
+from tests.casts.specs import SPECS, routed
+from tests.codegen.ptx import accesses, ptx_of
+from tests.cuda.test_kernels import disassembler
+
+SCALARS = {"b32", "b64"}
+
+
+def checked(text: str) -> CheckedShuffle:
+    return check(SourceFile("casts.fsc", text))[0]
+
+
+def test_triton_kernels_cast_in_registers(tmp_path: Path) -> None:
+    spec = specs.moe_fp8()
+    module = compile_to_ir(spec).module
+    path = tmp_path / "moe_fp8.py"
+    path.write_text(triton_module(module, spec.source_file), encoding="utf-8")
+    warps = {kernel.read("sym_name"): kernel.read("num_warps") for kernel in ops_of(module, Kernel)}
+    kernels = ptx_of(path, warps)
+    for name in ("moe_pack", "moe_send"):
+        ptx = kernels[name]
+        assert ".local" not in ptx
+        assert accesses(ptx, "ld") - SCALARS == {"v4.b32"}
+        assert accesses(ptx, "st") - SCALARS == {"v4.b32"}
+        assert "cvt.rn.satfinite.e4m3x2.f32" in ptx
+        assert "div.rn.f32" in ptx
+    for name in ("moe_forward", "moe_duplicate"):
+        assert "cvt" not in re.sub(r"cvt\.\w*[us]\d+\.\w+", "", kernels[name]), "bits move there"
+
+
+CUDA_SPECS = {
+    "moe_fp8": specs.moe_fp8(),
+    "f8e5m2": checked(
+        routed(
+            "x : f32[hidden]",
+            "x : f8e5m2[hidden], s : f32[hidden / 256]",
+            "x by s",
+            hidden=512,
+            combine="",
+        )
+    ),
+    "several fields": checked(SPECS["several fields"]),
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        cuda.find_compiler()
+    except cuda.CudaError as error:
+        pytest.skip(str(error))
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("name", CUDA_SPECS)
+def test_cuda_kernels_compile_without_spills(name: str, cache: Path, tmp_path: Path) -> None:
+    spec = CUDA_SPECS[name]
+    for variant in cuda_kernels(spec).variants:
+        path = tmp_path / "kernels.cubin"
+        path.write_bytes(cuda.cubin(variant.source.text, variant.target.arch, cache))
+        command = [disassembler(), "--dump-resource-usage", str(path)]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        stacks = dict(re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+)", usage))
+        assert f"{spec.name}_dispatch" in stacks
+        assert set(stacks.values()) == {"0"}
+
+
+def test_cuda_kernels_use_the_instruction(cache: Path, tmp_path: Path) -> None:
+    found = {}
+    for variant in cuda_kernels(CUDA_SPECS["moe_fp8"]).variants:
+        path = tmp_path / "kernels.cubin"
+        path.write_bytes(cuda.cubin(variant.source.text, variant.target.arch, cache))
+        command = [disassembler(), "--dump-sass", str(path)]
+        sass = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found[variant.target.arch] = "F2FP.SATFINITE.E4M3" in sass
+    assert found == {"sm_90": True, "sm_80": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (SPECS["applied"], "`x` leaves with its scales"),
+        (SPECS["longer"], "`x` gets longer on the way"),
+        (SPECS["both 8 bits"], "`x` leaves as f8e5m2"),
+        (SPECS["one scale"], "the scales of `x` are for 50 elements each"),
+        (SPECS["no scales"], "`x` has 75 elements, no multiple of 8"),
+        (
+            routed("x : f32[hidden]", "x : f8e4m3[hidden]", "x", hidden=40960),
+            "a row that is cast is too long for shared memory",
+        ),
+    ],
+)
+def test_what_cuda_kernels_cannot_cast(text: str, reason: str) -> None:
+    with pytest.raises(Unsupported, match=re.escape(reason)):
+        cuda_kernels(checked(text))
+
+
+def test_shuffles_that_do_not_cast_have_one_shape() -> None:
+    text = cuda_kernels(specs.moe()).variants[0].source.text
+    assert "SourceShape" not in text
+    assert "cast.cuh" not in text
+    plain = replace(specs.moe_fp8(), casts=(), fields=specs.moe().fields)
+    assert cuda_kernels(plain).variants[0].source.text == text

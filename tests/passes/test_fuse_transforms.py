@@ -1,0 +1,55 @@
+"""Where casts end up: in the copies that run anyway, the shorter rows on the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l1 import Path
+from fuscoc.dialect.l2 import GatherSend, ScatterRecv
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.pipeline import compile_to_ir
+from tests import specs
+
+
+def widened() -> CheckedShuffle:
+    """``moe_fp8`` the other way round: the source has fp8 and scales, the target bf16."""
+    narrow = specs.moe_fp8(hidden=256, block=32)
+    source = replace(narrow.source, fields=narrow.fields)
+    return replace(narrow, fields=narrow.source.fields, source=source, combine=None)
+
+
+def moves(checked: CheckedShuffle) -> dict[tuple[str, str], str | None]:
+    """What every copy moves, by its ends."""
+    module = compile_to_ir(checked, after="fuse-transforms").module
+    with module.context:
+        return {
+            (copy.read("src"), copy.read("dst")): copy.read("moves")
+            for path in ops_of(module, Path)
+            for copy in ops_of(path, GatherSend, ScatterRecv)
+        }
+
+
+@pytest.mark.parametrize(
+    ("checked", "packed", "forwarded"),
+    [(specs.moe_fp8(), "cast", "target"), (widened(), "source", "cast")],
+    ids=["narrow", "wide"],
+)
+def test_shorter_rows_cross_the_network(
+    checked: CheckedShuffle, packed: str, forwarded: str
+) -> None:
+    assert moves(checked) == {
+        ("source", "slice"): packed,
+        ("source", "target"): "cast",
+        ("landing", "target"): forwarded,
+        ("target", "target"): "target",
+    }
+
+
+@pytest.mark.parametrize("checked", [specs.moe(), specs.vit_patches()])
+def test_nothing_to_cast(checked: CheckedShuffle) -> None:
+    assert set(moves(checked).values()) == {None}
+    before = compile_to_ir(checked, after="form-slices").text
+    assert compile_to_ir(checked, after="fuse-transforms").text == before
