@@ -33,6 +33,7 @@ from fuscoc_runtime.errors import (
     InputError,
     KeyRangeError,
     NoSlotError,
+    RefusedCallError,
 )
 
 MOST = 520
@@ -170,6 +171,19 @@ class Faces:
 
         self.raises("no room", NoSlotError, calls)
 
+    def refused(self) -> None:
+        """An error of one rank ends the others' wait long before the timeout."""
+        if self.num_ranks == 1:
+            return
+        shuffle = Shuffle(self.moe, max_sources=64, timeout=100)
+        x, idx, weights = self.batch(MOE, "uniform", 64)
+        if self.rank == 0:
+            self.raises("unsent", InputError, lambda: shuffle.dispatch(x, topk_idx=idx[1:]))
+        else:
+            shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            self.raises("refused", RefusedCallError, shuffle.check)
+        dist.barrier()
+
     def late(self) -> None:
         if self.num_ranks == 1:
             return
@@ -189,6 +203,7 @@ def main() -> int:
         faces.graph,
         faces.table_and_fields,
         faces.mistakes,
+        faces.refused,
         faces.late,
     )
     for check in checks:

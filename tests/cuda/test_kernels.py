@@ -14,9 +14,10 @@ import pytest
 
 from benchmarks.moe_cases import Model, program
 from fuscoc.codegen.cuda import Unsupported
-from fuscoc_runtime.engine.nvlink import Call
+from fuscoc_runtime.engine.node_call import Call
 from fuscoc_runtime.kernels import cuda
-from tests.cuda.node_run import MODELS
+from tests.cuda.edges import COPIED, LARGEST, taking_back
+from tests.cuda.models import MODELS
 
 
 def disassembler() -> str:
@@ -52,9 +53,20 @@ def dump(code: bytes, folder: Path, flag: str) -> str:
 def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path: Path) -> None:
     usage = dump(cuda.cubin(program(model).text, arch, cache), tmp_path, "--dump-resource-usage")
     stacks = dict(re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+)", usage))
-    kernels = {"moe_plan", "moe_dispatch"} | ({"moe_combine"} if model.sums else set())
+    kernels = {"moe_plan", "moe_dispatch", "moe_staged"} | (
+        {"moe_combine"} if model.sums else set()
+    )
     assert set(stacks) == kernels
     assert set(stacks.values()) == {"0"}
+
+
+@pytest.mark.parametrize("model", COPIED, ids=str)
+def test_copies_compile(model: Model, cache: Path) -> None:
+    assert cuda.cubin(taking_back(model, "copy").text, "sm_90", cache)
+
+
+def test_maxima_compile(cache: Path) -> None:
+    assert cuda.cubin(taking_back(LARGEST, "max").text, "sm_90", cache)
 
 
 def test_rows_of_16_byte_units_move_by_bulk_copies(cache: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 MAX_NODE_RANKS = 8
@@ -45,6 +45,28 @@ def choose_cuda(
                 return "it was loaded without `max_sources`, the most source segments of a rank"
             return variant
     return f"{gpu.arch} with {gpu.shared_bytes} bytes of shared memory is too small a GPU"
+
+
+def choose_triton(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
+    """The Triton kernels for memory of a fixed size, or the reason for not using any."""
+    if shuffle.node is None:
+        return shuffle.node_note or "its artifact has no Triton kernels for one node"
+    if topology.num_nodes > 1:
+        return f"there are {topology.num_nodes} nodes, and they only work inside one"
+    if topology.ranks_per_node > MAX_NODE_RANKS:
+        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_NODE_RANKS}"
+    return shuffle.node
+
+
+def missing_dtype(shuffle: ShuffleSpec, gpu: Gpu | None) -> str | None:
+    """Why a GPU cannot run the shuffle's Triton kernels: f8e4m3 is cast from sm_89 on."""
+    casts = {cast.field for cast in shuffle.casts}
+    fields = (*shuffle.fields, *shuffle.source_fields)
+    if gpu is None or gpu.capability >= (8, 9):
+        return None
+    if not any(field.name in casts and field.dtype == "f8e4m3" for field in fields):
+        return None
+    return f"Triton can do so from sm_89 on, and this is {gpu.arch}"
 
 
 def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:

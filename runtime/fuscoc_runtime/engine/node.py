@@ -1,28 +1,33 @@
-"""The CUDA kernels of one node behind the face of a shuffle: arguments, handles and errors."""
+"""The kernels of one node behind the face of a shuffle: arguments, handles and errors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.engine import nvlink
-from fuscoc_runtime.engine.arguments import Checker, aligned
+from fuscoc_runtime.engine import node_state
+from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.nvlink import Limits, NodeProgram, NodeShuffle, Schedule
+from fuscoc_runtime.engine.node_schedule import Schedule
+from fuscoc_runtime.engine.node_state import Limits
+from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
+from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.engine.watch import ErrorWatch
-from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.kernels.cuda import headers_digest
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+from fuscoc_runtime.tickets import refuse_to_pickle
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,17 +42,19 @@ class NodeHandle:
             unused.
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
+        weights: the weight input as it was given, by name.
     """
 
     engine: NodeEngine
-    launched: nvlink.Handle
+    launched: node_state.Handle
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def num_slots(self) -> int:
-        return self.engine.node.limits.capacity
+        return self.engine.limits.capacity
 
     @cached_property
     def keys(self) -> Tensor:
@@ -71,12 +78,25 @@ class NodeHandle:
         end = starts[-1:] + (self.key_counts[-1:] + align - 1) // align * align
         return torch.cat([starts, end])
 
+    @property
+    def row_index(self) -> None:
+        """None: compact targets have no such kernels, so rows lie in their slots."""
+        return None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether later dispatches have left the handle's memory alone."""
+        return self.engine.node.is_live(self.launched)
+
     def check_live(self) -> None:
         """Raise if the handle's memory has been reused."""
-        if not self.engine.node.is_live(self.launched):
+        if not self.is_live:
             raise self.engine.checker.problem(
                 "handle", "is outdated: later dispatches have taken its memory"
             )
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(self)
 
     def __repr__(self) -> str:
         return f"<NodeHandle of {self.engine.shuffle.name}: {self.num_slots} slots>"
@@ -90,6 +110,39 @@ class NodeDispatched:
     handle: NodeHandle
 
 
+class NodeKernels(Protocol):
+    """What moves the rows: `NodeShuffle` or `TritonNode`, whose methods say more."""
+
+    limits: Limits
+    rows: tuple[Tensor, ...]
+
+    @property
+    def state(self) -> Tensor: ...
+
+    def dispatch(
+        self,
+        source: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: Tensor | None = None,
+    ) -> node_state.Handle: ...
+
+    def combine(self, rows: Tensor, handle: node_state.Handle, result: Tensor) -> Tensor: ...
+
+    @property
+    def window_bytes(self) -> int: ...
+
+    @property
+    def private_bytes(self) -> int: ...
+
+    def points(self, handle: node_state.Handle) -> Tensor: ...
+
+    def refuse(self) -> None: ...
+
+    def is_live(self, handle: node_state.Handle) -> bool: ...
+
+
 class NodeEngine:
     """This process's rank of one shuffle inside one node; construction is collective.
 
@@ -99,31 +152,24 @@ class NodeEngine:
 
     def __init__(
         self,
-        artifact: Artifact,
         shuffle: ShuffleSpec,
-        variant: CudaVariant,
         members: Membership,
-        limits: Limits,
-        num_sms: int | None,
+        node: NodeKernels,
+        backend: Literal["cuda", "triton"],
         timeout: float,
     ) -> None:
         assert isinstance(shuffle.target, PackedTarget)
         self.shuffle, self.members, self.target = shuffle, members, shuffle.target
+        self.node, self.backend = node, backend
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
-        with torch.cuda.device(device):
-            self.node = NodeShuffle(
-                node_program(artifact, shuffle, variant),
-                limits,
-                members.group,
-                device,
-                Schedule(num_sms=num_sms or 0),
-                timeout,
-            )
-            self._watch = ErrorWatch(self.node, shuffle, rank, timeout)
+        self.limits = limits = node.limits
+        self._streams = StreamOrder(device)
+        with current_device(device):
+            self._watch = ErrorWatch(node, shuffle, rank, timeout)
         self._rows = {
             field.name: rows.view(limits.capacity, *field.shape)
             for field, rows in zip(shuffle.fields, self.node.rows, strict=True)
@@ -137,59 +183,52 @@ class NodeEngine:
         owners = key_to_rank(self.target, self.members.topology, rank, inputs, device)
         return torch.nonzero(owners == rank).flatten()
 
-    def dispatch(self, positional: Sequence[Tensor], named: Mapping[str, Any]) -> NodeDispatched:
+    def dispatch(
+        self,
+        positional: Sequence[Tensor],
+        named: Mapping[str, Any],
+        earlier: NodeHandle | None = None,
+    ) -> NodeDispatched:
         """Enqueue a dispatch; the weights of a weighted combine are among ``named``.
 
+        With the handle of an ``earlier`` dispatch, segments go where they went then. Its weights
+        are used again unless others are given.
+
         Raises:
-            InputError: an argument does not fit the spec or ``max_sources``; other ranks then wait
-                for this one until their timeout.
+            InputError: an argument does not fit the spec or ``max_sources``. Ranks that joined the
+                call stop waiting for this one and raise RefusedCallError.
         """
-        assert self.shuffle.cuda is not None
-        self._watch.raise_seen()
-        weight = self._weight_input()
-        arguments = self.checker.dispatch_arguments(
-            positional, {name: value for name, value in named.items() if name != weight}
-        )
-        given = {weight: named[weight]} if weight is not None and weight in named else {}
-        weights = self.checker.weights(given, arguments.extents) if weight is not None else None
-        sizes = self.shuffle.domain[: self.shuffle.num_source_dims]
-        scope = Scope(arguments.extents)
-        num_sources = math.prod(evaluate(index.extent, scope) for index in sizes)
-        if num_sources > self.node.limits.max_sources:
-            raise self.checker.problem(
-                next(iter(arguments.fields)),
-                f"has {num_sources} segments; max_sources is {self.node.limits.max_sources}",
-            )
-        with torch.cuda.device(self.members.device):
+        with self._joining():
+            arguments = self._dispatch_arguments(positional, named, earlier)
+            weights = self.checker.weights(arguments.weights, arguments.extents)
+            num_sources = self._num_sources(arguments)
+        with current_device(self.members.device):
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
-                [arguments.inputs[name] for name in self.shuffle.cuda.inputs],
+                [arguments.inputs[i.name] for i in self.shuffle.inputs if i.role != "weight"],
                 [arguments.extents[name] for name in self.shuffle.extents],
                 num_sources,
                 None if weights is None else aligned(weights),
             )
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
-        handle = NodeHandle(self, launched, arguments.inputs, arguments.extents, shapes)
+        handle = NodeHandle(
+            self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
+        )
         return NodeDispatched(self._rows, handle)
 
     def combine(
         self, rows: Tensor | Mapping[str, Tensor], handle: NodeHandle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """Enqueue a combine of rows [capacity, *field shape]; the weights came with dispatch."""
-        self._watch.raise_seen()
-        if self.shuffle.combine is None:
-            raise InputError(self.shuffle.name, self.members.rank, "has no combine in its spec")
-        for name in named:
-            problem = "is given at dispatch, whose kernels send the weights with the rows"
-            raise self.checker.problem(
-                name, problem if name == self._weight_input() else "is no argument of this call"
-            )
-        if not isinstance(handle, NodeHandle) or handle.engine is not self:
-            raise self.checker.problem("handle", "is not what this shuffle's dispatch returned")
-        handle.check_live()
-        [tensor] = self.checker.rows(rows, handle.num_slots).values()
+        """Enqueue a combine of rows [capacity, *field shape]; the weights came with dispatch.
+
+        Raises:
+            InputError: an argument does not fit the dispatch. Ranks that joined the call stop
+                waiting for this one and raise RefusedCallError.
+        """
+        with self._joining():
+            tensor = self._combine_rows(rows, handle, named)
         [field] = self.shuffle.source.fields
-        with torch.cuda.device(self.members.device):
+        with current_device(self.members.device):
             result = torch.empty(
                 handle.source_shapes[field.name],
                 dtype=TORCH_DTYPES[field.dtype],
@@ -198,25 +237,119 @@ class NodeEngine:
             self.node.combine(tensor, handle.launched, result)
         return {field.name: result}
 
+    def _dispatch_arguments(
+        self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
+    ) -> Arguments:
+        if earlier is None:
+            return self.checker.dispatch_arguments(positional, named)
+        self._check_handle(earlier)
+        given = self.checker.fields_again(positional, named, earlier.source_shapes, earlier.extents)
+        weights = {**earlier.weights, **given.weights}
+        return replace(given, inputs=earlier.inputs, weights=weights)
+
+    def _num_sources(self, arguments: Arguments) -> int:
+        sizes = self.shuffle.domain[: self.shuffle.num_source_dims]
+        scope = Scope(arguments.extents)
+        num_sources = math.prod(evaluate(index.extent, scope) for index in sizes)
+        if num_sources > self.node.limits.max_sources:
+            raise self.checker.problem(
+                next(iter(arguments.fields)),
+                f"has {num_sources} segments; max_sources is {self.node.limits.max_sources}",
+            )
+        return num_sources
+
+    def _check_handle(self, handle: object) -> None:
+        if not isinstance(handle, NodeHandle) or handle.engine is not self:
+            raise self.checker.problem("handle", "is not what this shuffle's dispatch returned")
+
+    def _combine_rows(
+        self, rows: Tensor | Mapping[str, Tensor], handle: NodeHandle, named: Mapping[str, Any]
+    ) -> Tensor:
+        """The rows that a combine was given."""
+        if self.shuffle.combine is None:
+            raise InputError(self.shuffle.name, self.members.rank, "has no combine in its spec")
+        for name in named:
+            problem = "is given at dispatch, whose kernels send the weights with the rows"
+            raise self.checker.problem(
+                name, problem if name == self._weight_input() else "is no argument of this call"
+            )
+        self._check_handle(handle)
+        handle.check_live()
+        [tensor] = self.checker.rows(rows, handle.num_slots).values()
+        return tensor
+
+    def in_order(self) -> None:
+        """Let the current stream wait for the latest call, whose buffers are the same."""
+        self._streams.enter()
+
+    @contextmanager
+    def _joining(self) -> Iterator[None]:
+        """Before a call is launched: if it raises, the peers are told that it will not come."""
+        self.in_order()
+        try:
+            self._watch.raise_seen()
+            yield
+        except FuscoRuntimeError:
+            if self.members.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
+                with current_device(self.members.device):
+                    self.node.refuse()
+            raise
+
     def check(self) -> None:
         """Wait for everything enqueued so far and raise what went wrong."""
         self._watch.raise_all()
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address; fixed."""
+        return self.node.window_bytes
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of the tables of planning and of handles; fixed."""
+        return self.node.private_bytes
+
+    def close(self) -> None:
+        """Let go of the window and the kernels; no call may follow."""
+        del self.node, self._rows, self._watch
 
     def _weight_input(self) -> str | None:
         combine = self.shuffle.combine
         return combine.weight.input if combine is not None and combine.weight is not None else None
 
 
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a CUDA device the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def cuda_node(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    variant: CudaVariant,
+    members: Membership,
+    limits: Limits,
+    num_sms: int | None,
+    timeout: float,
+) -> NodeShuffle:
+    """The CUDA kernels of one node; collective over ``members``."""
+    program, device = node_program(artifact, shuffle, variant), members.device
+    with current_device(device):
+        schedule = Schedule(num_sms=num_sms or 0)
+        return NodeShuffle(program, limits, members.group, device, schedule, timeout)
+
+
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
     """What a `NodeShuffle` executes. Machine code made with other device headers is left out."""
     assert shuffle.cuda is not None
     assert isinstance(shuffle.target, PackedTarget)
-    headers = headers_digest()
+    headers, leaving = headers_digest(), shuffle.source_fields[0]
     return NodeProgram(
         name=shuffle.name,
         text=(artifact.path / variant.file).read_text(encoding="utf-8"),
         launches={name: (c.threads, c.shared_bytes) for name, c in variant.launches.items()},
         fields=tuple((TORCH_DTYPES[field.dtype], field.num_elems) for field in shuffle.fields),
+        summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
         fanout=shuffle.fanout,
         num_keys=shuffle.target.num_keys,
         weighted=shuffle.cuda.weighted,

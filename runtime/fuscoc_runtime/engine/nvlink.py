@@ -9,7 +9,6 @@ CUDA graph can be replayed. Rows of the target stay valid until the next dispatc
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,73 +16,34 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.windows import node_allocator
-from fuscoc_runtime.kernels.cuda import cubin, load_kernels
-
-MAX_RANKS = 8
-MAX_FIELDS = 8
-MAX_INPUTS = 8
-SLOT_BITS = 27
-PLAN_POINTS = 1024  # points of one CTA of the plan kernel
-ALIGNMENT = 1024
-CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
-STAGES = (
-    "counts of this rank",
-    "counts",
-    "rows of group",
-    "partial rows of group",
-    "entering combine",
+from fuscoc_runtime.engine.node_call import Call
+from fuscoc_runtime.engine.node_schedule import Schedule, model_schedule
+from fuscoc_runtime.engine.node_state import (
+    MAX_RANKS,
+    REFUSALS,
+    SLOT_BITS,
+    STATE_WORDS,
+    Handle,
+    Limits,
+    lay_out,
+    parse_state,
+    view_points,
 )
+from fuscoc_runtime.kernels.cuda import cubin, load_kernels, set_word
 
-
-class Call(ctypes.Structure):
-    """``Call`` of kernels/include/call.cuh: same order, same types."""
-
-    _fields_ = [
-        ("window", ctypes.c_uint64 * MAX_RANKS),
-        ("source", ctypes.c_uint64 * MAX_FIELDS),
-        ("inputs", ctypes.c_uint64 * MAX_INPUTS),
-        ("extents", ctypes.c_int64 * MAX_INPUTS),
-        ("rows_at", ctypes.c_int64 * MAX_FIELDS),
-        ("counts_at", ctypes.c_int64),
-        ("dispatch_flags_at", ctypes.c_int64),
-        ("combine_flags_at", ctypes.c_int64),
-        ("barrier_at", ctypes.c_int64),
-        ("points_at", ctypes.c_int64),
-        ("staging_at", ctypes.c_int64),
-        ("state", ctypes.c_uint64),
-        ("cta_counts", ctypes.c_uint64),
-        ("codes", ctypes.c_uint64),
-        ("key_counts", ctypes.c_uint64),
-        ("key_starts", ctypes.c_uint64),
-        ("num_sources_of", ctypes.c_uint64),
-        ("weights", ctypes.c_uint64),
-        ("rows", ctypes.c_uint64),
-        ("result", ctypes.c_uint64),
-        ("num_sources", ctypes.c_int64),
-        ("max_sources", ctypes.c_int64),
-        ("capacity", ctypes.c_int64),
-        ("timeout_cycles", ctypes.c_int64),
-        ("rank", ctypes.c_int),
-        ("num_ranks", ctypes.c_int),
-        ("send_ctas", ctypes.c_int),
-        ("send_warps", ctypes.c_int),
-        ("reduce_teams", ctypes.c_int),
-        ("dispatch_group", ctypes.c_int),
-        ("combine_group", ctypes.c_int),
-    ]
-
-
-STATE_WORDS = 16
-TIMED_OUT, BAD_KEYS, OVERFLOWED = 8, 9, 10  # positions in call.cuh's State
+PLAN_POINTS = 1024  # points of one CTA of the plan kernel
+MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more points than theirs
+CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
 
 
 @dataclass(frozen=True)
 class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
-    ``launches`` maps ``<name>_plan``, ``<name>_dispatch`` and, when it sums, ``<name>_combine`` to
-    (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row); ``cubins`` is
-    machine code of ``text`` by GPU, for those that need not compile it.
+    ``launches`` maps ``<name>_plan``, ``<name>_dispatch``, ``<name>_staged`` and, when it sums,
+    ``<name>_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a
+    row), and so is ``summed``, for a row that combine sums where that is not the first field.
+    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it.
     """
 
     name: str
@@ -95,65 +55,28 @@ class NodeProgram:
     weighted: bool
     teams: int
     cubins: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Fixed sizes of the windows, equal on every rank.
-
-    ``max_sources`` bounds the source segments of any rank, ``capacity`` the slots of a rank.
-    """
-
-    max_sources: int
-    capacity: int
-    num_handles: int = 2
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a call uses the GPU; a zero takes the value of `model_schedule`.
-
-    At most ``num_sms`` SMs run CTAs. In dispatch ``send_ctas`` of them hold ``send_warps`` sending
-    warps each; in combine ``reduce_teams`` teams of a CTA prefer reducing to finalising. Up to
-    ``dispatch_group`` and ``combine_group`` source segments share a flag: equal on all ranks.
-    """
-
-    num_sms: int = 0
-    send_ctas: int = 0
-    send_warps: int = 0
-    reduce_teams: int = 0
-    dispatch_group: int = 0
-    combine_group: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Handle:
-    """What combine needs of its dispatch. ``key_counts[i]`` rows of this rank's i-th key start at
-    slot ``key_starts[i]``; both int32 [num_keys], ``codes`` int32 [max_sources, fanout]."""
-
-    number: int
-    num_sources: int
-    codes: torch.Tensor
-    key_counts: torch.Tensor
-    key_starts: torch.Tensor
-    num_sources_of: torch.Tensor
-    weights: torch.Tensor | None
+    summed: tuple[torch.dtype, int] | None = None
 
 
 class NodeShuffle:
-    """A shuffle among the ranks of one NVLink node (``node_group``); construction is collective."""
+    """A shuffle among the ranks of one NVLink node (``node_group``); construction is collective.
+
+    Without a group, of one rank.
+    """
 
     def __init__(
         self,
         program: NodeProgram,
         limits: Limits,
-        node_group: dist.ProcessGroup,
+        node_group: dist.ProcessGroup | None,
         device: torch.device,
         schedule: Schedule | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         self.program, self.limits = program, limits
-        rank, num_ranks = dist.get_rank(node_group), dist.get_world_size(node_group)
+        rank, num_ranks = 0, 1
+        if node_group is not None:
+            rank, num_ranks = dist.get_rank(node_group), dist.get_world_size(node_group)
         if num_ranks > MAX_RANKS:
             raise ValueError(f"{num_ranks} ranks in a node, more than {MAX_RANKS}")
         if limits.capacity >= 1 << SLOT_BITS:
@@ -165,9 +88,14 @@ class NodeShuffle:
         kernels = load_kernels(code, program.launches)
         self._plan = kernels[f"{program.name}_plan"]
         self._dispatch = kernels[f"{program.name}_dispatch"]
+        self._staged = kernels[f"{program.name}_staged"]
         self._combine = kernels.get(f"{program.name}_combine")
+        self._is_staged = limits.max_sources * program.fanout <= MAX_STAGED_PLANS * PLAN_POINTS
 
         self._row_bytes = [dtype.itemsize * elems for dtype, elems in program.fields]
+        dtype, elems = program.summed or program.fields[0]
+        # Partial sums of f16 travel as f32: they could overflow where the whole sum does not.
+        self._partial_bytes = elems * (4 if dtype == torch.float16 else dtype.itemsize)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
         self._state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
@@ -193,7 +121,10 @@ class NodeShuffle:
             for _ in range(limits.num_handles)
         ]
         self._points_at = sections["points"]
+        self._refusals = 0
         self._call = Call(
+            ready_at=sections["ready"][0],
+            refusals_at=sections["refusals"][0],
             counts_at=sections["counts"][0],
             dispatch_flags_at=sections["dispatch_flags"][0],
             combine_flags_at=sections["combine_flags"][0],
@@ -210,37 +141,43 @@ class NodeShuffle:
         self._call.window[:num_ranks] = self._window.peer_bases.tolist()
         for position, at in enumerate(sections["rows"]):
             self._call.rows_at[position] = at
+        for position, at in enumerate(sections["staged"]):
+            self._call.staged_at[position] = at
         self.configure(schedule or Schedule())
-        dist.barrier(node_group)
+        if node_group is not None:
+            dist.barrier(node_group)
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         program, limits = self.program, self.limits
         sources = num_ranks * limits.max_sources
         sizes = {
+            "refusals": [num_ranks * 4],
+            "ready": [num_ranks * MAX_STAGED_PLANS * 8],
             "counts": [2 * num_ranks * (program.num_keys + 1) * 8],
             "dispatch_flags": [sources * 4],
             "combine_flags": [sources * 4],
             "barrier": [num_ranks * 4],
             "points": [sources * program.fanout * 8] * limits.num_handles,
-            "staging": [sources * self._row_bytes[0] if self._combine else 0],
+            "staging": [sources * self._partial_bytes if self._combine else 0],
+            "staged": [2 * sources * size * self._is_staged for size in self._row_bytes],
             "rows": [limits.capacity * size for size in self._row_bytes],
         }
-        sections: dict[str, list[int]] = {}
-        end = 0
-        for name, parts in sizes.items():
-            sections[name] = []
-            for nbytes in parts:
-                sections[name].append(end)
-                end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return sections, end
+        return lay_out(sizes)
 
     def configure(self, schedule: Schedule) -> None:
         """Use ``schedule`` from the next call on; every rank must set the same groups."""
         program, call = self.program, self._call
         warps = program.launches[f"{program.name}_dispatch"][0] // 32
         self._ctas = min(schedule.num_sms or self.num_sms, self.num_sms)
-        model = model_schedule(self._ctas, warps, program.teams)
+        model = model_schedule(
+            self._ctas,
+            warps,
+            program.teams,
+            call.num_ranks,
+            program.fanout,
+            sum(self._row_bytes),
+        )
         largest = 32 // program.fanout  # a warp looks at a whole group, a lane a point
         call.send_ctas = schedule.send_ctas or model.send_ctas
         call.send_warps = schedule.send_warps or model.send_warps
@@ -282,9 +219,12 @@ class NodeShuffle:
             call.extents[position] = extent
         self._bind(handle)
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        tiles = -(-num_sources * program.fanout // PLAN_POINTS)
-        self._plan.launch(max(1, min(tiles, self._ctas)), call, address)
-        self._dispatch.launch(self._ctas, call, address)
+        call.plan_ctas = max(1, -(-num_sources * program.fanout // PLAN_POINTS))
+        if self._is_staged:
+            self._staged.launch(max(self._ctas, call.plan_ctas + 1), call, address)
+        else:
+            self._plan.launch(min(call.plan_ctas, self._ctas), call, address)
+            self._dispatch.launch(self._ctas, call, address)
         return handle
 
     def combine(
@@ -294,7 +234,8 @@ class NodeShuffle:
         result: torch.Tensor,
         stream: torch.cuda.Stream | None = None,
     ) -> torch.Tensor:
-        """Sum each segment's rows [capacity, elements], weighted, into ``result`` [num_sources, …].
+        """Sum each segment's rows [capacity, elements], weighted, into ``result`` [num_sources, …];
+        a combine that copies has one row a segment.
 
         Raises:
             ValueError: the handle's buffers have been reused by later dispatches.
@@ -312,6 +253,38 @@ class NodeShuffle:
         address = (stream or torch.cuda.current_stream()).cuda_stream
         self._combine.launch(self._ctas, self._call, address)
         return result
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank's window."""
+        return self._window.local.numel()
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of the planner's and the handles' tables."""
+        tables = [self._state, self._cta_counts, *(each for held in self._handles for each in held)]
+        return sum(each.nbytes for each in tables)
+
+    def points(self, handle: Handle) -> torch.Tensor:
+        """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
+        at = self._points_at[handle.number % len(self._handles)]
+        shape = (self._call.num_ranks, self.limits.max_sources, self.program.fanout)
+        return view_points(self._window.local, at, shape)
+
+    def refuse(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Tell the peers that this rank has raised an error instead of joining a call.
+
+        Kernels that wait for it, now or later, give up at once and record it, unless their own rank
+        has refused as many calls: an error that all ranks raise together harms no later call.
+        """
+        self._refusals += 1
+        call = self._call
+        address = (stream or torch.cuda.current_stream()).cuda_stream
+        set_word(self._state.data_ptr() + 4 * REFUSALS, self._refusals, address)
+        for peer in range(call.num_ranks):
+            if peer != call.rank:
+                at = call.window[peer] + call.refusals_at + 4 * call.rank
+                set_word(at, self._refusals, address)
 
     def is_live(self, handle: Handle) -> bool:
         """Whether later dispatches have left the handle's buffers alone."""
@@ -336,6 +309,8 @@ class NodeShuffle:
         """What went wrong on this rank so far; synchronises with the device."""
         trouble = parse_state(self._state.tolist())
         found = []
+        if trouble.refusing is not None:
+            found.append(f"rank {trouble.refusing} raised an error instead of joining a call")
         if trouble.late is not None:
             found.append("timed out waiting for rank {}: {}".format(*trouble.late))
         if trouble.bad_keys:
@@ -343,42 +318,3 @@ class NodeShuffle:
         if trouble.overflowed:
             found.append(f"{trouble.overflowed} points are beyond the capacity")
         return found
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What went wrong on one rank since the start: the peer and stage of the wait that ran out, and
-    how many points had no key or no slot."""
-
-    late: tuple[int, str] | None
-    bad_keys: int
-    overflowed: int
-
-
-def parse_state(words: Sequence[int]) -> Trouble:
-    """Read a copy of `NodeShuffle.state`."""
-    late = None
-    if timed_out := words[TIMED_OUT] & 0xFFFFFFFF:
-        stage, peer, item = timed_out >> 24 & 0x7F, timed_out >> 20 & 0xF, timed_out & 0xFFFFF
-        late = (peer, f"{STAGES[stage]} {item}")
-    return Trouble(late, words[BAD_KEYS], words[OVERFLOWED])
-
-
-def model_schedule(num_ctas: int, warps: int, teams: int) -> Schedule:
-    """The split of ``num_ctas`` CTAs, of ``warps`` warps in dispatch and ``teams`` in combine.
-
-    About 260 sending warps keep NVLink full. Gathered in a third of the CTAs they leave the others
-    wholly to HBM work. On few SMs three warps of each CTA send: that is slower, but expanding is
-    what runs short. Teams that have nothing to finalise reduce, so few need to prefer it; on few
-    SMs most must, in larger groups, since every peer waits for what is reduced.
-    """
-    few, very_few = num_ctas <= 64, num_ctas <= 32
-    quarters = 3 if very_few else 2 if few else 1
-    return Schedule(
-        num_sms=num_ctas,
-        send_ctas=num_ctas if few else -(-num_ctas // 3),
-        send_warps=max(1, min(warps // 2, 3 if few else 6)),
-        reduce_teams=max(1, teams * quarters // 4),
-        dispatch_group=2,
-        combine_group=4 if very_few else 2,
-    )

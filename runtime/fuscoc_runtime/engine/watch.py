@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fuscoc_runtime.engine.nvlink import NodeShuffle, Trouble, parse_state
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, KeyRangeError, NoSlotError
+from fuscoc_runtime.engine.node_state import Trouble, parse_state
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    KeyRangeError,
+    NoSlotError,
+    RefusedCallError,
+)
 from fuscoc_runtime.scalar import render
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.node import NodeKernels
 
 
 def find_error(
     shuffle: ShuffleSpec, rank: int, timeout: float, capacity: int, before: Trouble, now: Trouble
 ) -> FuscoRuntimeError | None:
-    """What has gone wrong since ``before``; a wait that ran out stays wrong for good."""
+    """What has gone wrong since ``before``; a wait that was given up stays wrong for good."""
     assert isinstance(shuffle.target, PackedTarget)
+    if now.refusing is not None:
+        return RefusedCallError(rank, now.refusing)
     if now.late is not None:
         peer, stage = now.late
         return HopTimeoutError(rank, stage, peer, timeout)
@@ -31,18 +42,24 @@ def find_error(
 class ErrorWatch:
     """Reads a node shuffle's state on a stream of its own, beside the kernels.
 
-    A copy starts with every call and is looked at by the next call that finds it finished.
+    A copy starts with every call and is looked at by the next call that finds it finished. On the
+    CPU, where every call has waited for its kernels, the state itself is looked at.
     """
 
-    def __init__(self, node: NodeShuffle, shuffle: ShuffleSpec, rank: int, timeout: float) -> None:
+    def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, rank: int, timeout: float) -> None:
         self._node, self._shuffle, self._rank, self._timeout = node, shuffle, rank, timeout
+        self._told = Trouble(None, None, 0, 0)
+        if node.state.device.type == "cpu":
+            return
         self._stream: Any = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
         self._seen = torch.zeros(node.state.shape, dtype=torch.int32, pin_memory=True)
         self._copied: Any = None  # an event
-        self._told = Trouble(None, 0, 0)
 
     def raise_seen(self) -> None:
         """Raise what earlier calls did wrong, as far as it is known by now. Never waits."""
+        if self._node.state.device.type == "cpu":
+            self.raise_all()
+            return
         if torch.cuda.is_current_stream_capturing():
             return
         if self._copied is not None:

@@ -1,41 +1,13 @@
 """Exact bfloat16 for Triton's interpreter.
 
 The interpreter (3.6 to 3.9 at least) truncates f32 to bf16 where the GPU rounds to nearest even,
-and widens subnormal bf16 to wrong values. A kernel has to give the same bits on both, so these two
-conversions are replaced while one of ours is interpreted; elsewhere Triton stays as it is.
+and widens subnormal bf16 to wrong values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
-
-
-@contextmanager
-def exact_bfloat16() -> Iterator[None]:
-    """Replace the interpreter's conversions between f32 and bf16 for the enclosed launch."""
-    from triton import language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    inherited = InterpreterBuilder.cast_impl
-
-    def cast(builder: Any, src: Any, dst_type: Any) -> Any:
-        pair = (src.dtype.scalar, dst_type.scalar)
-        if pair == (tl.float32, tl.bfloat16):
-            return TensorHandle(round_to_bfloat16(src.data), tl.bfloat16)
-        if pair == (tl.bfloat16, tl.float32):
-            return TensorHandle(widen_bfloat16(src.data), tl.float32)
-        return inherited(builder, src, dst_type)
-
-    InterpreterBuilder.cast_impl = cast
-    try:
-        yield
-    finally:
-        InterpreterBuilder.cast_impl = inherited
 
 
 def round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

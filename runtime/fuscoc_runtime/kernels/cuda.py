@@ -71,8 +71,11 @@ def headers_digest() -> str:
 
 
 def default_cache() -> Path:
-    """Where cubins are kept: ``$FUSCOC_CACHE_DIR`` or ``~/.cache/fuscoc``."""
-    return Path(os.environ.get("FUSCOC_CACHE_DIR") or Path.home() / ".cache" / "fuscoc")
+    """Where what is compiled on the fly is kept: ``$FUSCOC_CACHE_DIR``, else ``fuscoc`` in
+    ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    if chosen := os.environ.get("FUSCOC_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fuscoc"
 
 
 def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
@@ -164,6 +167,13 @@ class CudaKernel:
                 0,
             )
         )
+
+
+def set_word(address: int, value: int, stream: int) -> None:
+    """Set a 32-bit word of this or a mapped peer's GPU memory, in the order of ``stream``."""
+    from cuda.bindings import driver
+
+    _driver(driver.cuMemsetD32Async(address, value, 1, stream))
 
 
 def load_kernels(code: bytes, launches: Mapping[str, tuple[int, int]]) -> dict[str, CudaKernel]:

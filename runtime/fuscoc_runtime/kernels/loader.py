@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fuscoc_runtime.kernels.bfloat16 import exact_bfloat16
-from fuscoc_runtime.schema import KernelSpec
+from fuscoc_runtime.kernels import device
+from fuscoc_runtime.kernels.exact import exact_conversions
+from fuscoc_runtime.schema import KernelArg, KernelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +58,17 @@ class Kernel:
         if missing:
             raise KernelError(f"kernel {self.spec.name}: no value for {', '.join(missing)}")
         arguments = {arg.name: values[arg.value] for arg in self.spec.args}
-        exact = exact_bfloat16() if self.interpreted else nullcontext()
-        with _interpreting(self.interpreted), exact:
+        with launching(self.interpreted):
             self.function[(num_programs,)](**arguments, num_warps=self.spec.num_warps)
+
+    def compile(self) -> None:
+        """Compile and load for the current device: then even the first launch can be captured."""
+        if self.interpreted:
+            return
+        arguments = {arg.name: 0 for arg in self.spec.args}
+        with launching(self.interpreted):
+            warm = self.function.warmup(**arguments, grid=(1,), num_warps=self.spec.num_warps)
+        _ = warm.run  # loads the machine code
 
 
 def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool) -> Kernel:
@@ -76,6 +85,21 @@ def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
     return Kernel(spec, function, interpreted)
+
+
+def device_module(name: str, *, interpreted: bool) -> ModuleType:
+    """A module of ``fuscoc_runtime.kernels.device``."""
+    with _interpreting(interpreted):
+        return device.load(name)
+
+
+def load_device_kernel(
+    module: str, name: str, arguments: Sequence[str], *, interpreted: bool
+) -> Kernel:
+    """A kernel of ``fuscoc_runtime.kernels.device``."""
+    function = getattr(device_module(module, interpreted=interpreted), name)
+    args = tuple(KernelArg(argument, "address", argument) for argument in arguments)
+    return Kernel(KernelSpec(name, "", name, args, 1, ()), function, interpreted)
 
 
 @cache
@@ -99,6 +123,14 @@ def _load_module(path: Path, digest: str, interpreted: bool) -> ModuleType:
     with _interpreting(interpreted):
         exec(compile(text, file, "exec"), vars(module))
     return module
+
+
+@contextmanager
+def launching(interpreted: bool) -> Iterator[None]:
+    """What a launch needs around it: Triton's mode, and in the interpreter exact conversions."""
+    exact = exact_conversions() if interpreted else nullcontext()
+    with _interpreting(interpreted), exact:
+        yield
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 // What a call hands to the kernels, and where things lie in a rank's symmetric window.
 //
-// `Call` is mirrored by a ctypes structure in fuscoc_runtime/engine/nvlink.py: same order, same
+// `Call` is mirrored by a ctypes structure in fuscoc_runtime/engine/node_call.py: same order, same
 // types. Every rank's window has the same layout; offsets are bytes from its base.
 #pragma once
 #include "base.cuh"
@@ -8,20 +8,24 @@
 namespace fuscoc {
 
 // Device-resident, zeroed once. Epochs live here and not in kernel arguments, so that a captured
-// graph can be replayed; flags hold the epoch that wrote them and are never cleared.
+// graph can be replayed; flags hold the epoch that wrote them and are never cleared. Of a pair of
+// work counters a kernel uses the one of its epoch's parity and clears the other.
 struct State {
-  u32 plan_epoch;          // plans finished
-  u32 combine_epoch;       // combines finished
-  u32 combine_saw_plan;    // plan_epoch when the last combine finished
-  u32 exits;               // CTAs that have left the running kernel
-  u32 next_send;           // work counters of the running kernel
-  u32 next_expand;
-  u32 next_reduce;
-  u32 next_finalise;
-  u32 timed_out;           // 0, or stage * 2^24 + peer * 2^20 + (group mod 2^20) + 2^31
+  u32 plan_epoch;          // plans begun
+  u32 combine_epoch;       // combines begun
+  u32 combine_saw_plan;    // plan_epoch when the last combine began
+  u32 entries;             // CTAs that have entered the running kernel
+  u32 next_send[2];        // work counters
+  u32 next_expand[2];
+  u32 next_reduce[2];
+  u32 next_finalise[2];
+  u32 gave_up;             // 0, or stage * 2^24 + peer * 2^20 + (group mod 2^20) + 2^31
   u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
+  u32 refusals;            // calls that this rank raised an error for instead of joining them
 };
+
+constexpr int kMaxStagedPlans = 4;  // CTAs that plan in a staged dispatch, at most
 
 struct Call {
   char* window[kMaxRanks];        // every rank's window, as mapped here
@@ -29,6 +33,9 @@ struct Call {
   const void* inputs[kMaxInputs]; // the relation's input tensors
   i64 extents[kMaxInputs];        // the relation's run-time extents
   i64 rows_at[kMaxFields];        // [capacity] rows of each field
+  i64 staged_at[kMaxFields];      // [2 parities][num_ranks][max_sources] rows that wait for slots
+  i64 ready_at;                   // u64 [num_ranks][kMaxStagedPlans] {num_sources, epoch}
+  i64 refusals_at;                // u32 [num_ranks] refusals of every rank
   i64 counts_at;                  // u64 [2 parities][num_ranks][num_keys + 1] {count, epoch}
   i64 dispatch_flags_at;          // u32 [num_ranks][max_sources] epochs, one a group
   i64 combine_flags_at;           // u32 [num_ranks][max_sources]
@@ -50,6 +57,7 @@ struct Call {
   i64 timeout_cycles;
   int rank;
   int num_ranks;
+  int plan_ctas;                  // CTAs that plan
   int send_ctas;                  // CTAs that hold sending warps, and how many each;
   int send_warps;                 // the others expand (dispatch)
   int reduce_teams;               // teams of a CTA that prefer to reduce (combine), at most all
@@ -63,7 +71,28 @@ __device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSl
 __device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
 __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
 
-enum Stage : u32 { kPlanLocal = 0, kPlanPeers = 1, kDispatchGroup = 2, kCombineGroup = 3, kCombineEnter = 4 };
+enum Stage : u32 {
+  kPlanLocal = 0,
+  kPlanPeers = 1,
+  kDispatchGroup = 2,
+  kCombineGroup = 3,
+  kCombineEnter = 4,
+  kStagedSlots = 5,
+  kRefused = 6,
+};
+
+// The first reason for giving up is kept.
+__device__ __forceinline__ void give_up(const Call& call, Stage stage, int peer, u32 item) {
+  atomicCAS(&call.state->gave_up, 0u, 0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff));
+}
+
+// A peer that has refused more calls than this rank is not in this one and never will be.
+__device__ __forceinline__ int refusing_peer(const Call& call) {
+  const u32* counts = reinterpret_cast<const u32*>(call.window[call.rank] + call.refusals_at);
+  for (int r = 0; r < call.num_ranks; ++r)
+    if (int(load_relaxed(counts + r) - *(volatile u32*)&call.state->refusals) > 0) return r;
+  return -1;
+}
 
 // Spins until ready() or the call's time is up; false, and recorded once, when it never was.
 template <class Ready>
@@ -73,10 +102,13 @@ __device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int pe
   for (u32 spins = 1;; ++spins) {
     if (ready()) return true;
     if (spins % 64 == 0) {
-      if (*(volatile u32*)&call.state->timed_out) return false;  // someone else gave up: so do we
+      if (*(volatile u32*)&call.state->gave_up) return false;  // someone else gave up: so do we
+      if (const int refusing = refusing_peer(call); refusing >= 0) {
+        give_up(call, kRefused, refusing, 0);
+        return false;
+      }
       if (clock64() - start > call.timeout_cycles) {
-        atomicCAS(&call.state->timed_out, 0u,
-                  0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff));
+        give_up(call, stage, peer, item);
         return false;
       }
     }
@@ -105,16 +137,16 @@ __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
   return (call.num_sources_of[kMaxRanks] + group - 1) / group * (call.num_ranks - 1);
 }
 
-// The last CTA to leave runs `reset`: everything it changes was read by the others before.
-template <class Reset>
-__device__ __forceinline__ void leave(const Call& call, Reset reset) {
-  __syncwarp();  // a split warp would be counted twice by the barrier
+// The last CTA to enter runs `advance`: what it changes, every CTA has read before. Thread 0 reads
+// it and tells the others, so that no thread's load is still under way.
+template <class Advance>
+__device__ __forceinline__ void entered(const Call& call, Advance advance) {
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
-    if (atomicAdd(&call.state->exits, 1u) == gridDim.x - 1) {
-      call.state->exits = 0;
-      reset(*call.state);
+    if (atomicAdd(&call.state->entries, 1u) == gridDim.x - 1) {
+      call.state->entries = 0;
+      advance(*call.state);
     }
   }
 }

@@ -1,7 +1,8 @@
-// Combine kernel: the transpose of dispatch, with a weighted sum in f32.
+// Combine kernel: the transpose of dispatch, with a weighted sum in f32; a maximum and, where segments
+// have one destination, a copy are "sums" too.
 //
 // Where rows lie, a team of warps sums the rows of a remote segment and pushes one partial row to
-// the segment's source; after a group of segments it sets the group's flag there. At the source
+// the segment's source; after a group with such rows it sets the group's flag there. At the source
 // teams add the partials to the rank's own rows as they are flagged. A team that would have to
 // wait for a flag reduces meanwhile; reducing never waits, so every flag comes. A lane holds one
 // term of a group (a row address and its weight); terms are added in lane order, so results do not
@@ -15,6 +16,9 @@ namespace fuscoc {
 template <class Shape>
 struct Combine {
   using Vec = Vector<typename Shape::Element, Shape::unit_bytes(0)>;
+  using Partial = typename Shape::Element::Partial;
+  static constexpr int widening = Partial::bytes / Shape::Element::bytes;
+  using PartialVec = Vector<Partial, Vec::bytes * widening>;
   static constexpr i64 row_bytes = Shape::row_bytes(0);
   static constexpr int row_vectors = int(row_bytes / Shape::unit_bytes(0));
   static constexpr int team_threads = Shape::team_warps * kWarp;
@@ -24,7 +28,9 @@ struct Combine {
   // Words every thread may look up again rather than keep in a register.
   struct Shared {
     u32 epoch;
+    u32 parity;
     int group;               // segments per group
+    bool planned;            // a plan has begun since the last combine
     u32 item[Shape::teams][2];            // what each team does now, and next
     u64 point[Shape::teams][2][kWarp];    // the points of its group
   };
@@ -41,12 +47,13 @@ struct Combine {
     const char* row;       // null: no term
     float weight;
   };
+  using Sum = typename Vec::Sum[Shape::team_vectors];
 
   __device__ __forceinline__ u32* flag(int window, int from, int index) const {
     return reinterpret_cast<u32*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
   }
   __device__ __forceinline__ char* staging(int window, int from, int source) const {
-    return call.window[window] + call.staging_at + (from * call.max_sources + source) * row_bytes;
+    return call.window[window] + call.staging_at + (from * call.max_sources + source) * row_bytes * widening;
   }
   __device__ static __forceinline__ u32 segment_lanes(int i) {
     return (Shape::fanout == kWarp ? kAllLanes : (1u << Shape::fanout % kWarp) - 1) << (i * Shape::fanout);
@@ -58,12 +65,11 @@ struct Combine {
 
   // Adds the first `kBatch` terms of `left` at a time while there are that many, then fewer: loads
   // of a batch are in flight together.
-  template <int kBatch>
-  __device__ __forceinline__ void add_terms(u32& left, int& count, const Term& term, int column,
-                                            float (&sum)[Shape::team_vectors][Vec::elements]) const {
+  template <class From, int kBatch>
+  __device__ __forceinline__ void add_batches(u32& left, int& count, const Term& term, int column, Sum& sum) const {
 #pragma unroll 1
     while (count >= kBatch) {
-      Vec value[kBatch][Shape::team_vectors];
+      From value[kBatch][Shape::team_vectors];
       float weight[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
@@ -71,36 +77,41 @@ struct Combine {
         left &= left - 1;
         const char* row = reinterpret_cast<const char*>(__shfl_sync(kAllLanes, u64(term.row), from));
         weight[b] = __shfl_sync(kAllLanes, term.weight, from);
-        const char* at = row + i64(column) * Shape::unit_bytes(0);
+        const char* at = row + i64(column) * From::bytes;
 #pragma unroll
-        for (int v = 0; v < Shape::team_vectors; ++v)
-          value[b][v].load(at + v * team_threads * Shape::unit_bytes(0));
+        for (int v = 0; v < Shape::team_vectors; ++v) value[b][v].load(at + v * team_threads * From::bytes);
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
-        for (int v = 0; v < Shape::team_vectors; ++v)
-          value[b][v].add_to(sum[v], weight[b]);
+        for (int v = 0; v < Shape::team_vectors; ++v) value[b][v].add_to(sum[v], weight[b]);
       }
       count -= kBatch;
     }
-    if constexpr (kBatch > 1) add_terms<kBatch / 2>(left, count, term, column, sum);
+    if constexpr (kBatch > 1) add_batches<From, kBatch / 2>(left, count, term, column, sum);
   }
-
-  // Sums the terms of `lanes` and stores the row.
-  __device__ __forceinline__ void sum_row(u32 lanes, const Term& term, char* to) const {
+  // Adds the terms of `lanes`, rows of `From`.
+  template <class From>
+  __device__ __forceinline__ void add(u32 lanes, const Term& term, int column, Sum& sum) const {
+    constexpr int batch = Shape::team_batch * Vec::bytes / From::bytes;
+    int count = __popc(lanes);
+    add_batches<From, batch ? batch : 1>(lanes, count, term, column, sum);
+  }
+  // Calls add(column, sum) for every part of a row that the team holds at once, and stores the sum.
+  template <class To, class Add>
+  __device__ __forceinline__ void sum_row(char* to, bool has_terms, Add add) const {
 #pragma unroll 1
-    for (int first = 0; first < row_vectors; first += columns) {
-      const int column = min(first + thread, row_vectors - 1);  // idle lanes repeat the last vector
-      float sum[Shape::team_vectors][Vec::elements] = {};
-      u32 left = lanes;
-      int count = __popc(lanes);
-      add_terms<Shape::team_batch>(left, count, term, column, sum);
+    for (int start = 0; start < row_vectors; start += columns) {
+      const int column = min(start + thread, row_vectors - 1);  // idle lanes repeat the last vector
+      Sum sum;
+#pragma unroll
+      for (int v = 0; v < Shape::team_vectors; ++v) Vec::begin(sum[v], has_terms);
+      add(column, sum);
 #pragma unroll
       for (int v = 0; v < Shape::team_vectors; ++v) {
-        Vec result;
+        To result;
         result.from(sum[v]);
-        result.store(to + i64(column + v * team_threads) * Shape::unit_bytes(0));
+        result.store(to + i64(column + v * team_threads) * To::bytes);
       }
     }
   }
@@ -127,44 +138,63 @@ struct Combine {
     return Shape::weighted ? __uint_as_float(u32(point >> 32)) : 1.f;
   }
 
-  // Partial rows of one remote group: one for every segment with rows here.
-  __device__ void reduce(u32 item, u64 point) {
-    const RemoteItem at = remote_item(call, item);
+  // Partial rows of one remote group: one for every segment with rows here. Whether there are any.
+  __device__ bool reduce(const RemoteItem& at, u64 point) const {
     const Term term = own_term(int(u32(point)), weight_of(point));
     const u32 mine = __ballot_sync(kAllLanes, term.row != nullptr);
 #pragma unroll 1
     for (int i = 0; i < shared.group; ++i)
       if (mine & segment_lanes(i))
-        sum_row(mine & segment_lanes(i), term, staging(at.source_rank, call.rank, at.index * shared.group + i));
+        sum_row<PartialVec>(
+            staging(at.source_rank, call.rank, at.index * shared.group + i), true,
+            [&](int column, Sum& sum) { add<Vec>(mine & segment_lanes(i), term, column, sum); });
+    return mine != 0;
   }
+  // The partial rows of a group have been stored by the whole team.
   __device__ __forceinline__ void signal(const RemoteItem& at) const {
+    fence_system();
     store_relaxed(flag(at.source_rank, call.rank, at.index), shared.epoch);
   }
 
-  // Result rows of one of this rank's groups; its flags have been seen.
-  __device__ void finalise(u32 item, u64 point) {
-    const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
-    const int code = int(u32(point)), segment = lane / Shape::fanout;
-    Term term = own_term(code, weight_of(point));
-    const bool remote = code >= 0 && code_rank(code) != call.rank;
-    const int pair = segment * kMaxRanks + (code_rank(code) & (kMaxRanks - 1));
-    const u32 same = __match_any_sync(kAllLanes, remote ? pair : -1 - lane);
-    if (remote && (same & lanes_below()) == 0)  // one partial for each remote rank
-      term = {staging(call.rank, code_rank(code), first + segment), 1.f};
-    const u32 terms = __ballot_sync(kAllLanes, term.row != nullptr);
-#pragma unroll 1
-    for (int i = 0; i < num_segments; ++i)
-      sum_row(terms & segment_lanes(i), term, call.result + i64(first + i) * row_bytes);
-  }
-  // Whether all peers have flagged the group; with `wait`, as soon as they have (false: timeout).
-  __device__ __forceinline__ bool flagged(u32 item, bool wait) const {
+  // Whether the peers with rows of the group have flagged it; with `wait`, as soon as they have
+  // (false: timeout).
+  __device__ __forceinline__ bool flagged(u32 item, u64 point, bool wait) const {
+    const int code = int(u32(point));
+    const u32 ranks = __reduce_or_sync(kAllLanes, code < 0 ? 0u : 1u << code_rank(code));
     bool there = true;
-    if (lane < call.num_ranks && lane != call.rank) {
+    if (lane != call.rank && (ranks >> lane & 1)) {
       const u32* at = flag(call.rank, lane, item);
       const auto ready = [&] { return reached(load_acquire(at), shared.epoch); };
       there = wait ? wait_until(call, kCombineGroup, lane, item, ready) : ready();
     }
     return __all_sync(kAllLanes, there);
+  }
+  // Result rows of one of this rank's groups. With `wait` its flags have not all been seen yet: own
+  // rows are summed meanwhile.
+  __device__ void finalise(u32 item, u64 point, bool wait) const {
+    const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
+    const int code = int(u32(point)), segment = lane / Shape::fanout;
+    Term term = own_term(code, weight_of(point));
+    const u32 own = __ballot_sync(kAllLanes, term.row != nullptr);
+    const bool remote = code >= 0 && code_rank(code) != call.rank;
+    const int pair = segment * kMaxRanks + (code_rank(code) & (kMaxRanks - 1));
+    const u32 same = __match_any_sync(kAllLanes, remote ? pair : -1 - lane);
+    const bool leads = remote && (same & lanes_below()) == 0;  // one partial for each remote rank
+    if (leads) term = {staging(call.rank, code_rank(code), first + segment), 1.f};
+    const u32 partial = __ballot_sync(kAllLanes, leads);
+#pragma unroll 1
+    for (int i = 0; i < num_segments; ++i) {
+      const bool has_terms = (own | partial) & segment_lanes(i);
+      sum_row<Vec>(call.result + i64(first + i) * row_bytes, has_terms, [&](int column, Sum& sum) {
+        add<Vec>(own & segment_lanes(i), term, column, sum);
+        if (wait) {
+          wait = false;
+          if (thread < kWarp) flagged(item, point, true);
+          team_barrier();
+        }
+        add<PartialVec>(partial & segment_lanes(i), term, column, sum);
+      });
+    }
   }
 
   // The next item of this team, decided by its first warp. Reducing teams reduce while anything is
@@ -177,16 +207,18 @@ struct Combine {
     u32 reduce, finalise;    // lane 0's next draws; `reduce` only while reducing
   };
   __device__ __forceinline__ u32 draw_reduce() const {
-    return lane == 0 ? call.reduce_teams * gridDim.x + atomicAdd(&call.state->next_reduce, 1u) : 0;
+    const u32 first = call.reduce_teams * gridDim.x;
+    return lane == 0 ? first + atomicAdd(&call.state->next_reduce[shared.parity], 1u) : 0;
   }
   __device__ __forceinline__ u32 draw_finalise() const {
-    return lane == 0 ? (Shape::teams - call.reduce_teams) * gridDim.x + atomicAdd(&call.state->next_finalise, 1u) : 0;
+    const u32 first = (Shape::teams - call.reduce_teams) * gridDim.x;
+    return lane == 0 ? first + atomicAdd(&call.state->next_finalise[shared.parity], 1u) : 0;
   }
   __device__ __forceinline__ u32 choose(Draws& draws, u32 num_reduce, u32 num_finalise, u64& point) const {
     u32 group = __shfl_sync(kAllLanes, draws.finalise, 0);
     if (!draws.reducing && group < num_finalise) {
       point = own_point(group);
-      if (flagged(group, false)) {
+      if (flagged(group, point, false)) {
         draws.finalise = draw_finalise();
         return group;
       }
@@ -198,12 +230,9 @@ struct Combine {
         break;
       }
       if (draws.reducing) draws.reduce = draw_reduce();
-      const RemoteItem at = remote_item(call, item);
-      point = remote_point(at);
+      point = remote_point(remote_item(call, item));
       const int code = int(u32(point));
       if (__any_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank)) return item | kReduce;
-      // Nothing to send: only the flag, with nothing to order before it.
-      if (lane == 0 && at.index * shared.group < call.num_sources_of[at.source_rank]) signal(at);
     }
     if (draws.reducing) group = __shfl_sync(kAllLanes, draw_finalise(), 0);
     draws.reducing = false;
@@ -227,7 +256,22 @@ struct Combine {
     __syncthreads();
   }
 
-  __device__ void run() {
+  // Few items: every team knows its own, so nothing is drawn or told. It reduces before it waits.
+  __device__ void run_few(u32 num_reduce, u32 num_finalise) const {
+    const u32 num_teams = Shape::teams * gridDim.x;
+    for (u32 item = team * gridDim.x + blockIdx.x; item < num_reduce + num_finalise; item += num_teams) {
+      if (item < num_reduce) {
+        const RemoteItem at = remote_item(call, item);
+        if (!reduce(at, remote_point(at))) continue;
+        team_barrier();
+        if (thread == 0) signal(at);
+      } else {
+        finalise(item - num_reduce, own_point(item - num_reduce), true);
+      }
+    }
+  }
+
+  __device__ void run_many(u32 num_reduce, u32 num_finalise) const {
     const bool leads = thread < kWarp, reducing = team < call.reduce_teams;
     u32 turn = 0, done = kNone;
     Draws draws{reducing, false, 0, 0};  // every team starts on an item of its own, without a draw
@@ -236,31 +280,27 @@ struct Combine {
     while (true) {
       if (leads) {
         u64 point = kNoPoint;
-        const u32 next = choose(draws, num_remote_items(call, shared.group),
-                                u32(ceil_div(call.num_sources, shared.group)), point);
+        const u32 next = choose(draws, num_reduce, num_finalise, point);
         shared.point[team][turn][lane] = point;
         if (thread == 0) shared.item[team][turn] = next;
       }
       team_barrier();  // the last item is finished, the next one is known
-      if (thread == 0 && done != kNone && done & kReduce) {
-        fence_system();
-        signal(remote_item(call, done & ~kReduce));
-      }
+      if (thread == 0 && done != kNone && done & kReduce) signal(remote_item(call, done & ~kReduce));
       const u32 item = shared.item[team][turn];
       if (item == kNone) break;
       const u64 point = shared.point[team][turn][lane];
-      if (item & kReduce) {
-        reduce(item & ~kReduce, point);
-      } else {
-        if (item & kUnflagged) {
-          if (leads) flagged(item & ~kUnflagged, true);
-          team_barrier();
-        }
-        finalise(item & ~kUnflagged, point);
-      }
+      if (item & kReduce) reduce(remote_item(call, item & ~kReduce), point);
+      else finalise(item & ~kUnflagged, point, item & kUnflagged);
       done = item;
       turn ^= 1;
     }
+  }
+
+  __device__ void run() const {
+    const u32 num_reduce = num_remote_items(call, shared.group);
+    const u32 num_finalise = u32(ceil_div(call.num_sources, shared.group));
+    if (num_reduce + num_finalise <= 2 * Shape::teams * gridDim.x) run_few(num_reduce, num_finalise);
+    else run_many(num_reduce, num_finalise);
   }
 };
 
@@ -269,20 +309,20 @@ __device__ __forceinline__ void combine(const Call& call) {
   __shared__ typename Combine<Shape>::Shared shared;
   if (threadIdx.x == 0) {
     shared.epoch = *(volatile u32*)&call.state->combine_epoch + 1;
+    shared.parity = shared.epoch & 1;
     shared.group = group_size(call, call.combine_group);
+    shared.planned = *(volatile u32*)&call.state->plan_epoch != *(volatile u32*)&call.state->combine_saw_plan;
   }
-  const bool planned = *(volatile u32*)&call.state->plan_epoch != *(volatile u32*)&call.state->combine_saw_plan;
-  __syncthreads();
+  entered(call, [&](State& state) {
+    state.combine_epoch = shared.epoch;
+    state.combine_saw_plan = state.plan_epoch;
+    state.next_reduce[shared.parity ^ 1] = state.next_finalise[shared.parity ^ 1] = 0;
+  });
   constexpr int team_threads = Combine<Shape>::team_threads;
   Combine<Shape> state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
                        int(threadIdx.x) % kWarp};
-  if (!planned && call.num_ranks > 1) state.enter();
+  if (!shared.planned && call.num_ranks > 1) state.enter();
   state.run();
-  leave(call, [&](State& words) {
-    words.combine_epoch = shared.epoch;
-    words.combine_saw_plan = words.plan_epoch;
-    words.next_reduce = words.next_finalise = 0;
-  });
 }
 
 }  // namespace fuscoc

@@ -8,50 +8,27 @@
 // per warp.
 #pragma once
 #include "call.cuh"
-#include "row_copy.cuh"
+#include "segments.cuh"
 
 namespace fuscoc {
 
 template <class Shape, class Relation>
-struct Dispatch {
-  const Call& call;
-  const Relation relation;
-  RowBuffer<Shape> row;
-  const u64 keep, drop;  // L2 policies: default, evict first
-  const u32 epoch;
-  const int lane;
+struct Dispatch : Segments<Shape, Relation> {
+  using Base = Segments<Shape, Relation>;
+  using Base::call, Base::row, Base::keep, Base::drop, Base::epoch, Base::lane;
+  using Base::points, Base::flag, Base::source_row, Base::target_row, Base::store_all;
   const int group;       // segments sent under one flag
 
-  __device__ __forceinline__ u64* points(int window, int source_rank, i64 source) const {
-    return reinterpret_cast<u64*>(call.window[window] + call.points_at) +
-           (source_rank * call.max_sources + source) * Shape::fanout;
-  }
-  __device__ __forceinline__ u32* flag(int window, int source_rank, i64 index) const {
-    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) +
-           source_rank * call.max_sources + index;
-  }
+  __device__ Dispatch(const Call& call, char* memory, u64* barriers)
+      : Base(call, memory, barriers, *(volatile u32*)&call.state->plan_epoch),
+        group(group_size(call, call.dispatch_group)) {}
+
   // Lanes of the points of the group's i-th segment.
   __device__ static __forceinline__ u32 segment_lanes(int i) {
     return (Shape::fanout == kWarp ? kAllLanes : (1u << Shape::fanout % kWarp) - 1) << (i * Shape::fanout);
   }
   __device__ __forceinline__ int points_in_group(i64 first, i64 num_sources) const {
     return int(min(i64(group), num_sources - first)) * Shape::fanout;
-  }
-  __device__ __forceinline__ auto source_row(i64 source) const {
-    const i64 cell = relation.source_cell(source);
-    return [this, cell](int f) { return call.source[f] + cell * Shape::cell_bytes(f); };
-  }
-  __device__ __forceinline__ auto target_row(int window, i64 slot) const {
-    return [this, window, slot](int f) { return call.window[window] + call.rows_at[f] + slot * Shape::row_bytes(f); };
-  }
-
-  // Stores the buffered part to the slot of every lane in `lanes`.
-  __device__ __forceinline__ void store_all(int pass, u32 lanes, int code, u64 policy) {
-    for (; lanes; lanes &= lanes - 1) {
-      const int to = __shfl_sync(kAllLanes, code, __ffs(lanes) - 1);
-      row.store(pass, target_row(code_rank(to), code_slot(to)), policy);
-    }
-    row.commit();
   }
 
   __device__ __forceinline__ void signal(i64 index) {
@@ -94,7 +71,7 @@ struct Dispatch {
           signal(pending);
           pending = -1;
         }
-        row.loaded();
+        row.loaded(from);
         store_all(pass, lanes, code, keep);
       }
     }
@@ -109,7 +86,7 @@ struct Dispatch {
     for (int pass = 0; pass < Shape::num_passes; ++pass) {
       row.reusable();
       row.load(pass, from, drop);
-      row.loaded();
+      row.loaded(from);
       store_all(pass, lanes, code, drop);
     }
   }
@@ -148,6 +125,8 @@ struct Dispatch {
   }
 
   __device__ void run(int warp, int num_warps) {
+    u32* const next_send = &call.state->next_send[epoch & 1];
+    u32* const next_expand = &call.state->next_expand[epoch & 1];
     const int send_ctas = min(call.send_ctas, int(gridDim.x));
     const int send_warps = min(call.send_warps, num_warps);
     const u32 senders = send_ctas * send_warps;
@@ -155,7 +134,7 @@ struct Dispatch {
     const bool sends = int(blockIdx.x) < send_ctas && warp < send_warps;
     if (sends && call.num_ranks > 1) {
       i64 pending = -1;
-      take(warp * send_ctas + blockIdx.x, groups, &call.state->next_send, senders,
+      take(warp * send_ctas + blockIdx.x, groups, next_send, senders,
            [&](u32 item) { send(item, pending); });
       if (pending >= 0) signal(pending);
     }
@@ -165,13 +144,13 @@ struct Dispatch {
     const u32 expanders = gridDim.x * num_warps - senders;
     u32 item;
     if (sends) {
-      item = __shfl_sync(kAllLanes, lane == 0 ? expanders + atomicAdd(&call.state->next_expand, 1u) : 0, 0);
+      item = __shfl_sync(kAllLanes, lane == 0 ? expanders + atomicAdd(next_expand, 1u) : 0, 0);
     } else {
       const int before = int(blockIdx.x) < send_ctas ? blockIdx.x * (num_warps - send_warps)
                                                      : blockIdx.x * num_warps - senders;
       item = before + warp - (int(blockIdx.x) < send_ctas ? send_warps : 0);
     }
-    take(item, num_items, &call.state->next_expand, expanders, [&](u32 i) {
+    take(item, num_items, next_expand, expanders, [&](u32 i) {
       if (i < own) {
         expand_local(i);
       } else {
@@ -187,18 +166,12 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void dispatch(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ u64 barriers[kWarp];
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  Dispatch<Shape, Relation> state{call,
-                                  Relation{call},
-                                  {},
-                                  evict_normal_policy(),
-                                  evict_first_policy(),
-                                  *(volatile u32*)&call.state->plan_epoch,
-                                  lane,
-                                  group_size(call, call.dispatch_group)};
-  state.row.init(reinterpret_cast<char*>(memory) + warp * Shape::buffer_bytes, &barriers[warp], lane);
-  state.run(warp, blockDim.x / kWarp);
-  leave(call, [](State& words) { words.next_send = words.next_expand = 0; });
+  Dispatch<Shape, Relation> state(call, reinterpret_cast<char*>(memory), barriers);
+  entered(call, [&](State& words) {
+    const u32 other = ~state.epoch & 1;
+    words.next_send[other] = words.next_expand[other] = 0;
+  });
+  state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
 }
 
 }  // namespace fuscoc

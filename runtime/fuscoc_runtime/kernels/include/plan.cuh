@@ -22,6 +22,7 @@ struct PlanShared {
   int next[Shape::num_keys];               // rows of a key in this CTA so far, then its next slot
   int total[Shape::num_keys];              // rows of a key from all ranks
   int local[Shape::num_keys];              // this rank's rows in all its CTAs (last CTA only)
+  signed char owner[Shape::num_keys];      // rank of a key, -1: none
   int num_sources_of[kMaxRanks];
   int failed;
 };
@@ -33,24 +34,39 @@ struct Plan {
   const Call& call;
   Shared& shared;
   const Relation relation;
-  u32 epoch;
-  i64 num_points;
-  i64 first_tile, end_tile;
+  const u32 epoch;
+  const int cta, num_ctas;
+  const i64 num_points;
+  const i64 first_tile, end_tile;
 
-  // One tile: thread i looks at point tile * 1024 + i. Leaves in `chunk` the exclusive prefix over
-  // warps, adds the tile to `next`; returns the point's key (-1: none) and its rank in the warp.
+  __device__ Plan(const Call& call, unsigned char* memory, u32 epoch, int num_ctas)
+      : call(call),
+        shared(*reinterpret_cast<Shared*>(memory)),
+        relation{call},
+        epoch(epoch),
+        cta(blockIdx.x),
+        num_ctas(num_ctas),
+        num_points(call.num_sources * Shape::fanout),
+        first_tile(ceil_div(num_points, kPlanThreads) * cta / num_ctas),
+        end_tile(ceil_div(num_points, kPlanThreads) * (cta + 1) / num_ctas) {}
+
+  // Thread i looks at point tile * 1024 + i.
+  __device__ __forceinline__ i64 load_key(i64 tile) const {
+    const i64 point = tile * kPlanThreads + threadIdx.x;
+    return point < num_points ? relation.key(point) : -1;
+  }
+
+  // One tile of keys. Leaves in `chunk` the rows of every key in each warp; returns the point's key
+  // (-1: none) and its rank in the warp.
   struct Point {
     int key;
     int rank_in_warp;
   };
-  __device__ Point tile(i64 index, bool count_errors) {
+  __device__ Point tile(i64 key, bool count_errors) {
     const int warp = threadIdx.x / kWarp;
-    for (int i = threadIdx.x; i < kPlanWarps * num_keys; i += kPlanThreads) (&shared.chunk[0][0])[i] = 0;
-    const i64 point = index * kPlanThreads + threadIdx.x;
-    i64 key = point < num_points ? relation.key(point) : -1;
-    const bool known = key >= -1 && key < num_keys;
-    const bool owned = known && (key < 0 || u32(relation.place(int(key))) < u32(call.num_ranks));
-    if (!owned) {
+    uint4* const chunks = reinterpret_cast<uint4*>(&shared.chunk[0][0]);
+    for (int i = threadIdx.x; i < int(sizeof(shared.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
+    if (key < -1 || key >= num_keys || (key >= 0 && shared.owner[key] < 0)) {
       if (count_errors) atomicAdd(&call.state->bad_keys, 1u);
       key = -1;
     }
@@ -61,14 +77,21 @@ struct Plan {
     __syncthreads();
     return {int(key), rank_in_warp};
   }
+  // `chunk` becomes its exclusive prefix over warps, `total` is `next` and the tile.
   __device__ void prefix_over_warps() {
+    constexpr int batch = 8;
     for (int key = threadIdx.x; key < num_keys; key += kPlanThreads) {
-      int sum = shared.next[key];
-#pragma unroll 8
-      for (int w = 0; w < kPlanWarps; ++w) {
-        const int here = shared.chunk[w][key];
-        shared.chunk[w][key] = u16(sum - shared.next[key]);
-        sum += here;
+      const int before = shared.next[key];
+      int sum = before;
+      for (int first = 0; first < kPlanWarps; first += batch) {
+        int here[batch];
+#pragma unroll
+        for (int b = 0; b < batch; ++b) here[b] = shared.chunk[first + b][key];
+#pragma unroll
+        for (int b = 0; b < batch; ++b) {
+          shared.chunk[first + b][key] = u16(sum - before);
+          sum += here[b];
+        }
       }
       shared.total[key] = sum;  // becomes `next` once every point of the tile has its slot
     }
@@ -126,83 +149,116 @@ struct Plan {
            (i64(epoch & 1) * call.num_ranks + from) * words;
   }
 
-  // First slot of every key: one warp per destination rank scans the keys it owns.
-  __device__ void add_starts() {
-    const int lane = threadIdx.x % kWarp, destination = threadIdx.x / kWarp;
-    if (destination < call.num_ranks) {
-      i64 start = 0;
-      int owned_before = 0;
-      for (int first = 0; first < num_keys; first += kWarp) {
-        const int key = first + lane;
-        const bool owned = key < num_keys && relation.place(key) == destination;
-        const int rows = owned ? shared.total[key] : 0;
-        i64 end = round_up(rows, Shape::align);
+  // Adds to `total` the rows of every key from all ranks, to `next` those from lower ranks.
+  __device__ void add_peers() {
+    constexpr int batch = 4, words = num_keys + 1;
+    for (int first = threadIdx.x; first < call.num_ranks * words; first += batch * kPlanThreads) {
+      u64 seen[batch];  // in flight together
 #pragma unroll
-        for (int offset = 1; offset < kWarp; offset *= 2) {
-          const i64 below = __shfl_up_sync(kAllLanes, end, offset);
-          if (lane >= offset) end += below;
+      for (int b = 0; b < batch; ++b) {
+        const int i = first + b * kPlanThreads;
+        if (i < call.num_ranks * words) seen[b] = load_relaxed(counts(call.rank, i / words) + i % words);
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        const int i = first + b * kPlanThreads, peer = i / words, key = i % words;
+        if (i >= call.num_ranks * words) continue;
+        int value = int(u32(seen[b]));
+        if (u32(seen[b] >> 32) != epoch) poll(counts(call.rank, peer) + key, kPlanPeers, peer, value);
+        if (key == num_keys) {
+          shared.num_sources_of[peer] = value;
+        } else {
+          atomicAdd(&shared.total[key], value);
+          if (peer < call.rank) atomicAdd(&shared.next[key], value);
         }
-        const i64 at = start + end - round_up(rows, Shape::align);
-        const u32 owners = __ballot_sync(kAllLanes, owned);
-        if (owned) {
-          atomicAdd(&shared.next[key], int(at));
-          if (blockIdx.x == 0 && destination == call.rank) {
-            const int local = owned_before + __popc(owners & lanes_below());
-            const i64 room = call.capacity - at;
-            call.key_counts[local] = room < 0 ? 0 : int(room < rows ? room : rows);
-            call.key_starts[local] = int(at);
-          }
-        }
-        owned_before += __popc(owners);
-        start += __shfl_sync(kAllLanes, end, kWarp - 1);
       }
     }
     __syncthreads();
   }
 
-  __device__ void run() {
-    const int cta = blockIdx.x, last = gridDim.x - 1;
-    for (int key = threadIdx.x; key < num_keys; key += kPlanThreads) shared.next[key] = shared.local[key] = 0;
+  // Adds to `next` the first slot of every key: one warp a destination rank scans the keys it owns,
+  // a lane some consecutive ones.
+  __device__ void add_starts() {
+    constexpr int lane_keys = num_keys < 8 * kWarp ? int(ceil_div(num_keys, kWarp)) : 8;
+    const int lane = threadIdx.x % kWarp, destination = threadIdx.x / kWarp;
+    int start = 0, owned_before = 0;
+    for (int first = 0; destination < call.num_ranks && first < num_keys; first += lane_keys * kWarp) {
+      int slots[lane_keys], end = 0, owned = 0;
+#pragma unroll
+      for (int j = 0; j < lane_keys; ++j) {
+        const int key = first + lane * lane_keys + j;
+        slots[j] = -1;
+        if (key >= num_keys || shared.owner[key] != destination) continue;
+        slots[j] = int(round_up(shared.total[key], Shape::align));
+        end += slots[j];
+        ++owned;
+      }
+      int at = -end, local = -owned;
+#pragma unroll
+      for (int offset = 1; offset < kWarp; offset *= 2) {
+        const int end_below = __shfl_up_sync(kAllLanes, end, offset);
+        const int owned_below = __shfl_up_sync(kAllLanes, owned, offset);
+        if (lane >= offset) end += end_below, owned += owned_below;
+      }
+      at += start + end;
+      local += owned_before + owned;
+#pragma unroll
+      for (int j = 0; j < lane_keys; ++j) {
+        const int key = first + lane * lane_keys + j;
+        if (slots[j] < 0) continue;
+        shared.next[key] += at;
+        if (cta == 0 && destination == call.rank) {
+          call.key_counts[local] = int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
+          call.key_starts[local] = at;
+        }
+        at += slots[j];
+        ++local;
+      }
+      start += __shfl_sync(kAllLanes, end, kWarp - 1);
+      owned_before += __shfl_sync(kAllLanes, owned, kWarp - 1);
+    }
+    __syncthreads();
+  }
+
+  // Calls emit(point, code) for every point of this CTA.
+  template <class Emit>
+  __device__ void run(Emit emit) {
+    i64 key = load_key(first_tile);
+    for (int k = threadIdx.x; k < num_keys; k += kPlanThreads) {
+      shared.next[k] = shared.local[k] = shared.total[k] = 0;
+      const int owner = relation.place(k);
+      shared.owner[k] = u32(owner) < u32(call.num_ranks) ? owner : -1;
+    }
     if (threadIdx.x == 0) shared.failed = 0;
     __syncthreads();
 
     Point point{-1, 0};
     for (i64 t = first_tile; t < end_tile; ++t) {
-      point = tile(t, true);
+      point = tile(key, true);
+      if (t + 1 < end_tile) key = load_key(t + 1);
       prefix_over_warps();
       if (t + 1 < end_tile) advance();
     }
     // `total` now holds this CTA's counts (zero when it had no tile).
-    for (int key = threadIdx.x; key < num_keys; key += kPlanThreads) {
-      const int mine = first_tile < end_tile ? shared.total[key] : 0;
-      store_relaxed(&call.cta_counts[i64(cta) * num_keys + key], tagged(mine, epoch));
-      shared.local[key] = mine;
-      shared.next[key] = 0;
-      shared.total[key] = 0;
+    for (int k = threadIdx.x; k < num_keys; k += kPlanThreads) {
+      const int mine = shared.total[k];
+      store_relaxed(&call.cta_counts[i64(cta) * num_keys + k], tagged(mine, epoch));
+      shared.local[k] = mine;
+      shared.next[k] = 0;
+      shared.total[k] = 0;
     }
     __syncthreads();
     add_lower_ctas(shared.next, cta);
 
-    if (cta == last) {
+    if (cta == num_ctas - 1) {
       for (int i = threadIdx.x; i < call.num_ranks * (num_keys + 1); i += kPlanThreads) {
-        const int peer = i / (num_keys + 1), key = i % (num_keys + 1);
-        const u32 value = key < num_keys ? shared.local[key] + shared.next[key] : int(call.num_sources);
-        store_relaxed(counts(peer, call.rank) + key, tagged(value, epoch));
+        const int peer = i / (num_keys + 1), k = i % (num_keys + 1);
+        const u32 value = k < num_keys ? shared.local[k] + shared.next[k] : int(call.num_sources);
+        store_relaxed(counts(peer, call.rank) + k, tagged(value, epoch));
       }
       __syncthreads();
     }
-    for (int i = threadIdx.x; i < call.num_ranks * (num_keys + 1); i += kPlanThreads) {
-      const int peer = i / (num_keys + 1), key = i % (num_keys + 1);
-      int value = 0;
-      poll(counts(call.rank, peer) + key, kPlanPeers, peer, value);
-      if (key == num_keys) {
-        shared.num_sources_of[peer] = value;
-      } else {
-        atomicAdd(&shared.total[key], value);
-        if (peer < call.rank) atomicAdd(&shared.next[key], value);
-      }
-    }
-    __syncthreads();
+    add_peers();
     if (cta == 0 && threadIdx.x == 0) {
       int most = 0;
       for (int r = 0; r < call.num_ranks; ++r) {
@@ -213,9 +269,12 @@ struct Plan {
     }
     add_starts();
 
+    const bool again = first_tile + 1 < end_tile;  // the chunks of a lone tile are still there
+    if (again) key = load_key(first_tile);
     for (i64 t = first_tile; t < end_tile; ++t) {
-      if (first_tile + 1 < end_tile) {  // the chunks of a lone tile are still there
-        point = tile(t, false);
+      if (again) {
+        point = tile(key, false);
+        if (t + 1 < end_tile) key = load_key(t + 1);
         prefix_over_warps();
       }
       const i64 index = t * kPlanThreads + threadIdx.x;
@@ -224,10 +283,10 @@ struct Plan {
         if (point.key >= 0 && !shared.failed) {
           const i64 slot = i64(shared.next[point.key]) + shared.chunk[threadIdx.x / kWarp][point.key] +
                            point.rank_in_warp;
-          if (slot < call.capacity) code = code_of(relation.place(point.key), slot);
+          if (slot < call.capacity) code = code_of(shared.owner[point.key], slot);
           else atomicAdd(&call.state->overflowed, 1u);
         }
-        call.codes[index] = code;
+        emit(index, code);
       }
       if (t + 1 < end_tile) {
         __syncthreads();
@@ -240,15 +299,10 @@ struct Plan {
 template <class Shape, class Relation>
 __device__ __forceinline__ void plan(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const u32 epoch = *(volatile u32*)&call.state->plan_epoch + 1;
-  const i64 num_points = call.num_sources * Shape::fanout;
-  const i64 tiles = ceil_div(num_points, kPlanThreads);
-  Plan<Shape, Relation> plan{call,       *reinterpret_cast<PlanShared<Shape>*>(memory),
-                             Relation{call},  epoch,
-                             num_points, tiles * blockIdx.x / gridDim.x,
-                             tiles * (blockIdx.x + 1) / gridDim.x};
-  plan.run();
-  leave(call, [&](State& state) { state.plan_epoch = epoch; });
+  __shared__ u32 epoch;
+  if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->plan_epoch + 1;
+  entered(call, [&](State& state) { state.plan_epoch = epoch; });
+  Plan<Shape, Relation>(call, memory, epoch, gridDim.x).run([&](i64 point, int code) { call.codes[point] = code; });
 }
 
 }  // namespace fuscoc

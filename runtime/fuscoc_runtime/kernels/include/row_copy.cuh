@@ -54,6 +54,23 @@ __device__ __forceinline__ void write_units(char* to, const char* from, int byte
     reinterpret_cast<Unit*>(to)[i] = reinterpret_cast<const Unit*>(from)[i];
 }
 
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+
+// Where the fields of a row are, `at(field)`, and how long they are.
+template <class FieldLayout, class At>
+struct Row {
+  using Layout = FieldLayout;
+  At at;
+  __device__ __forceinline__ auto operator()(int field) const { return at(field); }
+};
+template <class Layout, class At>
+__device__ __forceinline__ Row<Layout, At> row_of(At at) {
+  return {at};
+}
+
 template <class Shape>
 struct RowBuffer {
   char* buffer;  // this warp's Shape::buffer_bytes of shared memory, 128-byte aligned
@@ -61,7 +78,10 @@ struct RowBuffer {
   u32 phase;
   int lane;
 
-  __device__ static constexpr bool bulk(int field) { return kBulkCopies && Shape::unit_bytes(field) == 16; }
+  template <class Layout = Shape>
+  __device__ static constexpr bool bulk(int field) {
+    return kBulkCopies && Layout::unit_bytes(field) == 16;
+  }
 
   __device__ __forceinline__ void init(char* own_buffer, u64* own_barrier, int own_lane) {
     buffer = own_buffer;
@@ -78,35 +98,36 @@ struct RowBuffer {
     __syncwarp();
   }
 
-  // Starts reading a segment part; `from(field)` is the address of the segment's field.
+  // Starts reading a segment part; `from` is a `Row`.
   template <class From>
   __device__ __forceinline__ void load(int pass, From from, u64 policy) {
+    using Layout = typename From::Layout;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (lane == 0) {
       u32 expected = 0;
 #pragma unroll
-      for (int f = 0; f < Shape::num_fields; ++f)
-        if (bulk(f)) expected += Shape::part_bytes(f, pass);
+      for (int f = 0; f < Layout::num_fields; ++f)
+        if (bulk<Layout>(f)) expected += Layout::part_bytes(f, pass);
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(expected)
                    : "memory");
 #pragma unroll
-      for (int f = 0; f < Shape::num_fields; ++f)
-        if (bulk(f) && Shape::part_bytes(f, pass) > 0)
-          bulk_load(shared_address(buffer + Shape::buffer_offset(f)), from(f) + Shape::part_offset(f, pass),
-                    Shape::part_bytes(f, pass), barrier, policy);
+      for (int f = 0; f < Layout::num_fields; ++f)
+        if (bulk<Layout>(f) && Layout::part_bytes(f, pass) > 0)
+          bulk_load(shared_address(buffer + Layout::buffer_offset(f)), from(f) + Layout::part_offset(f, pass),
+                    Layout::part_bytes(f, pass), barrier, policy);
     }
 #endif
 #pragma unroll
-    for (int f = 0; f < Shape::num_fields; ++f) {
-      if (bulk(f)) continue;
-      char* to = buffer + Shape::buffer_offset(f);
-      const char* at = from(f) + Shape::part_offset(f, pass);
-      const int bytes = Shape::part_bytes(f, pass);
-      if (Shape::unit_bytes(f) == 16) copy_units<uint4>(to, at, bytes, lane);
-      if (Shape::unit_bytes(f) == 8) copy_units<uint2>(to, at, bytes, lane);
-      if (Shape::unit_bytes(f) == 4) copy_units<u32>(to, at, bytes, lane);
-      if (Shape::unit_bytes(f) == 2) copy_units<u16>(to, at, bytes, lane);
-      if (Shape::unit_bytes(f) == 1) copy_units<unsigned char>(to, at, bytes, lane);
+    for (int f = 0; f < Layout::num_fields; ++f) {
+      if (bulk<Layout>(f)) continue;
+      char* to = buffer + Layout::buffer_offset(f);
+      const char* at = from(f) + Layout::part_offset(f, pass);
+      const int bytes = Layout::part_bytes(f, pass);
+      if (Layout::unit_bytes(f) == 16) copy_units<uint4>(to, at, bytes, lane);
+      if (Layout::unit_bytes(f) == 8) copy_units<uint2>(to, at, bytes, lane);
+      if (Layout::unit_bytes(f) == 4) copy_units<u32>(to, at, bytes, lane);
+      if (Layout::unit_bytes(f) == 2) copy_units<u16>(to, at, bytes, lane);
+      if (Layout::unit_bytes(f) == 1) copy_units<unsigned char>(to, at, bytes, lane);
     }
   }
 
@@ -127,6 +148,13 @@ struct RowBuffer {
     phase ^= 1;
 #endif
     __syncwarp();
+  }
+
+  // The same for a row that may have come from the source: it is cast to what arrives.
+  template <class From>
+  __device__ __forceinline__ void loaded(From) {
+    loaded();
+    if constexpr (!kSame<typename From::Layout, Shape>) Shape::cast(buffer, lane);
   }
 
   // Starts writing the part to one destination; `to(field)` is the address of the segment's field.

@@ -1,0 +1,52 @@
+"""The one argument of the CUDA kernels."""
+
+from __future__ import annotations
+
+import ctypes
+
+from fuscoc_runtime.engine.node_state import MAX_RANKS
+
+MAX_FIELDS = 8
+MAX_INPUTS = 8
+
+
+class Call(ctypes.Structure):
+    """``Call`` of kernels/include/call.cuh: same order, same types."""
+
+    _fields_ = [
+        ("window", ctypes.c_uint64 * MAX_RANKS),
+        ("source", ctypes.c_uint64 * MAX_FIELDS),
+        ("inputs", ctypes.c_uint64 * MAX_INPUTS),
+        ("extents", ctypes.c_int64 * MAX_INPUTS),
+        ("rows_at", ctypes.c_int64 * MAX_FIELDS),
+        ("staged_at", ctypes.c_int64 * MAX_FIELDS),
+        ("ready_at", ctypes.c_int64),
+        ("refusals_at", ctypes.c_int64),
+        ("counts_at", ctypes.c_int64),
+        ("dispatch_flags_at", ctypes.c_int64),
+        ("combine_flags_at", ctypes.c_int64),
+        ("barrier_at", ctypes.c_int64),
+        ("points_at", ctypes.c_int64),
+        ("staging_at", ctypes.c_int64),
+        ("state", ctypes.c_uint64),
+        ("cta_counts", ctypes.c_uint64),
+        ("codes", ctypes.c_uint64),
+        ("key_counts", ctypes.c_uint64),
+        ("key_starts", ctypes.c_uint64),
+        ("num_sources_of", ctypes.c_uint64),
+        ("weights", ctypes.c_uint64),
+        ("rows", ctypes.c_uint64),
+        ("result", ctypes.c_uint64),
+        ("num_sources", ctypes.c_int64),
+        ("max_sources", ctypes.c_int64),
+        ("capacity", ctypes.c_int64),
+        ("timeout_cycles", ctypes.c_int64),
+        ("rank", ctypes.c_int),
+        ("num_ranks", ctypes.c_int),
+        ("plan_ctas", ctypes.c_int),
+        ("send_ctas", ctypes.c_int),
+        ("send_warps", ctypes.c_int),
+        ("reduce_teams", ctypes.c_int),
+        ("dispatch_group", ctypes.c_int),
+        ("combine_group", ctypes.c_int),
+    ]

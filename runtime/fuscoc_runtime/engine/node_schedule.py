@@ -1,0 +1,63 @@
+"""How the CUDA kernels of one node divide a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a call uses the GPU; a zero takes the value of `model_schedule`.
+
+    At most ``num_sms`` SMs run CTAs. In dispatch ``send_ctas`` of them hold ``send_warps`` sending
+    warps each; in combine ``reduce_teams`` teams of a CTA prefer reducing to finalising. Up to
+    ``dispatch_group`` and ``combine_group`` source segments share a flag: equal on all ranks.
+    """
+
+    num_sms: int = 0
+    send_ctas: int = 0
+    send_warps: int = 0
+    reduce_teams: int = 0
+    dispatch_group: int = 0
+    combine_group: int = 0
+
+
+IN_FLIGHT_BYTES = 6.5e6  # on their way to all peers, they keep NVLink full
+ENOUGH_SENDERS = 264  # what CTAs hold of them anyway
+
+
+def model_schedule(
+    num_ctas: int, warps: int, teams: int, num_ranks: int, fanout: int, row_bytes: int
+) -> Schedule:
+    """The split of ``num_ctas`` CTAs, of ``warps`` warps in dispatch and ``teams`` in combine.
+
+    A sending warp has one row of ``row_bytes`` under way to each remote rank of its segment.
+    Gathered in a third of the CTAs senders leave the others wholly to HBM work. On few SMs, where
+    expanding is what runs short, three warps of each CTA send instead, if that is enough of them.
+
+    In combine, teams that have nothing to finalise reduce, so few need to prefer it; on few SMs
+    most must, in larger groups, since every peer waits for what is reduced. Among two ranks
+    reducing is half of the work, and there are so few flags that every segment may have its own.
+
+    The constants were measured with two and with four H200.
+    """
+    few, very_few, pair = num_ctas <= 64, num_ctas <= 32, num_ranks <= 2
+    destinations = max(1.0, (num_ranks - 1) * (1 - (1 - 1 / num_ranks) ** fanout))
+    senders = math.ceil(IN_FLIGHT_BYTES / (row_bytes * destinations))
+    if few and senders <= ENOUGH_SENDERS:
+        send_ctas, send_warps = num_ctas, max(1, min(warps // 2, 3))
+    else:
+        send_ctas = -(-num_ctas // 3)
+        if not few:  # rows so short, or buffers so large, that a third does not hold them
+            send_ctas = min(num_ctas // 2, max(send_ctas, -(-senders // warps)))
+        send_warps = max(1, min(warps // 2, 6), min(warps, -(-senders // send_ctas)))
+    quarters = 2 if pair else 3 if very_few else 2 if few else 1
+    return Schedule(
+        num_sms=num_ctas,
+        send_ctas=send_ctas,
+        send_warps=send_warps,
+        reduce_teams=max(1, teams * quarters // 4),
+        dispatch_group=2,
+        combine_group=4 if very_few else 1 if pair and not few else 2,
+    )

@@ -1,0 +1,343 @@
+"""The Triton kernels of one node: windows, tables and launches, with the face of `NodeShuffle`.
+
+A dispatch is five launches: the relation, three of the planner, and the rows. They only enqueue
+work, so a CUDA graph can capture them; on the CPU they are interpreted, one program at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.shared_memory import SharedAllocator
+from fuscoc_runtime.comm.windows import node_allocator, private_window
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node_state import (
+    MAX_RANKS,
+    SLOT_BITS,
+    STATE_WORDS,
+    Handle,
+    Limits,
+    lay_out,
+    view_points,
+)
+from fuscoc_runtime.kernels.loader import (
+    Kernel,
+    address,
+    device_module,
+    load_device_kernel,
+    load_kernel,
+)
+from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.schema import NodeSpec, PackedTarget, ShuffleSpec
+
+CALIBRATION_SPINS = {"cpu": 50, "cuda": 20_000}
+
+
+@dataclass(frozen=True)
+class Programs:
+    """How the kernels use the GPU: programs of a launch, and how many of them send or reduce.
+
+    Up to ``dispatch_group`` and ``combine_group`` source segments share a flag. All ranks take the
+    same groups.
+    """
+
+    dispatch: int
+    senders: int
+    combine: int
+    reducers: int
+    dispatch_group: int = 2
+    combine_group: int = 2
+
+
+def model_programs(device: torch.device, num_sms: int | None) -> Programs:
+    """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
+
+    The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
+    other; then one does everything, since a program that waits would keep the next from sending.
+    """
+    if device.type == "cpu":
+        return Programs(1, 1, 1, 1)
+    available = torch.cuda.get_device_properties(device).multi_processor_count
+    sms = min(num_sms or available, available)
+    return Programs(dispatch=7 * sms, senders=2 * sms, combine=4 * sms, reducers=2 * sms)
+
+
+class TritonNode:
+    """A shuffle among the ranks of one node; construction is collective over ``members``."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        members: Membership,
+        limits: Limits,
+        num_sms: int | None,
+        timeout: float,
+    ) -> None:
+        assert isinstance(shuffle.target, PackedTarget)
+        if limits.capacity >= 1 << SLOT_BITS:
+            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
+        self.shuffle, self.spec, self.limits, self.members = shuffle, node, limits, members
+        self._target, self._device = shuffle.target, members.device
+        self._num_ranks = members.topology.num_ranks
+        self._interpreted = members.device.type == "cpu"
+        self._kernels = {role: self._load(artifact, name) for role, name in node.kernels.items()}
+        self._relation = self._load(artifact, shuffle.relation.kernel)
+        self._refuse = load_device_kernel(
+            "sync", "refuse", ("call", "num_refusals"), interpreted=self._interpreted
+        )
+        for kernel in (self._relation, *self._kernels.values(), self._refuse):
+            kernel.compile()
+        self._row_bytes = [
+            TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in shuffle.fields
+        ]
+        self._sections, nbytes = self._lay_out()
+        self._window = self._allocate(nbytes, timeout)
+        self.rows = tuple(
+            self._window.local[at : at + limits.capacity * size]
+            .view(TORCH_DTYPES[field.dtype])
+            .view(-1, field.num_elems)
+            for at, size, field in zip(
+                self._sections["rows"], self._row_bytes, shuffle.fields, strict=True
+            )
+        )
+        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
+        self._scratch = self._allocate_scratch()
+        self._buffers = [self._allocate_buffers() for _ in range(limits.num_handles)]
+        self._key_to_rank: torch.Tensor | None = None
+        if self._target.placement.kind != "table":
+            self._key_to_rank = key_to_rank(
+                self._target, members.topology, members.rank, {}, self._device
+            )
+        self._dispatches = self._refusals = 0
+        words = device_module("words", interpreted=self._interpreted)
+        self._tables = [self._empty(torch.int64, words.NUM_WORDS.value) for _ in self._buffers]
+        self._max_spins = 1
+        self.configure(model_programs(self._device, num_sms))
+        self._max_spins = self._count_spins(timeout)
+        self.configure(self._programs)
+        if self._num_ranks > 1:
+            dist.barrier(members.group)
+
+    def configure(self, programs: Programs) -> None:
+        """Use ``programs`` from the next call on; every rank must set the same groups."""
+        self._programs = programs
+        for index, table in enumerate(self._tables):
+            table.copy_(self._table(index))
+
+    def dispatch(
+        self,
+        source: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: torch.Tensor | None = None,
+    ) -> Handle:
+        """Move every segment to its slots; the target's fields are ``rows`` afterwards.
+
+        ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
+        relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine.
+        """
+        number = self._dispatches
+        self._dispatches += 1
+        buffers = self._buffers[number % len(self._buffers)]
+        handle = Handle(
+            number,
+            num_sources,
+            buffers["codes"],
+            buffers["key_counts"],
+            buffers["key_starts"],
+            buffers["num_sources_of"],
+            weights,
+        )
+        given = self._given(inputs, extents)
+        num_points = num_sources * self.shuffle.fanout
+        values = self._values(handle) | given
+        values |= {"num_points": num_points, "num_ranks": self._num_ranks}
+        values |= {name: address(column) for name, column in self._scratch.items()}
+        if num_points:
+            self._relation.launch(values, -(-num_points // self.shuffle.relation.block))
+        tiles = max(1, -(-num_sources // self.spec.tile_sources))
+        self._kernels["count"].launch(values, tiles)
+        self._kernels["exchange"].launch(values, self.spec.padded_keys // self.spec.key_block)
+        self._kernels["assign"].launch(values, tiles)
+        for field, tensor, at in zip(
+            self.shuffle.fields, source, self._sections["rows"], strict=True
+        ):
+            values |= {f"source.{field.name}": address(tensor), f"rows_at.{field.name}": at}
+        self._kernels["dispatch"].launch(values, self._programs.dispatch)
+        return handle
+
+    def combine(self, rows: torch.Tensor, handle: Handle, result: torch.Tensor) -> torch.Tensor:
+        """Sum each segment's rows [capacity, elements], weighted, into ``result``."""
+        values = self._values(handle) | {"rows": address(rows), "result": address(result)}
+        self._kernels["combine"].launch(values, self._programs.combine)
+        return result
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank's window."""
+        return self._window.local.numel()
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of the planner's and the handles' tables."""
+        tables = [self._scratch, *self._buffers]
+        return sum(each.nbytes for table in tables for each in table.values())
+
+    def points(self, handle: Handle) -> torch.Tensor:
+        """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
+        at = self._sections["points"][handle.number % len(self._buffers)]
+        shape = (self._num_ranks, self.limits.max_sources, self.shuffle.fanout)
+        return view_points(self._window.local, at, shape)
+
+    def refuse(self) -> None:
+        """Tell the peers that this rank has raised an error instead of joining a call."""
+        self._refusals += 1
+        values = {"call": self._tables[0].data_ptr(), "num_refusals": self._refusals}
+        self._refuse.launch(values, 1)
+
+    def is_live(self, handle: Handle) -> bool:
+        """Whether later dispatches have left the handle's buffers alone."""
+        return self._dispatches - handle.number <= len(self._buffers)
+
+    def _values(self, handle: Handle) -> dict[str, int]:
+        """What the launches of a handle pass alike."""
+        table = self._tables[handle.number % len(self._tables)]
+        return {
+            "call": table.data_ptr(),
+            "num_sources": handle.num_sources,
+            "weights": 0 if handle.weights is None else address(handle.weights),
+        }
+
+    def _given(self, inputs: Sequence[torch.Tensor], extents: Sequence[int]) -> dict[str, int]:
+        """The relation's inputs and extents, by the manifest's value names."""
+        names = [item.name for item in self.shuffle.inputs if item.role != "weight"]
+        tensors = dict(zip(names, inputs, strict=True))
+        table = self._key_to_rank
+        if table is None:
+            table = tensors[self._target.placement.table or ""]
+        return {
+            **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
+            **{f"extent.{n}": e for n, e in zip(self.shuffle.extents, extents, strict=True)},
+            "extent.rank": self.members.rank,
+            "extent.ranks": self._num_ranks,
+            "key_to_rank": address(table),
+        }
+
+    def _load(self, artifact: Artifact, name: str) -> Kernel:
+        spec = artifact.kernels[name]
+        digest = artifact.manifest.files[spec.file]
+        return load_kernel(artifact.kernel_file(spec), spec, digest, interpreted=self._interpreted)
+
+    def _lay_out(self) -> tuple[dict[str, list[int]], int]:
+        """Offsets of the parts of a window, and its bytes."""
+        limits, shuffle, num_ranks = self.limits, self.shuffle, self._num_ranks
+        sources, num_keys = num_ranks * limits.max_sources, self._target.num_keys
+        blocks = self.spec.padded_keys // self.spec.key_block
+        sums = "combine" in self._kernels
+        return lay_out(
+            {
+                "counts": [2 * num_ranks * (num_keys + 1) * 4],
+                "plan_flags": [num_ranks * blocks * 4],
+                "dispatch_flags": [sources * 4],
+                "combine_flags": [sources * 4],
+                "barrier": [num_ranks * 4],
+                "refusals": [num_ranks * 4],
+                "points": [sources * shuffle.fanout * 8] * limits.num_handles,
+                "staging": [sources * self._row_bytes[0] if sums else 0],
+                "rows": [limits.capacity * size for size in self._row_bytes],
+            }
+        )
+
+    def _allocate(self, nbytes: int, timeout: float) -> Window:
+        members = self.members
+        if self._num_ranks == 1:
+            return private_window(nbytes, self._device)
+        if self._device.type == "cuda":
+            return node_allocator(members.group, self._device)(nbytes)
+        ranks = range(self._num_ranks)
+        return SharedAllocator(members.store, members.rank, ranks, timeout)(nbytes)
+
+    def _allocate_scratch(self) -> dict[str, torch.Tensor]:
+        """What the planner's kernels hand to each other, by the names of the relation's outputs."""
+        num_points = self.limits.max_sources * self.shuffle.fanout
+        tiles = max(1, -(-self.limits.max_sources // self.spec.tile_sources))
+        outputs = self.shuffle.relation.outputs
+        return {
+            **{name: self._empty(torch.int64, num_points) for name in outputs},
+            "within": self._empty(torch.int32, num_points),
+            "tile_counts": self._empty(torch.int32, tiles * self.spec.padded_keys),
+        }
+
+    def _allocate_buffers(self) -> dict[str, torch.Tensor]:
+        """What belongs to one handle."""
+        sources, fanout = self.limits.max_sources, self.shuffle.fanout
+        num_keys = self._target.num_keys
+        return {
+            "codes": self._empty(torch.int32, sources, fanout),
+            "first_slots": self._empty(torch.int32, sources, MAX_RANKS),
+            "key_counts": self._empty(torch.int32, num_keys),
+            "key_starts": self._empty(torch.int32, num_keys),
+            "num_sources_of": self._empty(torch.int32, MAX_RANKS + 1),
+        }
+
+    def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self._device)
+
+    def _table(self, index: int) -> torch.Tensor:
+        """The table of the handles with that number modulo ``num_handles``; see device/words.py."""
+        words = device_module("words", interpreted=self._interpreted)
+        sections, programs = self._sections, self._programs
+        named = {
+            "rank": self.members.rank,
+            "num_ranks": self._num_ranks,
+            "max_sources": self.limits.max_sources,
+            "capacity": self.limits.capacity,
+            "max_spins": self._max_spins,
+            **{f"{name}_at": at[0] for name, at in sections.items() if name != "rows"},
+            "points_at": sections["points"][index],
+            "state": address(self.state),
+            "ranks": address(self._scratch["rank"]),
+            "keys": address(self._scratch["key"]),
+            "src_offsets": address(self._scratch["src_offset"]),
+            "within": address(self._scratch["within"]),
+            "tile_counts": address(self._scratch["tile_counts"]),
+            **{name: address(buffer) for name, buffer in self._buffers[index].items()},
+            "num_senders": programs.senders,
+            "num_reducers": programs.reducers,
+            "dispatch_group": programs.dispatch_group,
+            "combine_group": programs.combine_group,
+        }
+        table = [0] * words.NUM_WORDS.value
+        table[: self._num_ranks] = self._window.peer_bases.tolist()
+        for name, value in named.items():
+            table[getattr(words, name.upper()).value] = value
+        return torch.tensor(table)
+
+    def _count_spins(self, timeout: float) -> int:
+        """Polls that take ``timeout`` seconds, from a wait for a flag that nobody sets."""
+        spin = load_device_kernel("sync", "spin", ("call",), interpreted=self._interpreted)
+        self._spin(spin)  # compiles it
+        self._max_spins = CALIBRATION_SPINS[self._device.type]
+        self.configure(self._programs)
+        return max(1, round(timeout / self._spin(spin) * self._max_spins))
+
+    def _spin(self, kernel: Kernel) -> float:
+        """Seconds of a wait that gives up."""
+        self.state.cpu()
+        started = time.perf_counter()
+        kernel.launch({"call": self._tables[0].data_ptr()}, 1)
+        self.state.cpu()
+        seconds = time.perf_counter() - started
+        self.state.zero_()
+        return seconds

@@ -1,0 +1,135 @@
+"""Dispatch: each row is read once and stored once to every remote rank that needs it, straight into
+the lowest of its final slots there; the receiver fills the further slots from it.
+
+The first programs send: a group of segments, then its flag at every peer. The others expand: this
+rank's own rows, then remote rows as they are flagged, one group at a time so that the work ends
+evenly. Senders never wait, and join the others when they have finished.
+
+``load_source(part, source, cell)``, ``load_row(part, base, at, slot)`` and ``store_row(part, base,
+at, slot, tiles)`` are the shuffle's own: they move one part of all fields.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
+
+
+@triton.jit
+def send(
+    call, group, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr,
+):  # fmt: skip
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    for source in range(group * size, tl.minimum(group * size + size, num_sources)):
+        cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
+        codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
+        first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
+        peers = tl.arange(0, words.MAX_RANKS)
+        slots = tl.load(first + peers, mask=peers < num_ranks, other=-1)
+        goes = vectors.largest(tl.where(peers == rank, -1, slots), 0) >= 0
+        points.send_points(call, source, codes, bits, fanout, lanes)
+        if goes:
+            for part in range(parts):
+                tiles = load_source(part, source_fields, cell)
+                for step in range(1, num_ranks):
+                    peer = (rank + step) % num_ranks
+                    slot = vectors.pick(slots, peer, words.MAX_RANKS)
+                    if slot >= 0:
+                        store_row(part, sync.word(call, peer), rows_at, slot.to(tl.int64), tiles)
+
+
+@triton.jit
+def expand_own(
+    call, source, source_fields, rows_at, load_source: tl.constexpr, store_row: tl.constexpr,
+    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+):  # fmt: skip
+    """A row of this rank into all its slots here."""
+    cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
+    codes, _ = points.own_points(call, source, 0, fanout, lanes, False)
+    slots = points.slots_here(call, codes)
+    if vectors.largest(slots, 0) >= 0:
+        for part in range(parts):
+            tiles = load_source(part, source_fields, cell)
+            store_all(call, part, slots, tiles, rows_at, store_row, fanout, lanes)
+
+
+@triton.jit
+def expand_sent(
+    call, source_rank, source, rows_at, load_row: tl.constexpr, store_row: tl.constexpr,
+    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+):  # fmt: skip
+    """A row that has come from another rank into its further slots here."""
+    codes, _ = points.sent_points(call, source_rank, source, fanout, lanes)
+    slots = points.slots_here(call, codes)
+    first = vectors.smallest(tl.where(slots >= 0, slots, 2**31 - 1), 0)
+    slots = tl.where(slots == first, -1, slots)
+    if vectors.largest(slots, 0) >= 0:
+        window = sync.word(call, sync.word(call, words.RANK))
+        for part in range(parts):
+            tiles = load_row(part, window, rows_at, first.to(tl.int64))
+            store_all(call, part, slots, tiles, rows_at, store_row, fanout, lanes)
+
+
+@triton.jit
+def store_all(
+    call, part, slots, tiles, rows_at, store_row: tl.constexpr, fanout: tl.constexpr,
+    lanes: tl.constexpr,
+):  # fmt: skip
+    window = sync.word(call, sync.word(call, words.RANK))
+    for k in range(fanout):
+        slot = vectors.pick(slots, k, lanes)
+        if slot >= 0:
+            store_row(part, window, rows_at, slot.to(tl.int64), tiles)
+
+
+@triton.jit
+def dispatch(
+    call, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    load_row: tl.constexpr, store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr,
+):  # fmt: skip
+    state = sync.array(call, words.STATE, tl.int32)
+    epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    max_sources = sync.word(call, words.MAX_SOURCES)
+    size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
+    num_groups = (num_sources + size - 1) // size
+    senders = sync.word(call, words.NUM_SENDERS)
+    if (tl.program_id(0) < senders) & (num_ranks > 1):
+        for group in range(tl.program_id(0), num_groups, senders):
+            send(
+                call, group, size, num_sources, weights, source_fields, rows_at, load_source,
+                store_row, fanout, lanes, parts, weighted,
+            )  # fmt: skip
+            sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
+
+    num_items = num_groups + points.num_remote_items(call, size)
+    flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
+    item = sync.take(state, words.NEXT_ITEM)
+    while item < num_items:
+        if item < num_groups:
+            for source in range(item * size, tl.minimum(item * size + size, num_sources)):
+                expand_own(
+                    call, source, source_fields, rows_at, load_source, store_row, fanout,
+                    lanes, parts,
+                )  # fmt: skip
+        else:
+            source_rank, group = points.remote_item(call, item - num_groups)
+            limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
+            if group * size < limit:
+                flag = flags + source_rank * max_sources + group
+                stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
+                if sync.wait(call, flag, epoch, stage, source_rank, group):
+                    for source in range(group * size, tl.minimum(group * size + size, limit)):
+                        expand_sent(
+                            call, source_rank, source, rows_at, load_row, store_row, fanout,
+                            lanes, parts,
+                        )  # fmt: skip
+        item = sync.take(state, words.NEXT_ITEM)
+    sync.leave(state, words.PLAN_EPOCH, epoch)

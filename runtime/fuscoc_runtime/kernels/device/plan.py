@@ -1,0 +1,169 @@
+"""Planning: from every point's key and rank to one slot code a point, the same on every run.
+
+A slot is  start of its key at the destination
+         + rows of that key sent by lower ranks
+         + rows of that key in lower tiles of this rank
+         + rows of that key at lower points of its tile,
+all prefix sums, so the order in which programs run cannot matter. Counts are double-buffered by the
+parity of the epoch. Having a peer's counts also means that the peer has finished everything before
+this call, so its window may be written.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync = load("words"), load("vectors"), load("sync")
+
+CHUNK = tl.constexpr(256)  # tiles that a program of `exchange` adds up at once
+
+
+@triton.jit
+def tile_points(num_sources, fanout: tl.constexpr, tile: tl.constexpr):
+    """The points of this program's tile of [segments, padded fan-out]: indices, and which exist."""
+    source = tl.program_id(0).to(tl.int64) * tile[0] + tl.arange(0, tile[0])
+    k = tl.arange(0, tile[1])
+    point = source[:, None] * fanout + k[None, :]
+    live = (source[:, None] < num_sources) & (k[None, :] < fanout)
+    size: tl.constexpr = tile[0] * tile[1]
+    return tl.reshape(point, (size,)), tl.reshape(live, (size,))
+
+
+@triton.jit
+def count(call, num_sources, fanout: tl.constexpr, keys: tl.constexpr, tile: tl.constexpr):
+    """Rows of every key in each tile, and of a point's key before it in its tile."""
+    point, live = tile_points(num_sources, fanout, tile)
+    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
+    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+    bad = vectors.total(((rank < 0) & (key != -1)).to(tl.int32), 0)
+    if bad > 0:
+        tl.atomic_add(sync.array(call, words.STATE, tl.int32) + words.BAD_KEYS, bad)
+    key = tl.where(rank >= 0, key, -1).to(tl.int32)
+    place = tl.arange(0, tile[0] * tile[1])
+    before = (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
+    within = vectors.total(before.to(tl.int32), 1)
+    tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
+    counts = tl.histogram(key, keys, mask=key >= 0)
+    to = sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0) * keys
+    tl.store(to + tl.arange(0, keys), counts)
+
+
+@triton.jit
+def exchange(
+    call,
+    num_sources,
+    num_keys: tl.constexpr,
+    keys: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Prefix sums over the tiles, and the counts of all ranks: a block of keys a program."""
+    key = tl.program_id(0) * block + tl.arange(0, block)
+    tile_counts = sync.array(call, words.TILE_COUNTS, tl.int32)
+    num_tiles = (num_sources + tile[0] - 1) // tile[0]
+    sums = tl.full((block,), 0, tl.int32)
+    for start in range(0, num_tiles, CHUNK):
+        index = start + tl.arange(0, CHUNK)
+        at = tile_counts + index[:, None] * keys + key[None, :]
+        mask = (index[:, None] < num_tiles) & (key[None, :] < num_keys)
+        counts = tl.load(at, mask=mask, other=0)
+        tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
+        sums += vectors.total(counts, 0)
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    mine = ((epoch & 1) * num_ranks + rank) * (num_keys + 1)
+    for peer in range(num_ranks):
+        to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
+        tl.store(to + key, sums, mask=key < num_keys)
+        if tl.program_id(0) == 0:
+            tl.store(to + num_keys, num_sources.to(tl.int32))
+    blocks = tl.num_programs(0)
+    sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
+    sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
+
+
+@triton.jit
+def assign(
+    call,
+    num_sources,
+    key_to_rank,
+    fanout: tl.constexpr,
+    num_keys: tl.constexpr,
+    keys: tl.constexpr,
+    align: tl.constexpr,
+    tile: tl.constexpr,
+):
+    """Slot codes of a tile; the first program also says what this rank receives."""
+    state = sync.array(call, words.STATE, tl.int32)
+    epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    me = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    capacity = sync.word(call, words.CAPACITY).to(tl.int32)
+    failed = tl.load(state + words.GAVE_UP) != 0
+
+    key = tl.arange(0, keys)
+    counts = sync.section(call, me, words.COUNTS_AT, tl.int32)
+    counts += (epoch & 1) * num_ranks * (num_keys + 1)
+    rows = tl.full((keys,), 0, tl.int32)
+    base = tl.full((keys,), 0, tl.int32)
+    for peer in range(num_ranks):
+        theirs = tl.load(counts + peer * (num_keys + 1) + key, mask=key < num_keys, other=0)
+        rows += theirs
+        base += tl.where(peer < me, theirs, 0)
+    owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1)
+    aligned = (rows + align - 1) // align * align
+    start = tl.full((keys,), 0, tl.int32)
+    for rank in range(num_ranks):
+        own = tl.where(owner == rank, aligned, 0)
+        start += tl.where(owner == rank, vectors.running(own, 0) - own, 0)
+    base += start
+
+    if tl.program_id(0) == 0:
+        own = owner == me
+        place = vectors.running(own.to(tl.int32), 0) - 1
+        room = tl.maximum(capacity - start, 0)
+        tl.store(
+            sync.array(call, words.KEY_COUNTS, tl.int32) + place, tl.minimum(rows, room), mask=own
+        )
+        tl.store(sync.array(call, words.KEY_STARTS, tl.int32) + place, start, mask=own)
+        num_sources_of = sync.array(call, words.NUM_SOURCES_OF, tl.int32)
+        most = 0
+        for peer in range(num_ranks):
+            here = tl.load(counts + peer * (num_keys + 1) + num_keys)
+            here = tl.where(failed, 0, here)
+            tl.store(num_sources_of + peer, here)
+            most = tl.maximum(most, here)
+        tl.store(num_sources_of + words.MAX_RANKS, most)
+
+    # Through memory, since a vector cannot be indexed by another.
+    tile_counts = sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0) * keys
+    tl.store(tile_counts + key, tl.load(tile_counts + key) + base)
+    tl.debug_barrier()
+    point, live = tile_points(num_sources, fanout, tile)
+    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+    live = live & (to >= 0)
+    of = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=0)
+    slot = tl.load(tile_counts + of, mask=live, other=0)
+    slot += tl.load(sync.array(call, words.WITHIN, tl.int32) + point, mask=live, other=0)
+    fits = live & (slot < capacity)
+    overflowed = vectors.total((live & (slot >= capacity)).to(tl.int32), 0)
+    if (overflowed > 0) & (failed == 0):
+        tl.atomic_add(state + words.OVERFLOWED, overflowed)
+    fits = fits & (failed == 0)
+    code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
+    point, live = tile_points(num_sources, fanout, tile)
+    tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
+    first_slots(call, num_sources, tl.reshape(tl.where(fits, to, -1), tile), tl.reshape(slot, tile))
+
+
+@triton.jit
+def first_slots(call, num_sources, rank, slot):
+    """The lowest slot of every segment on each rank, from [segments, fan-out] of a tile."""
+    size: tl.constexpr = rank.shape[0]
+    source = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    to = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
+    for peer in range(sync.word(call, words.NUM_RANKS)):
+        lowest = vectors.smallest(tl.where(rank == peer, slot, 2**31 - 1), 1)
+        tl.store(to + peer, tl.where(lowest < 2**31 - 1, lowest, -1), mask=source < num_sources)

@@ -1,0 +1,76 @@
+"""The points of source segments: slot codes and weights, at home and in the windows of others."""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync = load("words"), load("vectors"), load("sync")
+
+
+@triton.jit
+def own_points(call, source, weights, fanout: tl.constexpr, lanes: tl.constexpr, weighted):
+    """Slot codes [lanes] of a segment of this rank, and their weights' bits; -1 beyond fanout."""
+    lane = tl.arange(0, lanes)
+    at = source * fanout + lane
+    codes = tl.load(sync.array(call, words.CODES, tl.int32) + at, mask=lane < fanout, other=-1)
+    bits = tl.full((lanes,), 0, tl.int32)
+    if weighted:
+        weights = weights.to(tl.pointer_type(tl.int32))
+        bits = tl.load(weights + at, mask=lane < fanout, other=0)
+    return codes, bits
+
+
+@triton.jit
+def points_at(call, window, source_rank, source, fanout: tl.constexpr):
+    """Where a window keeps the points of a segment of ``source_rank``."""
+    index = source_rank * sync.word(call, words.MAX_SOURCES) + source
+    return sync.section(call, window, words.POINTS_AT, tl.int64) + index * fanout
+
+
+@triton.jit
+def send_points(call, source, codes, bits, fanout: tl.constexpr, lanes: tl.constexpr):
+    """Tell every peer the points of a segment of this rank."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    lane = tl.arange(0, lanes)
+    both = (bits.to(tl.int64) << 32) | (codes.to(tl.int64) & 0xFFFFFFFF)
+    for step in range(1, num_ranks):
+        to = points_at(call, (rank + step) % num_ranks, rank, source, fanout)
+        tl.store(to + lane, both, mask=lane < fanout)
+
+
+@triton.jit
+def sent_points(call, source_rank, source, fanout: tl.constexpr, lanes: tl.constexpr):
+    """Slot codes and weights' bits of a segment of another rank, as it has told this one."""
+    lane = tl.arange(0, lanes)
+    at = points_at(call, sync.word(call, words.RANK), source_rank, source, fanout)
+    both = tl.load(at + lane, mask=lane < fanout, other=-1)
+    return both.to(tl.int32), (both >> 32).to(tl.int32)
+
+
+@triton.jit
+def slots_here(call, codes):
+    """Slots of the points that go to this rank; -1 for the others."""
+    here = (codes >= 0) & ((codes >> words.SLOT_BITS) == sync.word(call, words.RANK))
+    return tl.where(here, codes & words.SLOT_MASK, -1)
+
+
+@triton.jit
+def remote_item(call, item):
+    """(source rank, index) of a remote item: round-robin over the other ranks, next one first."""
+    others = sync.word(call, words.NUM_RANKS) - 1
+    rank = (sync.word(call, words.RANK) + 1 + item % others) % (others + 1)
+    return rank, item // others
+
+
+@triton.jit
+def num_remote_items(call, size):
+    """Items of ``size`` segments; ranks with fewer than the most have some that do not exist."""
+    most = tl.load(array_of_sources(call) + words.MAX_RANKS).to(tl.int64)
+    return (most + size - 1) // size * (sync.word(call, words.NUM_RANKS) - 1)
+
+
+@triton.jit
+def array_of_sources(call):
+    return sync.array(call, words.NUM_SOURCES_OF, tl.int32)

@@ -1,0 +1,172 @@
+"""The edges of the node-local engine: bad keys, full slots, other ways back, calls that fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.moe_cases import (
+    Model,
+    expected_rows,
+    expert_outputs,
+    expert_scales,
+    gather_ragged,
+    owners,
+    program,
+    routing,
+    shuffle,
+)
+from fuscoc.codegen.cuda import print_cuda
+from fuscoc_runtime.engine.node_state import Limits
+from fuscoc_runtime.engine.nvlink import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram, NodeShuffle
+from tests.cuda.checks import make_source, settle
+
+TOKENS = 520
+COPIED = (
+    Model(hidden=1001, experts=13, topk=1, dtype="u8", placement="cyclic", align=1),
+    Model(hidden=640, experts=60, topk=1, dtype="i64", placement="expert_to_rank"),
+)
+HALF = Model(hidden=512, experts=16, topk=3, dtype="f16")
+LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16)
+
+
+def taking_back(model: Model, way: Literal["max", "copy"]) -> NodeProgram:
+    """The model's program with an unweighted combine of another kind."""
+    printed = print_cuda(replace(shuffle(model), combine=way, weighted=False))
+    return replace(
+        program(model),
+        text=printed.text,
+        launches={n: (c.threads, c.shared_bytes) for n, c in printed.launches.items()},
+        weighted=False,
+        teams=printed.tile.teams,
+    )
+
+
+def guards(device: torch.device) -> bool:
+    """Bad keys and an overflow are counted and nothing is written past the capacity."""
+    model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
+    printed = program(model)
+    for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
+        limits = Limits(most, 256)
+        engine = NodeShuffle(printed, limits, dist.group.WORLD, device, timeout_s=5)
+        generator = torch.Generator(device).manual_seed(5)
+        source = make_source(model, num_tokens, generator)
+        weights = torch.rand(num_tokens, 2, device=device)
+        topk_idx = torch.zeros(num_tokens, 2, dtype=torch.int64, device=device)
+        topk_idx[0, 0], topk_idx[1, 0] = 8, -2
+        engine.dispatch(source, [topk_idx], [num_tokens], num_tokens, weights)
+        torch.cuda.synchronize()
+        found = engine.errors()
+        wrong = [] if any("2 points have a key" in line for line in found) else [f"keys: {found}"]
+        # Every rank sends all its rows to rank 0: the third rank's no longer fit.
+        if dist.get_rank() >= 2 and not any("capacity" in line for line in found):
+            wrong.append(f"overflow: {found}")
+        if settle(wrong, f"guards of {most}"):
+            return True
+    return False
+
+
+def copies(device: torch.device) -> bool:
+    """Rows of any type come back bit by bit; those that went nowhere are zeros."""
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
+    generator = torch.Generator(device).manual_seed(7 + rank)
+    for model in COPIED:
+        limits = Limits(TOKENS, num_ranks * TOKENS + model.experts * model.align)
+        engine = NodeShuffle(
+            taking_back(model, "copy"), limits, dist.group.WORLD, device, timeout_s=5
+        )
+        wrong = []
+        for tokens in (TOKENS, 100 + rank, 0):
+            topk_idx = routing("messy", tokens, model, num_ranks, generator)
+            source = make_source(model, tokens, generator)
+            inputs = [topk_idx, owners(model, num_ranks, device)]
+            handle = engine.dispatch(source, inputs, [tokens], tokens)
+            result = engine.combine(engine.rows[0], handle, torch.full_like(source[0], 7))
+            torch.cuda.synchronize()
+            wrong += engine.errors()
+            if not torch.equal(result, source[0] * (topk_idx >= 0)):
+                wrong.append(f"{tokens} tokens did not come back")
+        if settle(wrong, f"copies {model}"):
+            return True
+    return False
+
+
+def maxima(device: torch.device) -> bool:
+    """The largest of the terms, exactly, and NaN if one is; zero where nothing comes back."""
+    num_ranks, rank, n = dist.get_world_size(), dist.get_rank(), 200
+    generator = torch.Generator(device).manual_seed(8 + rank)
+    owner = owners(LARGEST, num_ranks, device)
+    limits = Limits(n, num_ranks * n * LARGEST.topk + LARGEST.experts * LARGEST.align)
+    group = dist.group.WORLD
+    engine = NodeShuffle(taking_back(LARGEST, "max"), limits, group, device, timeout_s=5)
+    topk_idx = routing("messy", n, LARGEST, num_ranks, generator)
+    [x] = make_source(LARGEST, n, generator)
+    x[0, 0] = float("nan")
+    handle = engine.dispatch([x], [topk_idx, owner], [n], n)
+    expected = expected_rows(gather_ragged(topk_idx, None), owner, LARGEST.align, rank)
+    outputs = expert_outputs(engine.rows[0], expected, LARGEST.experts)
+    result = engine.combine(outputs, handle, torch.empty_like(x))
+    torch.cuda.synchronize()
+    scale = expert_scales(LARGEST.experts, device)[topk_idx.clamp(min=0)]
+    terms = (x.float().unsqueeze(1) * scale.unsqueeze(2)).to(x.dtype)
+    live = (topk_idx >= 0).unsqueeze(2)
+    largest = torch.where(live, terms, float("-inf")).amax(1)
+    want = torch.where(live.any(1), largest, torch.zeros_like(x))
+    same = torch.isclose(result, want, rtol=0, atol=0, equal_nan=True)
+    return settle(engine.errors() + ([] if same.all() else ["a maximum differs"]), "maxima")
+
+
+def wide_partials(device: torch.device) -> bool:
+    """A sum of f16 may be in range where a rank's part of it is not."""
+    num_ranks, rank, n = dist.get_world_size(), dist.get_rank(), 40
+    model = HALF
+    limits = Limits(n, num_ranks * n * 3 + model.experts * model.align)
+    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device, timeout_s=5)
+    x = torch.full((n, model.hidden), 4e4, device=device).half()
+    last = (rank + 1) % num_ranks * (model.experts // num_ranks)  # twice to the next rank
+    topk_idx = torch.tensor(
+        [[last, last + 1, rank * (model.experts // num_ranks)]] * n, device=device
+    )
+    weights = torch.tensor([[1.0, 1.0, -1.0]] * n, device=device)
+    handle = engine.dispatch([x], [topk_idx], [n], n, weights)
+    result = engine.combine(engine.rows[0], handle, torch.zeros_like(x))
+    torch.cuda.synchronize()
+    wrong = engine.errors() + ([] if torch.equal(result, x) else ["a partial sum overflowed"])
+    return settle(wrong, "wide partials")
+
+
+def refusals(device: torch.device) -> bool:
+    """A rank that does not join a call makes the others give up at once, in either kernel."""
+    if dist.get_world_size() == 1:
+        return False
+    model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
+    printed, rank = program(model), dist.get_rank()
+    last = dist.get_world_size() - 1
+    for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
+        limits = Limits(most, 4096)
+        engine = NodeShuffle(printed, limits, dist.group.WORLD, device, timeout_s=60)
+        generator = torch.Generator(device).manual_seed(6)
+        x = make_source(model, num_tokens, generator)
+        weights = torch.rand(num_tokens, 2, device=device)
+        topk_idx = torch.randint(8, (num_tokens, 2), device=device, generator=generator)
+        engine.refuse()  # all do: a later call is not harmed
+        handle = engine.dispatch(x, [topk_idx], [num_tokens], num_tokens, weights)
+        torch.cuda.synchronize()
+        wrong = engine.errors()
+        if rank == last:
+            engine.refuse()
+        else:
+            engine.combine(engine.rows[0], handle, torch.empty_like(x[0]))
+        torch.cuda.synchronize()
+        found = engine.errors()
+        if rank != last and found != [f"rank {last} raised an error instead of joining a call"]:
+            wrong.append(f"refused combine: {found}")
+        if settle(wrong, f"refusals of {most}"):
+            return True
+    return False
+
+
+EDGES = (guards, copies, maxima, wide_partials, refusals)

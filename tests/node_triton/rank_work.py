@@ -1,0 +1,135 @@
+"""What the tests let processes do; every function runs on one rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.demo.generate import generate_inputs, source_shape
+from fuscoc_runtime.demo.verify import check_result, check_rows, expect, slot_keys, work_on
+from fuscoc_runtime.engine.node import NodeEngine
+from fuscoc_runtime.engine.node_triton import TritonNode
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Scope, builtin_extents
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.shuffle import Shuffle
+
+TIMEOUT = 60.0
+MAX_SOURCES = 12
+
+
+def open_shuffle(group: Any, artifact: str, **options: Any) -> Shuffle:
+    """With the Triton kernels of one node."""
+    given = {"max_sources": MAX_SOURCES, "timeout": TIMEOUT, **options}
+    shuffle = Shuffle(artifact, group=group, **given)
+    engine = shuffle._executor.engine
+    assert isinstance(engine, NodeEngine)
+    assert isinstance(engine.node, TritonNode)
+    assert shuffle.backend == "triton"
+    return shuffle
+
+
+def epochs(group: Any, artifact: str, batches: Sequence[Sequence[int]], seed: int) -> None:
+    """Dispatches and combines in a row, ``batches[i][rank]`` segments each, some ranks late."""
+    shuffle = open_shuffle(group, artifact)
+    for number, sizes in enumerate(batches):
+        time.sleep(0.02 * ((number + shuffle.rank) % 3))
+        ranks = batch(shuffle.spec, sizes, seed + number)
+        run(shuffle, ranks, combines=1 + number % 2)
+    shuffle.check()
+
+
+def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:
+    """Data of every rank. Keys are drawn with replacement, so that some segments repeat one."""
+    from fuscoc_runtime.topology import Topology
+
+    topology = Topology(1, len(sizes))
+    ranks = []
+    for rank, data in enumerate(generate_inputs(spec, topology, sizes, seed)):
+        random = torch.Generator().manual_seed(seed * 31 + rank)
+        here = {**data.extents, **builtin_extents(rank, len(sizes))}
+        shape = source_shape(spec, Scope(here, data.inputs))
+        source = {
+            field.name: _values((*shape, *field.shape), field.dtype, random)
+            for field in spec.source.fields
+        }
+        ranks.append(RankData(source, data.inputs, data.extents))
+    return ranks
+
+
+def _values(shape: Sequence[int], dtype: str, random: torch.Generator) -> Tensor:
+    from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+
+    kind = TORCH_DTYPES[dtype]
+    if kind.is_floating_point and kind.itemsize > 1:
+        return torch.randn(shape, generator=random).to(kind)
+    nbytes = torch.Size(shape).numel() * kind.itemsize
+    return torch.randint(256, (nbytes,), generator=random, dtype=torch.uint8).view(kind).view(shape)
+
+
+def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
+    """One dispatch and some combines of it, compared with the reference."""
+    data, spec = ranks[shuffle.rank], shuffle.spec
+    expected = expect(spec, list(ranks))
+    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+    fields = dict(rows) if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
+    own = expected.rows[shuffle.rank]
+    used = {name: tensor[: len(own.written)] for name, tensor in fields.items()}
+    check_rows(own, used, handle)
+    if expected.results is None:
+        return
+    worked = work_on(spec, used, own.written, slot_keys(own))
+    [name] = worked
+    outputs = torch.full_like(fields[name], float("nan"))
+    outputs[: len(own.written)] = worked[name]
+    for _ in range(combines):
+        result = shuffle.combine(outputs, handle)
+        check_result(expected.results[shuffle.rank], {name: result})
+
+
+def mistakes(group: Any, artifact: str) -> list[str]:
+    """The errors that ``check`` raises after keys that do not exist and rows without a slot."""
+    shuffle = open_shuffle(group, artifact, capacity=8)
+    found = []
+    for keys in ([[0, 12, -1], [-2, 3, 4]], [[0, 0, 0]] * 4, [[5, 5, 5]]):
+        idx = torch.tensor(keys)
+        weights = torch.ones(idx.shape)
+        shuffle.dispatch(torch.ones(len(idx), 24), idx=idx, weights=weights)
+        try:
+            shuffle.check()
+            found.append("no error")
+        except FuscoRuntimeError as error:
+            found.append(str(error))
+    return found
+
+
+def one_refuses(group: Any, artifact: str) -> str:
+    """Rank 1 passes more segments than there is room for, the others join and wait for it."""
+    shuffle = open_shuffle(group, artifact)
+    tokens = MAX_SOURCES + 1 if shuffle.rank == 1 else 2
+    idx = torch.zeros(tokens, 3, dtype=torch.int64)
+    try:
+        shuffle.dispatch(torch.ones(tokens, 24), idx=idx, weights=torch.ones(tokens, 3))
+        shuffle.check()
+    except FuscoRuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def one_is_absent(group: Any, artifact: str, timeout: float) -> str:
+    """Rank 1 is alive but does not come."""
+    shuffle = open_shuffle(group, artifact, timeout=timeout)
+    if shuffle.rank == 1:
+        return ""
+    try:
+        idx = torch.zeros(1, 3, dtype=torch.int64)
+        shuffle.dispatch(torch.ones(1, 24), idx=idx, weights=torch.ones(1, 3))
+        shuffle.check()
+    except FuscoRuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

@@ -1,0 +1,148 @@
+"""The Triton kernels of one node: which shuffles have them, their text, and what it compiles to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.triton_node import triton_node
+from fuscoc.codegen.triton_rows import MAX_COLUMNS
+from fuscoc.lang.check import check_file
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.manifest import CompiledShuffle
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
+from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
+from tests.codegen.specs import scratch
+from tests.dialect.support import check_golden
+from tests.engine.specs import FIELDS, routed
+from tests.specs import moe, vit_patches
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def checked(text: str) -> CheckedShuffle:
+    (shuffle,) = check_file(SourceFile("spec.fsc", text), {}).shuffles
+    return shuffle
+
+
+COPY = """
+    shuffle moved {
+      index t : tokens   index e : 12
+      segment item { x : f32[4] }
+      layout source[t] of item
+      layout target[e, s] of item packed(s)
+      place e on rank by cyclic
+      route r(t) -> e = input idx : int64
+      dispatch source[t] -> target[r(t), *]
+      combine reverse
+    }"""
+CAST = """
+    shuffle quantised {
+      index t : tokens   index e : 12
+      segment wide { x : f32[128] }
+      segment item { x : f8e4m3[128], scales : f32[1] }
+      layout source[t] of wide
+      layout target[e, s] of item packed(s)
+      place e on rank by cyclic
+      route r(t) -> e = input idx : int64
+      dispatch source[t] -> target[r(t), *] cast(x by scales)
+    }"""
+SHUFFLES = {
+    "moe": moe(),
+    "fields": checked(FIELDS),
+    "long": checked(routed("f32", hidden=20000, topk=5, keys=7, placement="cyclic")),
+}
+
+
+@cache
+def compiled(name: str) -> dict[str, str]:
+    """PTX of every kernel by its role."""
+    node = triton_node(SHUFFLES[name])
+    path = scratch() / f"node_{name}.py"
+    path.write_text(node.text, encoding="utf-8")
+    ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
+    return {role: ptx[kernel.name] for role, kernel in node.kernels.items()}
+
+
+def test_golden() -> None:
+    check_golden(GOLDEN / "moe.py", triton_node(SHUFFLES["moe"]).text)
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_form(name: str) -> None:
+    text = triton_node(SHUFFLES[name]).text
+    ast.parse(text)
+    assert text == triton_node(SHUFFLES[name]).text
+    assert max(map(len, text.splitlines())) <= MAX_COLUMNS
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["moe", "fields"])
+def test_compiles_without_spills(name: str) -> None:
+    roles = {"count", "exchange", "assign", "dispatch"} | ({"combine"} if name == "moe" else set())
+    assert set(compiled(name)) == roles
+    for ptx in compiled(name).values():
+        assert ".local" not in ptx
+
+
+def test_rows_move_sixteen_bytes_at_once() -> None:
+    assert "v2.b64" in accesses(compiled("moe")["dispatch"], "ld")
+    assert "v2.b64" in accesses(compiled("moe")["dispatch"], "st")
+    assert "v4.b32" in accesses(compiled("moe")["combine"], "ld")
+    assert "v4.b32" in accesses(compiled("moe")["combine"], "st")
+
+
+@pytest.mark.parametrize("role", ["exchange", "dispatch", "combine"])
+def test_stores_come_before_the_signal_and_waits_acquire(role: str) -> None:
+    ptx = compiled("moe")[role]
+    # The first signal of a combine says that the staging may be written: nothing comes before it.
+    _, _, behind = ptx.partition(".release.") if role == "combine" else ("", "", ptx)
+    assert barriers_before_release(behind) > 0
+    assert re.search(r"release\.\w*\.?max|\.sys\.release\.max", behind)
+    assert re.search(r"sys\.acquire|acquire\.sys", ptx)
+
+
+def test_a_copy_of_everything_has_no_combine() -> None:
+    kernels = triton_node(SHUFFLES["fields"]).kernels
+    assert list(kernels) == ["count", "exchange", "assign", "dispatch"]
+    assert [value for value in kernels["dispatch"].parameters.values() if "." in value] == [
+        "source.scales", "source.payload", "source.id",
+        "rows_at.scales", "rows_at.payload", "rows_at.id",
+    ]  # fmt: skip
+
+
+def test_rows_too_long_for_registers_are_taken_in_parts() -> None:
+    assert "parts=3" in triton_node(SHUFFLES["long"]).text
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "reason"),
+    [
+        (vit_patches(), "dense"),
+        (moe(num_experts=8192), "8192 keys"),
+        (moe(num_topk=33), "33 destinations"),
+        (checked(routed("f16")), "bf16 or f32"),
+        (checked(COPY), "copies"),
+        (checked(CAST), "cast"),
+    ],
+    ids=["dense", "keys", "fan-out", "f16", "copy", "cast"],
+)
+def test_what_has_none(shuffle: CheckedShuffle, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        triton_node(shuffle)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "triton"])
+def test_the_spec_chooses(backend: str) -> None:
+    policy = replace(moe().policy, backend=backend)
+    shuffle = replace(moe(), policy=policy)
+    item = CompiledShuffle(shuffle, compile_to_ir(shuffle).module, {})
+    assert isinstance(item.node, str) == (backend == "cuda")
+    assert isinstance(item.cuda, str) == (backend == "triton")
