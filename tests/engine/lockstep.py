@@ -8,6 +8,7 @@ from typing import Any
 
 from fuscoc_runtime.demo.verify import (
     Expected,
+    by_slot,
     check_result,
     check_rows,
     expect,
@@ -56,7 +57,7 @@ def round_trip(shuffle: LockstepShuffle, ranks: Sequence[RankData]) -> list[Disp
     if expected.results is None:
         return dispatched
     worked = [
-        work_on(spec, found.rows, wanted.written, slot_keys(wanted))
+        work_on(spec, by_slot(found.rows, found.handle), wanted.written, slot_keys(wanted))
         for wanted, found in zip(expected.rows, dispatched, strict=True)
     ]
     handles = [found.handle for found in dispatched]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import random
 import signal
 import time
 from collections.abc import Mapping
@@ -15,10 +17,23 @@ import torch.distributed as dist
 from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.comm.group import find_members
 from fuscoc_runtime.comm.process import ProcessComm
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, Transfer, Windows
+from fuscoc_runtime.comm.requests import (
+    AllGather,
+    AllToAll,
+    FinishRound,
+    Rows,
+    StartRound,
+    Windows,
+)
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.rank import RankReport, run_rank
-from fuscoc_runtime.demo.verify import check_rows, expect
+from fuscoc_runtime.demo.verify import (
+    check_result,
+    check_rows,
+    expect,
+    slot_keys,
+    work_on,
+)
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.shuffle import Shuffle
@@ -34,14 +49,42 @@ def verified_run(group: Any, artifact: str, topology: str, tokens: int, seed: in
     )
 
 
-def dispatch_some(shuffle: Shuffle, tokens: int, seed: int) -> None:
-    """Dispatch made-up data and check it."""
+def dispatch_some(shuffle: Shuffle, tokens: int, seed: int, *, combine: bool = False) -> None:
+    """Dispatch made-up data and check it; ``combine`` it, too."""
     ranks = generate(shuffle.spec, shuffle.topology, tokens, seed)
     data = ranks[shuffle.rank]
     inputs = {s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role != "weight"}
     rows, handle = shuffle.dispatch(**data.source, **inputs, **data.extents)
     fields = rows if isinstance(rows, Mapping) else {shuffle.spec.fields[0].name: rows}
     check_rows(expect(shuffle.spec, ranks).rows[shuffle.rank], fields, handle)
+    if combine:
+        weights = {s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role == "weight"}
+        shuffle.combine(rows, handle, **weights)
+
+
+def random_plans(group: Any, artifacts: list[str], topology: str, seeds: range) -> None:
+    """A batch for every seed, through the shuffles in turn: every row and every sum is compared
+    with the reference."""
+    shuffles = [
+        Shuffle(path, group=group, topology=topology, timeout=TIMEOUT) for path in artifacts
+    ]
+    for seed in seeds:
+        shuffle = shuffles[seed % len(shuffles)]
+        spec, rank = shuffle.spec, shuffle.rank
+        ranks = generate(spec, shuffle.topology, random.Random(seed).randrange(14), seed)
+        expected = expect(spec, ranks, rank)
+        mine, wanted = ranks[rank], expected.rows[rank]
+        inputs = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role != "weight"}
+        weights = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role == "weight"}
+        rows, handle = shuffle.dispatch(**mine.source, **inputs, **mine.extents)
+        fields = rows if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
+        check_rows(wanted, fields, handle)
+        if expected.results is None:
+            continue
+        worked = work_on(spec, fields, wanted.written, slot_keys(wanted))
+        found = shuffle.combine(worked, handle, **weights)
+        named = found if isinstance(found, Mapping) else {spec.source.fields[0].name: found}
+        check_result(expected.results[rank], named)
 
 
 def many_dispatches(group: Any, artifact: str, topology: str, sizes: list[int]) -> None:
@@ -94,35 +137,41 @@ def communicate(group: Any, num_ranks: int) -> None:
         received = yield AllToAll(rows.to(torch.int16), send, send)
         wanted = [torch.full((rank * peer, 2), 10 * peer + rank) for peer in range(num_ranks)]
         assert torch.equal(received, torch.cat(wanted).to(torch.int16))
-        yield from _transfers(rank, num_ranks)
+        yield from _rounds(rank, num_ranks)
         yield from _windows(rank, num_ranks)
 
     comm.run(work())
 
 
-def _transfers(rank: int, num_ranks: int) -> Any:
-    """Rank s sends s + 2 r rows to rank r != s, in slices of all sizes."""
+def _rounds(rank: int, num_ranks: int) -> Any:
+    """Rank s sends s + 2 r + n bytes of two fields to rank r != s in round n; two are under way."""
 
-    def count(source: int, destination: int) -> int:
-        return 0 if source == destination else source + 2 * destination
+    def count(number: int, source: int, destination: int) -> int:
+        return 0 if source == destination else source + 2 * destination + number
 
-    send = tuple(count(rank, peer) for peer in range(num_ranks))
-    recv = tuple(count(peer, rank) for peer in range(num_ranks))
-    for slice_rows in (1, 2, 100):
-        sent = {
-            "a": torch.arange(sum(send) * 3).view(-1, 3) + 1000 * rank,
-            "b": torch.arange(sum(send), dtype=torch.uint8),
-        }
-        received = {"a": torch.zeros(sum(recv), 3, dtype=torch.int64)}
-        received["b"] = torch.zeros(sum(recv), dtype=torch.uint8)
-        yield Transfer(sent, received, send, recv, slice_rows)
-        at = 0
-        for peer, rows in enumerate(recv):
-            first = sum(count(peer, r) for r in range(rank))
-            wanted = torch.arange(first * 3, (first + rows) * 3).view(-1, 3) + 1000 * peer
-            assert torch.equal(received["a"][at : at + rows], wanted)
-            assert received["b"][at : at + rows].tolist() == list(range(first, first + rows))
-            at += rows
+    def rows(number: int, source: int, destination: int, factor: int) -> torch.Tensor:
+        size = count(number, source, destination) * factor
+        return torch.arange(size).add(10 * number + source).to(torch.uint8)
+
+    def fields(number: int, peer: int, *, sending: bool) -> Rows:
+        pair = (rank, peer) if sending else (peer, rank)
+        sent = tuple(rows(number, *pair, factor) for factor in (1, 3))
+        return Rows(peer, sent if sending else tuple(map(torch.zeros_like, sent)))
+
+    peers = [peer for peer in range(num_ranks) if peer != rank]
+    landed: dict[int, tuple[Rows, ...]] = {}
+    for number in range(6):
+        if number < 5:
+            landed[number] = tuple(fields(number, peer, sending=False) for peer in peers)
+            sends = tuple(fields(number, peer, sending=True) for peer in peers)
+            yield StartRound(number, number % 2, sends, landed[number])
+        if number > 0:
+            yield FinishRound(number - 1)
+            for each in landed[number - 1]:
+                for factor, found in zip((1, 3), each.fields, strict=True):
+                    assert torch.equal(found, rows(number - 1, each.peer, rank, factor))
+    yield StartRound(5, 1, (), ())
+    yield FinishRound(5)
 
 
 def _windows(rank: int, num_ranks: int) -> Any:
@@ -140,29 +189,61 @@ def _windows(rank: int, num_ranks: int) -> Any:
         assert stored == [nbytes % 200 + peer for peer in range(num_ranks)]
 
 
-def _comm(group: Any, topology: str) -> ProcessComm:
+def _comm(group: Any, topology: str, timeout: float = TIMEOUT) -> ProcessComm:
     members = find_members(group, Topology.parse(topology), CPU, ())
-    return ProcessComm(members, TIMEOUT)
+    return ProcessComm(members, timeout)
+
+
+def rounds_without(group: Any, timeout: float) -> None:
+    """Rank 1 is alive but sends nothing in the second round."""
+    comm = _comm(group, "2x1", timeout)
+    rank, byte = comm.members.rank, torch.zeros(1, dtype=torch.uint8)
+    there = (Rows(1 - rank, (byte,)),)
+    here = (Rows(1 - rank, (byte.clone(),)),)
+
+    def work() -> Any:
+        yield StartRound(0, 0, there, here)
+        if rank == 0:
+            yield StartRound(1, 1, there, here)
+        yield FinishRound(0)
+        if rank == 0:
+            yield FinishRound(1)
+        time.sleep(timeout + 4)
+
+    comm.run(work())
+
+
+def shuffle_for_ever(group: Any, artifact: str, topology: str, timeout: float) -> None:
+    """Dispatch and combine batches of changing sizes until something goes wrong."""
+    shuffle = Shuffle(artifact, group=group, topology=topology, timeout=timeout)
+    for number in itertools.count():
+        dispatch_some(shuffle, 2 + 7 * number % 17, number, combine=True)
 
 
 def dispatch_with_a_death(
-    group: Any, artifact: str, topology: str, victim: int, kernel: str, timeout: float
+    group: Any,
+    artifact: str,
+    topology: str,
+    victim: int,
+    kernel: str,
+    launch: int,
+    timeout: float,
 ) -> None:
-    """Dispatch for ever; the victim is killed before it launches ``kernel`` for the second time."""
+    """Dispatch for ever; the victim is killed before its ``launch``-th launch of ``kernel``."""
     shuffle = Shuffle(artifact, group=group, topology=topology, timeout=timeout)
     if shuffle.rank == victim:
-        _die_before(kernel)
+        _die_before(kernel, launch)
     for number in range(100):
-        dispatch_some(shuffle, 6, number)
+        dispatch_some(shuffle, 14, number)
 
 
-def _die_before(kernel: str) -> None:
+def _die_before(kernel: str, last: int) -> None:
     launch, launches = Machine.launch, [0]
 
     def launch_or_die(machine: Machine, name: str, *arguments: Any) -> None:
         if name.endswith(kernel):
             launches[0] += 1
-            if launches[0] == 2:
+            if launches[0] == last:
                 os.kill(os.getpid(), signal.SIGKILL)
         launch(machine, name, *arguments)
 

@@ -84,6 +84,32 @@ GRID = """
       combine slots[where(i, j, k).slot] -> tiles[i, j] reduce sum
     }"""
 
+MAXIMA = """
+    shuffle maxima {
+      index t : tokens   index k : 3   index e : 12
+      segment item { x : bf16[20], y : f64, n : i32[3] }
+      layout source[t] of item
+      layout target[e, s] of item packed(s) align 4
+      place e on rank by block
+      route r(t, k) -> e = input idx : int64
+      dispatch source[t] -> target[r(t, k), *]
+      combine reverse reduce max
+    }"""
+
+HASHED = """
+    shuffle hashed {
+      const buckets = 12
+      index t : tokens   index e : buckets
+      segment item { x : f32[5] }
+      layout source[t] of item
+      layout target[e, s] of item packed(s)
+      place e on rank by cyclic
+      route id(t) -> value = input ids : int64
+      route near(t) -> e = (id(t) - 50) / 7 % buckets
+      dispatch source[t] -> target[near(t), *]
+      combine reverse
+    }"""
+
 
 @cache
 def artifact(text: str) -> Artifact:

@@ -12,21 +12,35 @@ from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
 from fuscoc_runtime.decode import decode
-from fuscoc_runtime.engine.choice import Gpu, choose_cuda, worst_capacity
-from fuscoc_runtime.engine.nvlink import (
+from fuscoc_runtime.engine.choice import (
+    Gpu,
+    choose_cuda,
+    choose_triton,
+    missing_dtype,
+    worst_capacity,
+)
+from fuscoc_runtime.engine.node_state import (
     BAD_KEYS,
+    GAVE_UP,
     OVERFLOWED,
+    REFUSED,
     STATE_WORDS,
-    TIMED_OUT,
     Trouble,
     parse_state,
 )
 from fuscoc_runtime.engine.watch import find_error
-from fuscoc_runtime.errors import HopTimeoutError, KeyRangeError, NoSlotError, from_json, to_json
+from fuscoc_runtime.errors import (
+    HopTimeoutError,
+    KeyRangeError,
+    NoSlotError,
+    RefusedCallError,
+    from_json,
+    to_json,
+)
 from fuscoc_runtime.schema import Manifest, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
-from tests.specs import moe, vit_patches
+from tests.specs import moe, moe_fp8, vit_patches
 
 HOPPER, AMPERE, ADA = (
     Gpu((9, 0), 227 * 1024),
@@ -34,14 +48,22 @@ HOPPER, AMPERE, ADA = (
     Gpu((8, 9), 99 * 1024),
 )
 NODE = Topology(1, 4)
-FINE = Trouble(None, 0, 0)
+FINE = Trouble(None, None, 0, 0)
 
 
 @cache
 def spec(name: str = "moe") -> ShuffleSpec:
-    files = compiled({"moe": moe, "vit": vit_patches}[name]())
+    files = compiled({"moe": moe, "fp8": moe_fp8, "vit": vit_patches}[name]())
     (shuffle,) = decode(Manifest, json.loads(files[MANIFEST])).shuffles
     return shuffle
+
+
+def test_triton_casts_to_f8e4m3_on_newer_gpus() -> None:
+    reason = "Triton can do so from sm_89 on, and this is sm_80"
+    assert missing_dtype(spec("fp8"), AMPERE) == reason
+    for gpu in (HOPPER, ADA, None):
+        assert missing_dtype(spec("fp8"), gpu) is None
+    assert missing_dtype(spec(), AMPERE) is None
 
 
 @pytest.mark.parametrize(("gpu", "arch"), [(HOPPER, "sm_90"), (AMPERE, "sm_80")])
@@ -73,6 +95,23 @@ def test_reasons(
     assert reason in chosen
 
 
+@pytest.mark.parametrize(
+    ("name", "topology", "reason"),
+    [
+        ("moe", Topology(2, 4), "2 nodes"),
+        ("moe", Topology(1, 16), "16 ranks"),
+        ("vit", NODE, "dense"),
+    ],
+)
+def test_reasons_for_no_triton_kernels_of_one_node(
+    name: str, topology: Topology, reason: str
+) -> None:
+    chosen = choose_triton(spec(name), topology)
+    assert isinstance(chosen, str)
+    assert reason in chosen
+    assert choose_triton(spec("moe"), NODE) == spec("moe").node
+
+
 @given(
     align=st.integers(1, 128),
     num_ranks=st.integers(1, 8),
@@ -102,9 +141,9 @@ def test_the_worst_capacity_is_always_enough(
         assert slots <= worst_capacity(shuffle, num_ranks, 1)
 
 
-def state(timed_out: int = 0, bad_keys: int = 0, overflowed: int = 0) -> Trouble:
+def state(gave_up: int = 0, bad_keys: int = 0, overflowed: int = 0) -> Trouble:
     words = [0] * STATE_WORDS
-    words[TIMED_OUT], words[BAD_KEYS], words[OVERFLOWED] = timed_out, bad_keys, overflowed
+    words[GAVE_UP], words[BAD_KEYS], words[OVERFLOWED] = gave_up, bad_keys, overflowed
     return parse_state(words)
 
 
@@ -119,8 +158,12 @@ def test_errors_of_a_device() -> None:
     before = state(bad_keys=3, overflowed=2)
     assert find_error(spec(), 1, 5.0, 64, before, before) is None
     word = (2 << 24 | 3 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
-    late = state(timed_out=word, bad_keys=3)
+    late = state(gave_up=word, bad_keys=3)
     error = find_error(spec(), 1, 5.0, 64, late, late)
     assert isinstance(error, HopTimeoutError)
     assert (error.peer, error.hop) == (3, "rows of group 17")
+    refused = state(gave_up=(REFUSED << 24 | 2 << 20 | 1 << 31) - (1 << 32))
+    error = find_error(spec(), 1, 5.0, 64, refused, refused)
+    assert isinstance(error, RefusedCallError)
+    assert error.peer == 2
     assert str(from_json(to_json(error))) == str(error)

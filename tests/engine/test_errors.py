@@ -89,11 +89,6 @@ ROUTED = specs.routed("f32")
             "x",
             "is torch.sparse_coo; it must be torch.strided",
         ),
-        (
-            replace("x", torch.zeros(4, 24, requires_grad=True)),
-            "x",
-            "requires grad; autograd is not supported yet: detach it",
-        ),
         (replace("tokens", 2**63), "tokens", "is 9223372036854775808; an extent is a whole"),
         (remove("idx"), "idx", "is missing"),
         (remove("x"), "x", "is missing"),
@@ -237,16 +232,6 @@ def test_combine_arguments() -> None:
     with pytest.raises(InputError, match=r"`y` on rank 0 is no argument"):
         shuffle.combine([{"y": rows}], [handle], [{"weights": weights}])
     shuffle.combine([rows], [handle], [{"weights": weights}])
-
-
-def test_gradients_are_not_dropped_silently() -> None:
-    shuffle = lockstep(ROUTED, "1x1")
-    x, idx = torch.zeros(1, 24, requires_grad=True), torch.tensor([[0, 1, 2]])
-    with torch.no_grad():
-        [dispatched] = shuffle.dispatch([[x]], [{"idx": idx}])
-    rows = dispatched.rows["x"].clone().requires_grad_()
-    with pytest.raises(InputError, match="`x` on rank 0 requires grad"):
-        shuffle.combine([rows], [dispatched.handle], [{"weights": torch.ones(1, 3)}])
 
 
 def two_dispatches(shuffle: LockstepShuffle) -> tuple[list[Dispatched], list[Dispatched], Any]:

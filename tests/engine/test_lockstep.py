@@ -68,9 +68,16 @@ VARIANTS = {
     "one element": specs.routed("f32", hidden=1),
     "f64": specs.routed("f64", hidden=5),
     "several fields": specs.FIELDS,
+    "sums of several fields": specs.MAXIMA.replace(", n : i32[3]", "").replace("max", "sum"),
+    "maxima": specs.MAXIMA,
+    "computed keys": specs.HASHED,
     "copy": specs.MOVED,
     "fan-out to slots": specs.GRID,
     "large patch": specs.patches(p=14),
+    "small slices": specs.routed("f32", options="slice 96 B"),
+    "slices of cut flows": specs.routed("f32", options="balance split slice 200 B"),
+    "slices of FAST stages": specs.routed("f32", options="schedule fast slice 96 B"),
+    "slices of every point": specs.routed("f32", options="dedup(none) balance lpt slice 96 B"),
 }
 
 

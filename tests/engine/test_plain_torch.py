@@ -113,3 +113,22 @@ def test_experts_get_sorted_tokens_and_give_back_weighted_sums() -> None:
     for mine, keys, factors, result in zip(x, idx, weights, results, strict=True):
         kept = (factors * (keys >= 0)).sum(dim=1, keepdim=True)
         assert torch.equal(result["x"], (2 * kept * mine.float()).bfloat16())
+
+
+def test_hashed_ids_meet_with_their_bucket_and_return() -> None:
+    """A key that is computed, of ids below zero too: `%` is torch's remainder."""
+    shuffle = opened("hash_buckets.fsc", "2x2", width=4)
+    random = torch.Generator().manual_seed(0)
+    ids = [torch.randint(-1000, 1000, (size,), generator=random) for size in (9, 0, 5, 17)]
+    rows = [mine.float()[:, None] * torch.ones(4) for mine in ids]
+    dispatched = shuffle.dispatch([[each] for each in rows], [{"ids": mine} for mine in ids])
+    for rank, each in enumerate(dispatched):
+        for slot, key in enumerate(each.handle.keys.tolist()):
+            begin, end = each.handle.key_offsets[slot : slot + 2].tolist()
+            wanted = [mine[(mine * 31 + 7).remainder(64) == key] for mine in ids]
+            assert torch.equal(each.rows["x"][begin:end, 0].long(), torch.cat(wanted))
+            assert key % 4 == rank
+    handles = [each.handle for each in dispatched]
+    doubled = [{"x": 2 * each.rows["x"]} for each in dispatched]
+    results = shuffle.combine(doubled, handles, [{}] * 4)
+    assert all(torch.equal(r["x"], 2 * row) for r, row in zip(results, rows, strict=True))

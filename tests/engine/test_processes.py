@@ -15,6 +15,8 @@ from tests.engine.pool import Died, Pool
 
 TOPOLOGIES = ("1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1")
 SMALL = specs.routed("f32")
+SLICED = specs.routed("f32", options="slice 96 B")
+"""A slice is a row, so that even small batches take many."""
 
 CASES = [
     *((specs.routed("bf16"), topology) for topology in TOPOLOGIES),
@@ -23,6 +25,7 @@ CASES = [
     (specs.routed("f32", options="dedup(none)"), "2x2"),
     (specs.routed("f32", options="dedup(node)"), "2x2"),
     (specs.routed("f32", placement="table owner"), "1x3"),
+    (specs.routed("bf16", capacity="compact"), "2x2"),
     (specs.FIELDS, "2x2"),
     (specs.MOVED, "2x2"),
     (specs.MOVED, "1x4"),
@@ -93,27 +96,48 @@ def test_nothing_stays_in_shared_memory(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "kernel", "hop"),
+    ("topology", "kernel", "launch", "hop"),
     [
-        ("1x3", "_relation", "planning"),
-        ("1x3", "_send", "direct"),
-        ("3x1", "_pack", "network"),
+        ("1x3", "_relation", 2, ("planning",)),
+        ("1x3", "_send", 2, ("direct",)),
+        # How far the others have got by then is a matter of luck.
+        ("3x1", "_forward", 12, ("planning", "network (slice ")),
     ],
 )
-def test_a_killed_rank_is_named(topology: str, kernel: str, hop: str) -> None:
-    """It dies in planning, before its signals, or before the network hop."""
+def test_a_killed_rank_is_named(
+    topology: str, kernel: str, launch: int, hop: tuple[str, ...]
+) -> None:
+    """It dies in planning, before its signals, or with slices still to send."""
     victim, timeout = 1, 4.0
     pool = Pool(3)
     try:
         outcomes = pool.outcomes(
-            rank_work.dispatch_with_a_death, 3, path(SMALL), topology, victim, kernel, timeout
+            rank_work.dispatch_with_a_death,
+            3,
+            path(SLICED),
+            topology,
+            victim,
+            kernel,
+            launch,
+            timeout,
         )
         assert outcomes[victim] == Died(-signal.SIGKILL)
         for rank in {0, 1, 2} - {victim}:
             error = outcomes[rank]
             assert isinstance(error, HopTimeoutError), error
-            assert (error.rank, error.hop, error.peer) == (rank, hop, victim)
+            assert (error.rank, error.peer) == (rank, victim)
+            assert error.hop.startswith(hop)
         assert not leftovers(pool)
+    finally:
+        pool.close()
+
+
+def test_the_slice_that_does_not_come_is_named() -> None:
+    pool = Pool(2)
+    try:
+        error = pool.outcomes(rank_work.rounds_without, 2, 2.0)[0]
+        assert isinstance(error, HopTimeoutError), error
+        assert (error.rank, error.hop, error.peer) == (0, "network (slice 1)", 1)
     finally:
         pool.close()
 

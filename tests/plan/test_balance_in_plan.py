@@ -193,7 +193,7 @@ def test_a_rank_without_a_compiler_fails_everywhere(monkeypatch: pytest.MonkeyPa
     def broken() -> None:
         raise native.BuildError("no C compiler")
 
-    monkeypatch.setattr(native, "build", broken)
+    monkeypatch.setattr(native, "load", broken)
     with pytest.raises(NativeBuildError, match="rank 0 cannot plan: no C compiler"):
         eight_to_one("lpt")
     eight_to_one("split")

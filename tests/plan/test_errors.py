@@ -137,7 +137,7 @@ def test_anything_else_that_fails_a_rank_is_raised_by_all(monkeypatch: pytest.Mo
         if ctx.rank == 1:
             raise MemoryError("1 TB")
 
-    monkeypatch.setattr(planner, "check_points", fail)
+    monkeypatch.setattr(planner, "check_policy", fail)
     ranks = [routed_data(torch.tensor([[0, 1]]), rank) for rank in range(2)]
     raised = failure_of_every_rank(routed(), TWO, ranks)
     assert str(raised[0]) == "[FSR006] rank 1 could not prepare the call: MemoryError: 1 TB"
@@ -252,6 +252,9 @@ EXAMPLES = [
     errors.BackendError("moe", "there is no GPU"),
     errors.HopTimeoutError(0, "network", 3, 2.5),
     errors.NetworkError(0, "AllGather", "connection reset"),
+    errors.RefusedCallError(0, 3),
+    errors.ClosedError("moe"),
+    errors.AdapterError("vLLM 0.11", "its prepare takes other arguments"),
     errors.ProtocolError("out of step"),
 ]
 

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
+import pickle
 import secrets
 import socket
+import time
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
 from fuscoc_runtime.comm.liveness import ProcessId, this_process
-from fuscoc_runtime.errors import ProtocolError, TopologyError
+from fuscoc_runtime.comm.requests import LANES
+from fuscoc_runtime.errors import NetworkError, ProtocolError, TopologyError
 from fuscoc_runtime.topology import Topology
 
 # The communication library's own limit is only a backstop: waits end earlier, with a better error.
 BACKSTOP = timedelta(seconds=30)
+
+MEETING = "meeting the other ranks"
+POLL_SECONDS = 1e-3
+
+
+Group: TypeAlias = dist.ProcessGroup | DeviceMesh | tuple[DeviceMesh, str | int]
+"""How a user names the ranks that take part; a mesh of several dimensions together with one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +40,7 @@ class Membership:
 
     Attributes:
         rank: index in ``group``; ranks are numbered node by node.
-        group: all ranks.
+        group: all ranks; None for a process that belongs to no job.
         processes: the process of every rank.
         device: where this rank computes.
         store: a key-value store of these ranks and this membership alone.
@@ -35,7 +48,7 @@ class Membership:
 
     rank: int
     topology: Topology
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None
     processes: tuple[ProcessId, ...]
     device: torch.device
     store: Store
@@ -59,11 +72,48 @@ def join(timeout: float, device: torch.device | None = None) -> torch.device:
     return device
 
 
+def process_group(group: Group | None) -> dist.ProcessGroup | None:
+    """The process group that ``group`` names; ``None`` is all of the job.
+
+    Raises:
+        TopologyError: a mesh of several dimensions, or this rank is not in the group.
+    """
+    mesh, dim = group if isinstance(group, tuple) else (group, None)
+    if isinstance(mesh, DeviceMesh):
+        if dim is None and mesh.ndim != 1:
+            names = ", ".join(mesh.mesh_dim_names or map(str, range(mesh.ndim)))
+            raise TopologyError(
+                f"the mesh has the dimensions {names}: pass one of them, as `mesh[name]` or "
+                "`(mesh, name)`"
+            )
+        return mesh.get_group(dim)
+    if mesh is None or isinstance(mesh, dist.ProcessGroup):
+        return mesh
+    if mesh == dist.GroupMember.NON_GROUP_MEMBER:
+        raise TopologyError("this rank is not in the group: only its ranks open the shuffle")
+    raise TopologyError(f"a {type(mesh).__name__} is no process group or device mesh")
+
+
+def alone(topology: Topology | None, device: torch.device) -> Membership:
+    """The membership of a process that belongs to no job: rank 0 of 1.
+
+    Raises:
+        TopologyError: ``topology`` is for several ranks.
+    """
+    if topology is not None and topology.num_ranks != 1:
+        raise TopologyError(
+            f"the topology {topology} is not for 1 rank, and this process belongs to no job: start "
+            "it with torchrun, or call torch.distributed.init_process_group first"
+        )
+    return Membership(0, Topology(1, 1), None, (this_process(),), device, HashStore())
+
+
 def find_members(
     group: dist.ProcessGroup | None,
     topology: Topology | None,
     device: torch.device,
     agreed: tuple[object, ...],
+    timeout: float = 60.0,
 ) -> Membership:
     """Find out who the ranks of ``group`` are (``None``: all of the job); collective in ``group``.
 
@@ -73,14 +123,19 @@ def find_members(
     Raises:
         TopologyError: ranks are not numbered node by node, or ``topology`` has another size.
         ProtocolError: ranks differ in ``agreed``.
+        NetworkError: a rank has ended, or has not come after ``timeout`` seconds.
     """
     world = group if group is not None else dist.group.WORLD
     if world is None:
         raise TopologyError("there is no process group: call torch.distributed.init_process_group")
     rank, num_ranks = dist.get_rank(world), dist.get_world_size(world)
     mine = (host_id(), this_process(), secrets.token_hex(8), agreed)
-    theirs: list[tuple[str, ProcessId, str, tuple[object, ...]]] = [mine] * num_ranks
-    dist.all_gather_object(theirs, mine, group=world)
+    theirs: list[tuple[str, ProcessId, str, tuple[object, ...]]]
+    try:
+        theirs = _gather_objects(mine, world, device, timeout)
+    except (RuntimeError, TimeoutError) as error:
+        # Who the others are is what this would have told.
+        raise NetworkError(rank, MEETING, str(error)) from error
     hosts, processes, tokens, settings = zip(*theirs, strict=True)
     for peer, setting in enumerate(settings):
         if setting != settings[0]:
@@ -93,14 +148,59 @@ def find_members(
     return Membership(rank, found, world, processes, device, store)
 
 
+def _gather_objects(
+    mine: object, group: dist.ProcessGroup, device: torch.device, timeout: float
+) -> list[Any]:
+    """What ``dist.all_gather_object`` does, but for so many seconds at most."""
+    encoded = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
+    size = torch.tensor([len(encoded)], dtype=torch.int64, device=device)
+    sizes = _gather_in_time(size, group, timeout).flatten().tolist()
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+    padded[: len(encoded)] = encoded.to(device)
+    rows = _gather_in_time(padded, group, timeout).cpu()
+    return [pickle.loads(bytes(row[:n].tolist())) for row, n in zip(rows, sizes, strict=True)]
+
+
+def _gather_in_time(tensor: Tensor, group: dist.ProcessGroup, timeout: float) -> Tensor:
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(parts, tensor, group=group, async_op=True)
+    if tensor.device.type == "cuda":
+        # NCCL's own wait only orders streams.
+        deadline = time.monotonic() + timeout
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing for {timeout:g} s")
+            time.sleep(POLL_SECONDS)
+        work.wait()
+    else:
+        work.wait(timedelta(seconds=timeout))
+    return torch.stack(parts)
+
+
 def host_id() -> str:
     """What tells this rank's node from others. NCCL takes the same variable."""
     return os.environ.get("NCCL_HOSTID") or socket.gethostname()
 
 
+def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """``tensor`` of every rank of ``group``, equal shapes, on the device: [num_ranks, *shape]."""
+    if group is None:
+        return tensor[None]
+    num_ranks = dist.get_world_size(group)
+    gathered = tensor.new_empty(num_ranks * tensor.numel())
+    # Renamed in torch 2.13; the old name warns there.
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    gather(gathered, tensor.reshape(-1), group=group)
+    return gathered.view(num_ranks, *tensor.shape)
+
+
 def node_group(members: Membership) -> dist.ProcessGroup:
-    """The ranks of this rank's node, in order of their local rank; collective over all ranks."""
+    """The ranks of this rank's node, in order of their local rank; collective over all ranks.
+
+    Only of a job: ``members.group`` is not None.
+    """
     topology, group = members.topology, members.group
+    assert group is not None
     if topology.num_nodes == 1:
         return group
     ranks = dist.get_process_group_ranks(group)
@@ -113,3 +213,17 @@ def node_group(members: Membership) -> dist.ProcessGroup:
         mine = dist.new_group(node, use_local_synchronization=True)
     found: dist.ProcessGroup = mine
     return found
+
+
+def network_groups(members: Membership) -> list[dist.ProcessGroup | None]:
+    """All ranks again, for every lane of the network hop; collective over them.
+
+    NCCL works off a group's operations one after the other, and lanes are to overlap with each
+    other and with planning. gloo works on all at once, so there it is the group itself.
+    """
+    group = members.group
+    if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
+        return [group] * LANES
+    ranks = dist.get_process_group_ranks(group)
+    local = group is not dist.group.WORLD
+    return [dist.new_group(ranks, use_local_synchronization=local) for _ in range(LANES)]

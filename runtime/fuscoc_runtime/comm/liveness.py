@@ -74,6 +74,10 @@ class Liveness:
         suspects = silent if suspect is None else [suspect]
         return next(iter([*self._ended(), *suspects]), None)
 
+    def someone_ended(self) -> bool:
+        """Whether a process of this host has ended, for whatever reason."""
+        return any(self.has_ended(peer) for peer in self._visible if peer != self._rank)
+
     def _ended(self) -> list[int]:
         """Visible processes that ended without announcing that they failed after another."""
         return [

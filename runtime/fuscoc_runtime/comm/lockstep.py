@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request
+from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request, ToHost
 from fuscoc_runtime.errors import ProtocolError
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ def run_lockstep(
 ) -> list[T]:
     """Run the generators of ranks 0, 1, ... to their end and return their results.
 
-    ``handlers`` adds to, or replaces, the answers for ``AllGather``, ``AllToAll`` and ``Phase``.
+    ``handlers`` adds to, or replaces, the answers for ``COLLECTIVES``.
     An error of any rank ends all of them. Ranks that yield different request kinds, or of which
     only some end, are a ``ProtocolError``.
     """
@@ -63,7 +63,7 @@ def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
 
 
 def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
-    stacked = torch.stack([request.tensor for request in requests])
+    stacked = torch.stack([request.tensor for request in requests]).cpu()
     return [stacked] * len(requests)
 
 
@@ -80,6 +80,10 @@ def _all_to_all(requests: Sequence[AllToAll]) -> list[Tensor]:
     ]
 
 
+def _to_host(requests: Sequence[ToHost]) -> list[Tensor]:
+    return [request.tensor.cpu() for request in requests]
+
+
 def _phase(requests: Sequence[Phase]) -> list[None]:
     names = {request.name for request in requests}
     if len(names) > 1:
@@ -91,4 +95,5 @@ COLLECTIVES: dict[type, Handler] = {
     AllGather: _all_gather,
     AllToAll: _all_to_all,
     Phase: _phase,
+    ToHost: _to_host,
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -12,9 +13,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
-from fuscoc_runtime.comm.group import Membership, node_group
-from fuscoc_runtime.comm.liveness import Liveness
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request, Transfer, Windows
+from fuscoc_runtime.comm.group import Membership, network_groups, node_group
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS, Liveness
+from fuscoc_runtime.comm.requests import (
+    AllGather,
+    AllToAll,
+    FinishRound,
+    Phase,
+    Request,
+    Rows,
+    StartRound,
+    ToHost,
+    Windows,
+)
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.comm.windows import Allocate, WindowPool, node_allocator, private_window
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
@@ -24,16 +35,32 @@ T = TypeVar("T")
 # Short waits are polled without pause: a sleep costs more than most of them take.
 BUSY_SECONDS = 1e-3
 POLL_SECONDS = 100e-6
+LOOK_SECONDS = 1.0
+"""How often a waiting rank looks whether the others are alive."""
+
 # Renamed in torch 2.13; the old name warns there.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A started round of the network hop: ``works`` of the communication library with their peers,
+    and on CUDA the mark of its end."""
+
+    works: list[tuple[int, dist.Work]]
+    end: Any
+    peers: tuple[int, ...]
+
+    def has_ended(self) -> bool:
+        return self.end is None or bool(self.end.query())
 
 
 class ProcessComm:
     """This process's side of the ranks' collectives.
 
     Tensors travel as bytes, so every dtype works on every transport. Waits on the host end after
-    ``timeout`` seconds with the rank that is missing. On CUDA, ``Transfer`` is only ordered on the
-    current stream; ``synchronize`` ends it.
+    ``timeout`` seconds with the rank that is missing. On CUDA, ``AllToAll`` and rounds are only
+    ordered on the current stream; ``synchronize`` ends them.
     """
 
     def __init__(self, members: Membership, timeout: float) -> None:
@@ -41,6 +68,8 @@ class ProcessComm:
         self.timeout = timeout
         self._windows = WindowPool(_allocator(members, timeout))
         self._liveness = Liveness(members.store, members.rank, members.processes)
+        self._networks = network_groups(members)
+        self._rounds: dict[int, Round] = {}
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -59,16 +88,29 @@ class ProcessComm:
         finally:
             work.close()
 
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank's part of all windows."""
+        return self._windows.num_bytes
+
+    def close(self) -> None:
+        """Let go of the windows."""
+        self._windows.clear()
+
     def _answer(self, request: Request) -> Any:
         match request:
             case AllGather():
                 return self._guard("planning", lambda: self._gather(request))
             case AllToAll():
                 return self._guard("planning", lambda: self._exchange(request))
+            case ToHost():
+                return self._guard("planning", lambda: self._to_host(request.tensor))
             case Windows():
                 return self._guard("window allocation", lambda: self._windows.get(request.nbytes))
-            case Transfer():
-                return self._guard("network", lambda: self._transfer(request))
+            case StartRound():
+                return self._guard(_hop_of(request.number), lambda: self._start(request))
+            case FinishRound():
+                return self._finish_round(request.number)
             case Phase():
                 return None
 
@@ -78,9 +120,17 @@ class ProcessComm:
         Raises:
             HopTimeoutError: it did not end in time; ``hop`` says what it was.
         """
-        if self.members.device.type == "cuda":
-            event = torch.cuda.current_stream().record_event()
-            self._guard(hop, lambda: self._poll(event.query))
+        rounds, self._rounds = self._rounds, {}
+        if self.members.device.type != "cuda":
+            return
+        event = torch.cuda.current_stream().record_event()
+        started = time.monotonic()
+        try:
+            self._poll(event.query)
+        except (RuntimeError, TimeoutError) as error:
+            late = next((each for each in rounds.items() if not each[1].has_ended()), None)
+            hop, suspect = (hop, None) if late is None else (_hop_of(late[0]), late[1].peers[0])
+            raise self._explain(hop, started, error, suspect) from error
 
     def blame(self, hop: str, seconds: float, suspect: int) -> HopTimeoutError:
         """The error for a wait for rank ``suspect``; names another rank if that one has ended."""
@@ -97,42 +147,67 @@ class ProcessComm:
         except FuscoRuntimeError:
             raise
         except (RuntimeError, TimeoutError) as error:
-            rank, culprit = self.members.rank, self._liveness.find_missing()
-            if culprit is None:
-                raise NetworkError(rank, f"the {hop} hop", str(error)) from error
-            seconds = round(time.monotonic() - started, 1)
-            raise HopTimeoutError(rank, hop, culprit, seconds) from error
+            raise self._explain(hop, started, error) from error
+
+    def _explain(
+        self, hop: str, started: float, error: Exception, suspect: int | None = None
+    ) -> FuscoRuntimeError:
+        """What a failed wait means: which rank it was for, if any rank is missing."""
+        rank, culprit = self.members.rank, self._liveness.find_missing(suspect)
+        if culprit is None:
+            return NetworkError(rank, f"the {hop} hop", str(error))
+        return HopTimeoutError(rank, hop, culprit, round(time.monotonic() - started, 1))
 
     def _poll(self, ready: Callable[[], bool]) -> None:
         started = time.monotonic()
+        look, deadline = LOOK_SECONDS, self.timeout
         while not ready():
             waited = time.monotonic() - started
-            if waited > self.timeout:
-                raise TimeoutError(f"nothing for {self.timeout:g} s")
+            if waited > deadline:
+                raise TimeoutError(f"nothing for {waited:g} s")
+            if waited > look:
+                look += LOOK_SECONDS
+                if self._liveness.someone_ended():
+                    # What it sent before may still be on its way.
+                    deadline = min(deadline, waited + GRACE_SECONDS)
             if waited > BUSY_SECONDS:
                 time.sleep(POLL_SECONDS)
 
     def _finish(self, work: dist.Work) -> None:
-        """End a collective on the host, within the timeout.
-
-        NCCL's own ``wait`` only orders streams, and a dead peer would block the host in the next
-        synchronisation; so its completion is polled.
-        """
+        """End a collective: on CUDA, let the current stream wait; else wait here, and no longer
+        than the timeout."""
         if self.members.device.type == "cuda":
-            self._poll(work.is_completed)
             work.wait()
         else:
             work.wait(timedelta(seconds=self.timeout))
 
+    def _to_host(self, tensor: Tensor) -> Tensor:
+        """A tensor on the host. A plain copy would wait for ever if a rank is dead."""
+        if tensor.device.type != "cuda":
+            return tensor
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+        self._poll(torch.cuda.current_stream().record_event().query)
+        return copy
+
     def _gather(self, request: AllGather) -> Tensor:
+        if self.members.group is None:
+            return self._to_host(request.tensor)[None]
         sent = _as_bytes(request.tensor)
         num_ranks = self.members.topology.num_ranks
+        if self.members.group is None:
+            return self._to_host(request.tensor)[None]
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
             self._finish(_all_gather(gathered, sent, group=self.members.group, async_op=True))
+        gathered = self._to_host(gathered)
         return gathered.view(request.tensor.dtype).view(num_ranks, *request.tensor.shape)
 
     def _exchange(self, request: AllToAll) -> Tensor:
+        if self.members.group is None:
+            return request.tensor
+        if self.members.group is None:
+            return request.tensor
         row_shape = request.tensor.shape[1:]
         row_bytes = row_shape.numel() * request.tensor.element_size()
         sent = _as_bytes(request.tensor)
@@ -148,45 +223,49 @@ class ProcessComm:
         self._finish(work)
         return received.view(request.tensor.dtype).view(-1, *row_shape)
 
-    def _transfer(self, request: Transfer) -> None:
-        """Send and receive slice by slice: round i moves slice i of every pair of ranks.
-
-        Rounds are posted in the same order everywhere, so the peers' operations match, and one
-        round's receives may be in flight while the next is posted.
-        """
-        works: list[dist.Work] = []
-        counts = (*request.send_counts, *request.recv_counts)
-        for begin in range(0, max(counts), request.slice_rows):
-            operations = self._slice_operations(request, begin)
-            if operations:
-                works += dist.batch_isend_irecv(operations)
-        for work in works:
-            if self.members.device.type == "cuda":
+    def _start(self, request: StartRound) -> None:
+        """Post a round as one group. Rounds are posted in the same order everywhere, so the peers'
+        operations match."""
+        network = self._networks[request.lane]
+        sends = _operations(dist.isend, request.sends, network)
+        receives = _operations(dist.irecv, request.receives, network)
+        peers = [*(peer for peer, _ in receives), *(peer for peer, _ in sends)]
+        posted = [*receives, *sends]
+        works = dist.batch_isend_irecv([each for _, each in posted]) if posted else []
+        end = None
+        if self.members.device.type == "cuda":
+            for work in works:
                 work.wait()
-            else:
-                work.wait(timedelta(seconds=self.timeout))
+            end, works = torch.cuda.current_stream().record_event(), []
+        pairs = list(zip(peers, works, strict=False))
+        self._rounds[request.number] = Round(pairs, end, tuple(peers))
 
-    def _slice_operations(self, request: Transfer, begin: int) -> list[dist.P2POp]:
-        operations = []
-        for operation, buffers, counts in (
-            (dist.isend, request.send, request.send_counts),
-            (dist.irecv, request.recv, request.recv_counts),
-        ):
-            first_row = 0
-            for peer, count in enumerate(counts):
-                rows = slice(first_row + begin, first_row + min(begin + request.slice_rows, count))
-                if begin < count:
-                    operations += [
-                        dist.P2POp(
-                            operation,
-                            _as_bytes(buffer[rows]),
-                            group=self.members.group,
-                            group_peer=peer,
-                        )
-                        for _, buffer in sorted(buffers.items())
-                    ]
-                first_row += count
-        return operations
+    def _finish_round(self, number: int) -> None:
+        if self.members.device.type == "cuda":
+            torch.cuda.current_stream().wait_event(self._rounds[number].end)
+            return
+        for peer, work in self._rounds.pop(number).works:
+            started = time.monotonic()
+            try:
+                work.wait(timedelta(seconds=self.timeout))
+            except (RuntimeError, TimeoutError) as error:
+                waited = time.monotonic() - started
+                suspect = peer if waited >= self.timeout else None
+                raise self._explain(_hop_of(number), started, error, suspect) from error
+
+
+def _operations(
+    operation: Callable[..., Any], rows: Sequence[Rows], group: dist.ProcessGroup | None
+) -> list[tuple[int, dist.P2POp]]:
+    return [
+        (each.peer, dist.P2POp(operation, field, group=group, group_peer=each.peer))
+        for each in rows
+        for field in each.fields
+    ]
+
+
+def _hop_of(number: int) -> str:
+    return f"network (slice {number})"
 
 
 def _allocator(members: Membership, timeout: float) -> Allocate:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape]."""
+    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape], on the host."""
 
     tensor: Tensor
 
@@ -61,19 +61,45 @@ class Windows:
 
 
 @dataclass(frozen=True, eq=False)
-class Transfer:
-    """The network hop: rows to and from every rank, all fields together. Result: ``None``.
+class ToHost:
+    """``tensor`` of this rank. Result: the same, on the host."""
 
-    ``send[field]`` and ``recv[field]`` are [rows, ...], blocks ordered by peer rank, with
-    ``send_counts[r]`` rows for and ``recv_counts[r]`` rows from rank ``r``. Rows travel in slices
-    of at most ``slice_rows`` rows.
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of every field, in field order, for or from rank ``peer``; equal lengths."""
+
+    peer: int
+    fields: tuple[Tensor, ...]
+
+
+LANES = 2
+"""With two rounds on the network at once, one fills the wire while the other starts or ends."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartRound:
+    """A round of the network hop: what it sends must stay, and what it receives is not there,
+    before its ``FinishRound``. Result: ``None``.
+
+    Every rank starts the same rounds, in the same order, even without rows. Those of one ``lane``
+    (0 .. ``LANES`` - 1) travel one after the other, different lanes at once. ``sends``,
+    ``receives``: at most one each of a peer, ascending.
     """
 
-    send: Mapping[str, Tensor]
-    recv: Mapping[str, Tensor]
-    send_counts: tuple[int, ...]
-    recv_counts: tuple[int, ...]
-    slice_rows: int
+    number: int
+    lane: int
+    sends: tuple[Rows, ...]
+    receives: tuple[Rows, ...]
+
+
+@dataclass(frozen=True)
+class FinishRound:
+    """Wait for a started round; on a CUDA device only the current stream does. Result: ``None``."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -83,4 +109,4 @@ class Phase:
     name: str
 
 
-Request: TypeAlias = AllGather | AllToAll | Windows | Transfer | Phase
+Request: TypeAlias = AllGather | AllToAll | Windows | ToHost | StartRound | FinishRound | Phase

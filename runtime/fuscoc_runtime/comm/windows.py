@@ -37,10 +37,19 @@ class WindowPool:
                 self._windows[name] = self._allocate(max(size, outgrown * 5 // 4))
         return {name: self._windows[name] for name in nbytes}
 
+    def clear(self) -> None:
+        """Let go of all windows."""
+        self._windows.clear()
 
-def node_allocator(node_group: dist.ProcessGroup, device: torch.device) -> Allocate:
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of this rank's part of all windows."""
+        return sum(window.local.numel() for window in self._windows.values())
+
+
+def node_allocator(node_group: dist.ProcessGroup | None, device: torch.device) -> Allocate:
     """How the ranks of a node share GPU memory."""
-    if dist.get_world_size(node_group) == 1:
+    if node_group is None or dist.get_world_size(node_group) == 1:
         return lambda nbytes: private_window(nbytes, device)
     return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
 

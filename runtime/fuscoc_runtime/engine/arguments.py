@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,12 +40,13 @@ class Arguments:
     """Checked arguments of a dispatch.
 
     ``fields``: the source, a tensor a field. ``inputs``: everything but weights. ``extents``: all
-    run-time extents of this rank, built-in ones too.
+    run-time extents of this rank, built-in ones too. ``weights``: by name, if they were given.
     """
 
     fields: Mapping[str, Tensor]
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
+    weights: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Checker:
         fields = [field.name for field in spec.source.fields]
         inputs = {item.name: item for item in spec.inputs if item.role != "weight"}
         given = self._by_name(fields, positional, named)
+        weights = {name: given.pop(name) for name in self._weight_names() if name in given}
         self._check_names(given, [*fields, *inputs], optional=spec.extents)
         shapes: dict[str, Shape] = {
             **{field.name: self._source_shape(field.shape) for field in spec.source.fields},
@@ -82,7 +85,45 @@ class Checker:
             {name: aligned(tensors[name]) for name in fields},
             {name: tensors[name].contiguous() for name in inputs},
             extents,
+            self._given_weights(weights, extents),
         )
+
+    def fields_again(
+        self,
+        positional: Sequence[Tensor],
+        named: Mapping[str, Any],
+        shapes: Mapping[str, torch.Size],
+        extents: Mapping[str, int],
+    ) -> Arguments:
+        """Source fields (by position or name) and perhaps weights, for an earlier routing."""
+        fields = self.shuffle.source.fields
+        given = self._by_name([field.name for field in fields], positional, named)
+        weights = {name: given.pop(name) for name in self._weight_names() if name in given}
+        self._check_names(given, [field.name for field in fields])
+        tensors = {}
+        for field in fields:
+            tensor = self._tensor(field.name, given[field.name], field.dtype)
+            if tensor.shape != shapes[field.name]:
+                raise self.problem(
+                    field.name,
+                    f"has the shape {list(tensor.shape)}; it was {list(shapes[field.name])} in the "
+                    "dispatch whose handle this is",
+                )
+            tensors[field.name] = aligned(tensor)
+        return Arguments(tensors, {}, extents, self._given_weights(weights, extents))
+
+    def _weight_names(self) -> list[str]:
+        return [item.name for item in self.shuffle.inputs if item.role == "weight"]
+
+    def _given_weights(
+        self, given: Mapping[str, Any], extents: Mapping[str, int]
+    ) -> dict[str, Tensor]:
+        """Weights that came with dispatch, as they were given: their gradients are combine's."""
+        if any(value is None for value in given.values()):
+            raise self.problem(next(iter(given)), "is missing")
+        if given:
+            self.weights(given, extents)
+        return dict(given)
 
     def weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
         """The weight input of a weighted combine, with the extents of its dispatch."""
@@ -96,8 +137,8 @@ class Checker:
         return tensor
 
     def rows(self, given: Tensor | Mapping[str, Tensor], num_rows: int) -> dict[str, Tensor]:
-        """The rows that combine reads: one tensor, or one a field by name."""
-        fields = self.shuffle.fields
+        """The rows that combine reads: one tensor, or one a field of the source by name."""
+        fields = self.shuffle.source_fields
         tensors = {fields[0].name: given} if isinstance(given, Tensor) else dict(given)
         self._check_names(tensors, [field.name for field in fields])
         for field in fields:
@@ -144,8 +185,13 @@ class Checker:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
         if value.layout != torch.strided:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
-        if value.requires_grad and torch.is_grad_enabled():
-            raise self.problem(name, "requires grad; autograd is not supported yet: detach it")
+        if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
+            why = "casts on the path, which has no gradient: cast before dispatch"
+            if self.shuffle.combine is None:
+                why = "has no combine, whose kernels would bring gradients back: add one"
+            elif self.shuffle.combine.kind == "max":
+                why = "reduces by max, whose kernels do not sum gradients: use a sum"
+            raise self.problem(name, f"requires grad, and the spec {why}, or detach it")
         return value.detach()
 
     def _source_shape(self, cell: tuple[int, ...]) -> Shape:

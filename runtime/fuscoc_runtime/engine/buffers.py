@@ -12,7 +12,8 @@ from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.plan import RankPlan
+from fuscoc_runtime.plan import BufferRows
+from fuscoc_runtime.plan.links import network_fields
 
 SIGNALS = "signals"
 PEERS = "peers."
@@ -57,11 +58,17 @@ class RowField:
 
 def row_fields(machine: Machine, buffer: str) -> list[RowField]:
     """The fields of a buffer's rows: those of a segment, or of partial sums of segments."""
-    steps = machine.shuffle.combine_steps
+    shuffle = machine.shuffle
+    dispatched = {
+        "target": shuffle.fields,
+        "slices": network_fields(shuffle),
+        "landing": network_fields(shuffle),
+    }
+    steps = shuffle.combine_steps
     dtypes = steps.dtypes if steps is not None else {}
     return [
         RowField(f.name, TORCH_DTYPES[dtypes.get(f"{buffer}.{f.name}", f.dtype)], f.shape)
-        for f in machine.shuffle.fields
+        for f in dispatched.get(buffer, shuffle.source_fields)
     ]
 
 
@@ -70,17 +77,17 @@ def row_bytes(machine: Machine, buffer: str) -> int:
     return sum(field.row_bytes for field in row_fields(machine, buffer))
 
 
-def dispatch_windows(machine: Machine, plan: RankPlan) -> Windows:
+def dispatch_windows(machine: Machine, most_rows: int) -> Windows:
     """The windows of a dispatch: the target that peers store into."""
-    return Windows(_signal_bytes(machine) | _window_bytes(machine, plan, "target"))
+    return Windows(_signal_bytes(machine) | _window_bytes(machine, most_rows, "target"))
 
 
-def combine_windows(machine: Machine, plan: RankPlan) -> Windows:
+def combine_windows(machine: Machine, most: BufferRows) -> Windows:
     """The windows of a combine: partial results at the source and at the forwarder."""
     return Windows(
         _signal_bytes(machine)
-        | _window_bytes(machine, plan, "staging")
-        | _window_bytes(machine, plan, "forward_staging")
+        | _window_bytes(machine, most.staging, "staging")
+        | _window_bytes(machine, most.forward_staging, "forward_staging")
     )
 
 
@@ -88,8 +95,7 @@ def _signal_bytes(machine: Machine) -> dict[str, int]:
     return {SIGNALS: machine.num_signal_slots * machine.num_peers * WORD_BYTES}
 
 
-def _window_bytes(machine: Machine, plan: RankPlan, buffer: str) -> dict[str, int]:
-    num_rows = getattr(plan.max_rows, buffer)
+def _window_bytes(machine: Machine, num_rows: int, buffer: str) -> dict[str, int]:
     return {
         f"{buffer}.{field.name}": num_rows * field.row_bytes
         for field in row_fields(machine, buffer)
@@ -97,25 +103,15 @@ def _window_bytes(machine: Machine, plan: RankPlan, buffer: str) -> dict[str, in
 
 
 def window_rows(
-    machine: Machine, plan: RankPlan, windows: Mapping[str, Window], buffer: str
+    machine: Machine, num_rows: int, windows: Mapping[str, Window], buffer: str
 ) -> dict[str, Tensor]:
     """This rank's rows of a buffer that lives in windows, as named tensors."""
     rows = {}
     for field in row_fields(machine, buffer):
-        name, num_rows = f"{buffer}.{field.name}", getattr(plan.rows, buffer)
+        name = f"{buffer}.{field.name}"
         held = windows[name].local[: num_rows * field.row_bytes]
         rows[name] = held.view(field.dtype).view(num_rows, *field.shape)
     return rows
-
-
-def private_rows(machine: Machine, buffer: str, num_rows: int) -> dict[str, Tensor]:
-    """Uninitialised rows of a buffer that no peer addresses, as named tensors."""
-    return {
-        f"{buffer}.{field.name}": torch.empty(
-            (num_rows, *field.shape), dtype=field.dtype, device=machine.device
-        )
-        for field in row_fields(machine, buffer)
-    }
 
 
 def named(buffer: str, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:

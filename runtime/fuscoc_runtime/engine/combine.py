@@ -13,14 +13,13 @@ from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
     named,
-    private_rows,
     window_rows,
 )
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.steps import run_steps
-from fuscoc_runtime.errors import FuscoRuntimeError, InputError
+from fuscoc_runtime.engine.pipeline import run_combine
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.plan.agree import agree, attempt
 
@@ -43,27 +42,22 @@ def combine(
     if isinstance(checked, FuscoRuntimeError):
         yield from agree(checked, machine.device)
         raise checked
-    numbers = yield from agree(None, machine.device, handle.number)
-    for rank, number in enumerate(numbers):
-        if number != numbers[0]:
-            problem = f"is of dispatch {number}; rank 0 passed that of dispatch {numbers[0]}"
-            raise InputError("handle", rank, problem)
+    yield from agree_on_handle(machine, handle)
     row_tensors, weights = checked
     plan = handle.plan
     received = yield from _exchange_weights(weights, plan)
 
-    windows = yield combine_windows(machine, plan)
+    windows = yield combine_windows(machine, plan.max_rows)
     tensors = {
         **named("rows", row_tensors),
         **received,
-        **window_rows(machine, plan, windows, "staging"),
-        **window_rows(machine, plan, windows, "forward_staging"),
-        **private_rows(machine, "return_slices", plan.rows.landing),
+        **window_rows(machine, plan.rows.staging, windows, "staging"),
+        **window_rows(machine, plan.rows.forward_staging, windows, "forward_staging"),
         **named("result", _results(machine, handle)),
     }
     buffers = Buffers(tensors, windows)
-    steps = machine.shuffle.combine_steps
-    yield from run_steps(machine, steps.steps if steps is not None else (), plan, buffers)
+    assert machine.shuffle.combine_steps is not None
+    yield from run_combine(machine, machine.shuffle.combine_steps, plan, buffers)
     return buffers.rows("result")
 
 
@@ -77,10 +71,7 @@ def _check(
     problem = machine.checker.problem
     if machine.shuffle.combine_steps is None:
         raise problem(machine.shuffle.name, "has no combine in its spec")
-    if not isinstance(handle, Handle):
-        raise problem("handle", f"is a {type(handle).__name__}; it must be what dispatch returned")
-    if handle.owner is not machine.identity:
-        raise problem("handle", "is of another shuffle")
+    check_handle(machine, handle)
     checked = machine.checker.rows(rows, handle.num_slots)
     if handle.number != machine.held.dispatch:
         for name, tensor in _by_field(machine, rows).items():
@@ -94,7 +85,7 @@ def _check(
 
 
 def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return {machine.shuffle.fields[0].name: rows} if isinstance(rows, Tensor) else rows
+    return {machine.shuffle.source.fields[0].name: rows} if isinstance(rows, Tensor) else rows
 
 
 def _exchange_weights(

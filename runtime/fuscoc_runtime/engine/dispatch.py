@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -15,17 +15,17 @@ from fuscoc_runtime.engine.buffers import (
     Buffers,
     dispatch_windows,
     named,
-    private_rows,
     row_bytes,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Held, Machine
+from fuscoc_runtime.engine.pipeline import DispatchPipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
-from fuscoc_runtime.engine.steps import run_steps
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 from fuscoc_runtime.plan.agree import agree, attempt
+from fuscoc_runtime.plan.planner import Draft, draft_plan, finish_plan
 
 Prepared = tuple[Arguments, Points | RankPlan]
 """Checked arguments, and what to plan for them, or the plan where it never changes."""
@@ -33,10 +33,12 @@ Prepared = tuple[Arguments, Points | RankPlan]
 
 @dataclass(frozen=True, eq=False)
 class Dispatched:
-    """Rows by field, [num_slots, *field shape], and the handle that combine takes.
+    """Rows by field, [num_rows, *field shape], and the handle that combine takes.
 
     The rows are views of the window into which peers store: they last until this rank's next
-    dispatch. Padding rows hold whatever was there before.
+    dispatch. Padding rows hold whatever was there before. The rows of a compact target are the
+    segments that this rank got, by source rank, then source: ``handle.row_index`` says which of
+    them a slot refers to.
     """
 
     rows: dict[str, Tensor]
@@ -44,28 +46,38 @@ class Dispatched:
 
 
 def dispatch(
-    machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
+    machine: Machine,
+    positional: Sequence[Tensor],
+    given: Mapping[str, Any],
+    earlier: Handle | None = None,
 ) -> Generator[Request, Any, Dispatched]:
     """Collective over all ranks. ``positional`` and ``given`` are the user's arguments.
+
+    Weights of combine may be among them. With the handle of an ``earlier`` dispatch, the others are
+    only the source's fields: they go where those of that dispatch went, and nothing is planned.
 
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
     machine.num_dispatches += 1
-    arguments, plan = yield from _plan(machine, _prepare(machine, positional, given))
+    with machine.tracer.span("plan", "what to send"):
+        prepared = _prepare(machine, positional, given, earlier)
+        arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    windows = yield dispatch_windows(machine, plan)
-    target = window_rows(machine, plan, windows, "target")
+    windows = yield dispatch_windows(machine, planned.most_rows)
+    target = window_rows(machine, planned.num_rows, windows, "target")
     machine.held = Held(machine.num_dispatches, _addresses(windows, target))
-    tensors = {
-        **named("source", arguments.fields),
-        **private_rows(machine, "slices", plan.rows.slices),
-        **private_rows(machine, "landing", plan.rows.landing),
-        **target,
-    }
-    buffers = Buffers(tensors, windows)
-    yield from run_steps(machine, machine.shuffle.dispatch.steps, plan, buffers)
+    buffers = Buffers({**named("source", arguments.fields), **target}, windows)
+    pipeline = DispatchPipeline(machine, planned.wire, planned.lists["net_send"], buffers)
+    yield from pipeline.begin()
+    plan = planned
+    if isinstance(plan, Draft):
+        with machine.tracer.span("plan", "the rest"):
+            plan = yield from finish_plan(machine.context, plan)
+    plan = yield from pipeline.run(plan, buffers)
+    if machine.shuffle.is_static:
+        machine.plan = plan
     shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
     return Dispatched(
         buffers.rows("target"),
@@ -75,9 +87,12 @@ def dispatch(
             arguments.extents,
             shapes,
             row_bytes(machine, "target"),
+            row_bytes(machine, "slices"),
             planning_ms,
             machine.identity,
             machine.num_dispatches,
+            arguments.weights,
+            machine.shuffle.is_compact,
         ),
     )
 
@@ -88,11 +103,22 @@ def _addresses(windows: Mapping[str, Window], buffers: Iterable[str]) -> tuple[r
 
 
 def _prepare(
-    machine: Machine, positional: Sequence[Tensor], given: Mapping[str, Any]
+    machine: Machine,
+    positional: Sequence[Tensor],
+    given: Mapping[str, Any],
+    earlier: Handle | None,
 ) -> Prepared | FuscoRuntimeError:
     """Everything a rank does alone; an error is returned, for the ranks to raise it together."""
 
     def prepare() -> Prepared:
+        if earlier is not None:
+            check_handle(machine, earlier)
+            arguments = machine.checker.fields_again(
+                positional, given, earlier.source_shapes, earlier.extents
+            )
+            return replace(
+                arguments, weights={**earlier.weights, **arguments.weights}
+            ), earlier.plan
         arguments = machine.checker.dispatch_arguments(positional, given)
         return arguments, machine.plan or evaluate_relation(machine, arguments)
 
@@ -100,23 +126,25 @@ def _prepare(
 
 
 def _plan(
-    machine: Machine, prepared: Prepared | FuscoRuntimeError
-) -> Generator[Request, Any, tuple[Arguments, RankPlan]]:
-    """The plan for what was prepared: the one that a static shuffle keeps, or one made now.
+    machine: Machine, prepared: Prepared | FuscoRuntimeError, earlier: Handle | None
+) -> Generator[Request, Any, tuple[Arguments, Draft | RankPlan]]:
+    """The plan for what was prepared: an earlier one, that of a static shuffle, or one made now.
+
+    As much of it as has to be known before rows may move: a draft if nothing can go wrong any more.
 
     Either way the ranks meet: they raise an error of any of them together, and none overwrites
     another's window while that is still at work on the previous call's rows.
     """
     context = machine.context
     if isinstance(prepared, FuscoRuntimeError):
-        planned = machine.plan is not None
+        planned = machine.plan is not None or earlier is not None
         yield from agree(prepared, machine.device) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
     if isinstance(points, RankPlan):
-        yield from agree(None, machine.device)
+        yield from agree_on_handle(machine, earlier)
         return arguments, points
-    plan = yield from plan_rank(context, points)
-    if machine.shuffle.is_static:
-        machine.plan = plan
-    return arguments, plan
+    draft = yield from draft_plan(context, points)
+    if machine.shuffle.target.kind == "packed":
+        return arguments, draft
+    return arguments, (yield from finish_plan(context, draft))

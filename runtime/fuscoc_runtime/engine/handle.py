@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import RankPlan
+from fuscoc_runtime.plan.agree import agree
+from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 
 
@@ -61,9 +67,12 @@ class Handle:
     """The routing of one dispatch, to be combined any number of times.
 
     Attributes:
-        num_slots: rows that dispatch returned on this rank, padding included.
+        num_slots: slots of this rank, padding included: rows that combine takes.
+        row_index: int64 [num_slots], which of the rows that dispatch returned every slot of a
+            compact target refers to, -1 for padding; None for other targets, whose rows lie in
+            their slots.
         keys: int64 [num_local_keys], the keys of a packed target that live here, ascending.
-        key_counts: int64 [num_local_keys], rows of each.
+        key_counts: int64 [num_local_keys], slots of each that are no padding.
         key_offsets: int64 [num_local_keys + 1], first slot of each; the last is ``num_slots``.
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
@@ -76,14 +85,20 @@ class Handle:
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]
     row_bytes: int
+    network_row_bytes: int
     planning_ms: float
     owner: object
     number: int
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    is_compact: bool = False
 
     @property
     def num_slots(self) -> int:
-        return self.plan.rows.target
+        return self.plan.num_slots
+
+    @property
+    def row_index(self) -> Tensor | None:
+        return self.plan.row_index if self.is_compact else None
 
     @property
     def keys(self) -> Tensor:
@@ -98,15 +113,45 @@ class Handle:
         return self.plan.key_offsets
 
     @cached_property
+    def padding(self) -> Tensor:
+        """int64 [num_padding_rows], the slots that no segment went to."""
+        written = torch.zeros(self.num_slots, dtype=torch.bool, device=self.key_counts.device)
+        written[self.plan.lists["reduce_direct"]["term_slot"]] = True
+        return torch.nonzero(~written).flatten()
+
+    @cached_property
     def stats(self) -> DispatchStats:
         """Counted when first asked for: it reads device memory."""
         return _count(self)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(self)
 
     def __repr__(self) -> str:
         return (
             f"<Handle of rank {self.plan.rank} of {self.topology}: {self.num_slots} slots, "
             f"{len(self.keys)} keys; {self.stats}>"
         )
+
+
+def check_handle(machine: Machine, handle: object) -> None:
+    """Raise unless ``handle`` is of a dispatch of this machine."""
+    problem = machine.checker.problem
+    if not isinstance(handle, Handle):
+        raise problem("handle", f"is a {type(handle).__name__}; it must be what dispatch returned")
+    if handle.owner is not machine.identity:
+        raise problem("handle", "is of another shuffle")
+
+
+def agree_on_handle(machine: Machine, handle: Handle | None) -> Generator[Request, Any, None]:
+    """Collective: raise on every rank what any rank is agreeing to raise, or if the ranks passed
+    handles of different dispatches."""
+    number = 0 if handle is None else handle.number
+    numbers = yield from agree(None, machine.device, number)
+    for rank, other in enumerate(numbers):
+        if other != numbers[0]:
+            problem = f"is of dispatch {other}; rank 0 passed that of dispatch {numbers[0]}"
+            raise InputError("handle", rank, problem)
 
 
 def _count(handle: Handle) -> DispatchStats:
@@ -128,7 +173,7 @@ def _count(handle: Handle) -> DispatchStats:
 
     size = handle.row_bytes
     return DispatchStats(
-        network=HopStats(network_rows, remote_points - network_rows, size),
+        network=HopStats(network_rows, remote_points - network_rows, handle.network_row_bytes),
         nvlink=HopStats(nvlink_rows, duplicated, size),
         local=HopStats(local_rows, 0, size),
         planning_ms=handle.planning_ms,

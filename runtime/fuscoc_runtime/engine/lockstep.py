@@ -6,31 +6,41 @@ stores through real addresses; ranks take turns between requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from fuscoc_runtime import ops, tickets
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import Handler, run_lockstep
-from fuscoc_runtime.comm.requests import Transfer, Window, Windows
+from fuscoc_runtime.comm.requests import FinishRound, Request, StartRound, Window, Windows
 from fuscoc_runtime.comm.windows import Allocate, WindowPool
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.linear import GeneralMaps, weight_input
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
+from fuscoc_runtime.traced import bind, bind_rows, bind_weights, needs_grad, weights_of
+
+T = TypeVar("T")
 
 CPU = torch.device("cpu")
+POISON = 0xA5
 
 
 class LockstepShuffle:
     """One shuffle of an artifact on all ranks of ``topology`` at once.
 
-    Arguments and results are those of ``fuscoc_runtime.Shuffle``, in sequences by rank.
+    Arguments and results are those of ``fuscoc_runtime.Shuffle``, in sequences by rank; gradients
+    flow as there.
     """
 
     def __init__(
@@ -53,19 +63,28 @@ class LockstepShuffle:
             WindowPool(nodes[topology.node(rank)].allocator(topology.local_rank(rank)))
             for rank in range(topology.num_ranks)
         ]
-        self._handlers: dict[type, Handler] = {Windows: self._windows, Transfer: self._transfer}
+        self._rounds: dict[int, Sequence[StartRound]] = {}
+        self._handlers: dict[type, Handler] = {
+            Windows: self._windows,
+            StartRound: self._start_round,
+            FinishRound: self._finish_round,
+        }
+        maps = GeneralMaps(self.machines, self._run, Observer(f"{self.spec.name} in lockstep"))
+        self._registered = ops.Registered(maps, 0, topology.num_ranks, None, None)
+        self._key = ops.register(self._registered, opened.manifest.spec.sha256)
 
     def dispatch(
         self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
     ) -> list[Dispatched]:
         """``positional[rank]`` and ``named[rank]`` are the arguments of one rank."""
+        arguments = [*chain(*positional), *chain(*(given.values() for given in named))]
+        if needs_grad(arguments) and self.spec.is_differentiable:
+            return self._dispatch_op(positional, named)
         generators = [
             dispatch(machine, fields, given)
             for machine, fields, given in zip(self.machines, positional, named, strict=True)
         ]
-        results = run_lockstep(generators, self._handlers)
-        self._check_waits()
-        return results
+        return self._run(generators)
 
     def combine(
         self,
@@ -74,10 +93,59 @@ class LockstepShuffle:
         named: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Tensor]]:
         """``rows[rank]``, ``handles[rank]`` and ``named[rank]`` are the arguments of one rank."""
+        by_rank = [each.values() if isinstance(each, Mapping) else [each] for each in rows]
+        tensors = [*chain(*by_rank), *chain(*(given.values() for given in named))]
+        tensors += chain(*(weights_of(handle) for handle in handles))
+        if needs_grad(tensors) and self.spec.is_differentiable:
+            bound = [bind_rows(self.spec, rank, each) for rank, each in enumerate(rows)]
+            return self._combine_op(bound, handles, named)
         generators = [
             combine(*arguments)
             for arguments in zip(self.machines, rows, handles, named, strict=True)
         ]
+        return self._run(generators)
+
+    def _dispatch_op(
+        self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
+    ) -> list[Dispatched]:
+        """As autograd sees it: one operator for all ranks."""
+        bound = [
+            bind(self.spec, rank, fields, given, reuses=False)
+            for rank, (fields, given) in enumerate(zip(positional, named, strict=True))
+        ]
+        arguments = (
+            [*chain(*(getattr(each, part) for each in bound))]
+            for part in ("fields", "inputs", "extents", "weights")
+        )
+        done = ops.dispatch(self._key, *arguments, [])
+        names = [field.name for field in self.spec.fields]
+        handles = tickets.redeem(done[len(names) * len(bound)])
+        return [
+            Dispatched(
+                dict(zip(names, done[rank * len(names) :], strict=False)),
+                replace(handle, weights=weight_input(self.spec, bound[rank].weights)),
+            )
+            for rank, handle in enumerate(handles)
+        ]
+
+    def _combine_op(
+        self,
+        rows: Sequence[list[Tensor]],
+        handles: Sequence[Handle],
+        named: Sequence[Mapping[str, Any]],
+    ) -> list[dict[str, Tensor]]:
+        weights = [
+            bind_weights(self.spec, rank, handle, given, may_be_late=True)
+            for rank, (handle, given) in enumerate(zip(handles, named, strict=True))
+        ]
+        token = tickets.issue(handles)
+        done = ops.combine(self._key, [*chain(*rows)], token, [*chain(*weights)], [])
+        names = [field.name for field in self.spec.source.fields]
+        return [
+            dict(zip(names, done[rank * len(names) :], strict=False)) for rank in range(len(rows))
+        ]
+
+    def _run(self, generators: Sequence[Generator[Request, Any, T]]) -> list[T]:
         results = run_lockstep(generators, self._handlers)
         self._check_waits()
         return results
@@ -94,19 +162,42 @@ class LockstepShuffle:
             pool.get(request.nbytes)
         return [pool.get(r.nbytes) for pool, r in zip(self._pools, requests, strict=True)]
 
-    def _transfer(self, requests: Sequence[Transfer]) -> list[None]:
-        for source, sent in enumerate(requests):
-            for destination, received in enumerate(requests):
-                count = sent.send_counts[destination]
-                if count != received.recv_counts[source]:
-                    raise ProtocolError(
-                        f"rank {source} sends {count} rows to rank {destination}, which expects "
-                        f"{received.recv_counts[source]}"
-                    )
-                begin, at = sum(sent.send_counts[:destination]), sum(received.recv_counts[:source])
-                for name, rows in sent.send.items():
-                    received.recv[name][at : at + count] = rows[begin : begin + count]
+    def _start_round(self, requests: Sequence[StartRound]) -> list[None]:
+        """Whoever looks at what has not arrived yet shall find garbage."""
+        self._rounds[_common({request.number for request in requests})] = requests
+        for request in requests:
+            for received in request.receives:
+                for tensor in received.fields:
+                    tensor.view(torch.uint8).fill_(POISON)
         return [None] * len(requests)
+
+    def _finish_round(self, requests: Sequence[FinishRound]) -> list[None]:
+        """Rows are moved as late as allowed: whoever overwrites what is not sent yet sends that."""
+        started = self._rounds.pop(_common({request.number for request in requests}))
+        sent = {
+            (source, rows.peer): rows.fields
+            for source, request in enumerate(started)
+            for rows in request.sends
+        }
+        for destination, request in enumerate(started):
+            for rows in request.receives:
+                found = sent.pop((rows.peer, destination), ())
+                if [len(each) for each in found] != [len(each) for each in rows.fields]:
+                    raise ProtocolError(
+                        f"rank {destination} expects {len(rows.fields[0])} rows of rank "
+                        f"{rows.peer} in round {request.number}"
+                    )
+                for here, there in zip(rows.fields, found, strict=True):
+                    here.copy_(there)
+        if sent:
+            raise ProtocolError(f"nobody expects the rows of {sorted(sent)} (source, destination)")
+        return [None] * len(requests)
+
+
+def _common(numbers: set[int]) -> int:
+    if len(numbers) > 1:
+        raise ProtocolError(f"ranks are out of step: in rounds {sorted(numbers)}")
+    return numbers.pop()
 
 
 class _Node:

@@ -9,13 +9,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.engine.arguments import Checker
+from fuscoc_runtime.engine.lanes import Lanes
+from fuscoc_runtime.engine.trace import Tracer
 from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
+from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+RING_SLOTS = 8
+"""Rounds of the network hop under way: enough to travel while the rest of a plan is made."""
+
+SLOT_ALIGNMENT = 256
+"""Bytes; more than kernels assume of a buffer."""
 
 CALIBRATION_SPINS = {"cpu": 200, "cuda": 20_000}
 
@@ -45,6 +55,8 @@ class Machine:
         held: what the target window holds.
         plan: that of a static shuffle, which never changes: from the artifact if it was baked for
             this topology, else from the first dispatch; ``None`` until then.
+        lanes: the streams of the network hop's pipeline.
+        tracer: what is told when the parts of a call begin and end.
 
     Args:
         num_programs: grid of every launch over descriptors; the same on all ranks, because a
@@ -60,9 +72,12 @@ class Machine:
         rank: int,
         device: torch.device,
         num_programs: int,
+        *,
+        model: CostModel | None = None,
+        trace: bool = False,
     ) -> None:
         self.shuffle = shuffle
-        self.context = PlanContext(shuffle, topology, rank, device)
+        self.context = PlanContext(shuffle, topology, rank, device, model)
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self.num_programs = num_programs
         self.num_peers = topology.ranks_per_node
@@ -74,6 +89,9 @@ class Machine:
         self.num_dispatches = 0
         self.held = Held(0, ())
         self.plan = _baked(artifact, shuffle, topology, rank, device)
+        self.lanes = Lanes(device)
+        self.tracer = Tracer(rank, device, enabled=trace)
+        self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
 
@@ -81,6 +99,18 @@ class Machine:
     def num_signal_slots(self) -> int:
         """Rows of the signal window: one for every step that signals."""
         return 1 + max((slot for slot in self._signal_names()), default=-1)
+
+    def ring(self, name: str, slot_bytes: int) -> Tensor:
+        """uint8 [RING_SLOTS, at least slot_bytes]: kept from call to call, and never shrunk."""
+        held = self._rings.get(name)
+        if held is None or held.shape[1] < slot_bytes:
+            outgrown = 0 if held is None else held.shape[1]
+            held = None
+            self._rings.pop(name, None)
+            size = max(slot_bytes, outgrown * 5 // 4 // SLOT_ALIGNMENT * SLOT_ALIGNMENT)
+            shape = RING_SLOTS, size
+            self._rings[name] = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        return self._rings[name]
 
     def launch(self, kernel: str, values: Mapping[str, int], num_programs: int) -> None:
         """Launch a kernel on the current stream; ``values`` by the manifest's value names."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.comm.group import Membership, find_members, join
-from fuscoc_runtime.engine.choice import Gpu, choose_cuda, worst_capacity
-from fuscoc_runtime.engine.node import NodeEngine
-from fuscoc_runtime.engine.nvlink import Limits
+from fuscoc_runtime.comm.group import Membership, alone, find_members, join
+from fuscoc_runtime.engine.choice import (
+    Gpu,
+    choose_cuda,
+    choose_triton,
+    missing_dtype,
+    worst_capacity,
+)
+from fuscoc_runtime.engine.node import NodeEngine, NodeKernels, cuda_node, current_device
+from fuscoc_runtime.engine.node_state import Limits
+from fuscoc_runtime.engine.node_triton import TritonNode
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import BackendError, TopologyError
+from fuscoc_runtime.errors import BackendError
+from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -36,6 +44,9 @@ class Options:
     max_sources: int | None
     capacity: int | None
     num_handles: int
+    slice_bytes: int | None = None
+    nic_bandwidth: float | None = None
+    trace: bool = False
 
 
 def open_engine(
@@ -57,17 +68,33 @@ def open_engine(
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
     kind = gpu if options.max_sources is not None else None
     settings = (shuffle.name, artifact.manifest.spec.sha256, sorted(shuffle.baked), options, kind)
-    members = find_members(group, topology, chosen, settings)
+    if dist.is_initialized():
+        members = find_members(group, topology, chosen, settings, options.timeout)
+    else:
+        members = alone(topology, chosen)
     variant = choose_cuda(shuffle, members.topology, gpu, options.max_sources)
-    if not isinstance(variant, str) and options.max_sources is not None:
-        limits = _limits(shuffle, members, options, options.max_sources)
-        return NodeEngine(
-            artifact, shuffle, variant, members, limits, options.num_sms, options.timeout
-        )
     if isinstance(variant, str) and shuffle.policy.backend == "cuda" and gpu is not None:
         raise BackendError(shuffle.name, variant)
+    node = choose_triton(shuffle, members.topology)
+    if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
+        limits = _limits(shuffle, members, options, options.max_sources)
+        rest = (members, limits, options.num_sms, options.timeout)
+        if not isinstance(variant, str):
+            kernels: NodeKernels = cuda_node(artifact, shuffle, variant, *rest)
+            return NodeEngine(shuffle, members, kernels, "cuda", options.timeout)
+        assert not isinstance(node, str)
+        with current_device(chosen):
+            kernels = TritonNode(artifact, shuffle, node, *rest)
+        return NodeEngine(shuffle, members, kernels, "triton", options.timeout)
+    missing = missing_dtype(shuffle, gpu)
+    if missing is not None:
+        raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
     programs = options.num_programs or _default_programs(chosen, options.num_sms)
-    return ProcessEngine(artifact, shuffle, members, programs, options.timeout)
+    model = cost_model(shuffle, options.nic_bandwidth or NIC_BANDWIDTH)
+    model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
+    return ProcessEngine(
+        artifact, shuffle, members, programs, options.timeout, model=model, trace=options.trace
+    )
 
 
 def _limits(
@@ -89,13 +116,10 @@ def _gpu(device: torch.device) -> Gpu | None:
 def _device(
     group: dist.ProcessGroup | None, device: torch.device | None, timeout: float
 ) -> torch.device:
-    if not dist.is_initialized():
-        if "RANK" not in os.environ:
-            raise TopologyError(
-                "this process belongs to no job: start it with torchrun, or call "
-                "torch.distributed.init_process_group first"
-            )
+    if not dist.is_initialized() and "RANK" in os.environ:
         device = join(timeout, device)
+    if device is None and not dist.is_initialized():
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device is None:
         on_gpu = "nccl" in str(dist.get_backend(group))
         device = torch.device("cuda" if on_gpu else "cpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -17,6 +16,7 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ class ProcessEngine:
         timeout: seconds that any wait for another rank may take.
         num_programs: programs a kernel launch, equal on all ranks; on CUDA it caps the SMs that
             are used.
+        model: what the network is taken to do; see ``PlanContext``.
+        trace: whether to collect spans.
     """
 
     def __init__(
@@ -38,41 +40,66 @@ class ProcessEngine:
         members: Membership,
         num_programs: int,
         timeout: float,
+        *,
+        model: CostModel | None = None,
+        trace: bool = False,
     ) -> None:
         self.members = members
         self.comm = ProcessComm(members, timeout)
         self.machine = Machine(
-            artifact, shuffle, members.topology, members.rank, members.device, num_programs
+            artifact,
+            shuffle,
+            members.topology,
+            members.rank,
+            members.device,
+            num_programs,
+            model=model,
+            trace=trace,
         )
         self.machine.set_timeout(timeout)
 
-    def dispatch(self, positional: Sequence[Tensor], named: Mapping[str, Any]) -> Dispatched:
+    def dispatch(
+        self,
+        positional: Sequence[Tensor],
+        named: Mapping[str, Any],
+        earlier: Handle | None = None,
+    ) -> Dispatched:
         """See ``engine.dispatch``. Returns when the rows are complete.
 
         Weights may be given now or with ``combine``.
         """
-        combines = self.machine.shuffle.combine
-        weight = combines.weight if combines is not None else None
-        arguments, weights = dict(named), {}
-        if weight is not None and weight.input in arguments:
-            weights[weight.input] = arguments.pop(weight.input)
-        done = self._run("dispatch", dispatch(self.machine, positional, arguments))
-        return replace(done, handle=replace(done.handle, weights=weights))
+        return self.run("dispatch", dispatch(self.machine, positional, named, earlier))
 
     def combine(
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """See ``engine.combine``. Returns when the result is complete."""
-        return self._run("combine", combine(self.machine, rows, handle, named))
+        return self.run("combine", combine(self.machine, rows, handle, named))
 
     def check(self) -> None:
         """Nothing is left to tell: every call has waited for its work and raised its errors."""
 
-    def _run(self, path: str, work: Generator[Request, Any, T]) -> T:
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address, now: they grow with the batches."""
+        return self.comm.window_bytes
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes held between calls, besides: none."""
+        return 0
+
+    def close(self) -> None:
+        """Let go of the windows; no call may follow."""
+        self.comm.close()
+
+    def run(self, path: str, work: Generator[Request, Any, T]) -> T:
+        """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
         started = time.monotonic()
         with self.machine.current_device():
             result = self.comm.run(work)
             self.comm.synchronize(path)
+            self.machine.tracer.settle()
         late = self.machine.late()
         if late is not None:
             members = self.comm.members

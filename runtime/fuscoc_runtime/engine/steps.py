@@ -1,50 +1,57 @@
-"""Carry out a path of the manifest on one rank: launches over descriptor lists, network hops."""
+"""Launch a step of the manifest over its descriptor list, or over a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import Any
+from collections.abc import Mapping
 
-from torch import Tensor
-
-from fuscoc_runtime.comm.requests import Phase, Request, Transfer
-from fuscoc_runtime.engine.buffers import SIGNALS, Buffers, row_bytes
+from fuscoc_runtime.engine.buffers import SIGNALS, Buffers
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.plan import DescriptorList, RankPlan
-from fuscoc_runtime.schema import ExchangeStep, LaunchStep
+from fuscoc_runtime.plan import DescriptorList
+from fuscoc_runtime.schema import LaunchStep
+
+TERMS = ("term_slot", "term_row", "term_point")
+"""Columns that entries point into, rather than columns of entries."""
+
+WORD_BYTES = 8
 
 
-def run_steps(
+def launch(
     machine: Machine,
-    steps: Iterable[LaunchStep | ExchangeStep],
-    plan: RankPlan,
+    step: LaunchStep,
+    columns: DescriptorList,
     buffers: Buffers,
-) -> Generator[Request, Any, None]:
-    """Carry out the steps in order; on CUDA they are only enqueued on the current stream."""
-    for step in steps:
-        if isinstance(step, ExchangeStep):
-            yield _transfer(machine, step, plan, buffers)
-            continue
-        if step.wait:
-            # Where ranks take turns in one process, the peers' signals have to be there already.
-            yield Phase(step.kernel)
-            if step.signal is None and machine.has_given_up():
-                continue  # what is missing will not come: do not wait for it again
-        _launch(machine, step, plan.lists[step.list], buffers)
+    part: range | None = None,
+    *,
+    addresses: Mapping[str, int] | None = None,
+    expected: Mapping[int, int] | None = None,
+) -> None:
+    """Enqueue a step on the current stream.
 
-
-def _launch(machine: Machine, step: LaunchStep, columns: DescriptorList, buffers: Buffers) -> None:
-    num_descriptors = _num_descriptors(columns)
-    if num_descriptors == 0 and step.signal is None and not step.wait:
+    ``part``: entries of the list; default: all. ``addresses``: what to take for some buffers,
+    instead of where they begin. ``expected``: counts that some signal slots must have reached;
+    default: those of this rank's launches so far.
+    """
+    entries = part if part is not None else range(num_entries(columns))
+    if not entries and step.signal is None and not step.wait:
         return
+    if step.wait and step.signal is None and machine.has_given_up():
+        return  # what is missing will not come: do not wait for it again
     signals = buffers.windows[SIGNALS]
     dense = {name: column.contiguous() for name, column in columns.items()}
+    places = addresses or {}
+    counts = {slot: machine.expected(slot) for slot in step.wait} | dict(expected or {})
     values = {
-        "num_descriptors": num_descriptors,
-        **{name: address(column) for name, column in dense.items()},
-        **{argument: buffers.address(name) for argument, name in step.bind.items()},
-        **{f"expected_{slot}": machine.expected(slot) for slot in step.wait},
+        "num_descriptors": len(entries),
+        **{
+            name: address(column) + (0 if name in TERMS else entries.start * WORD_BYTES)
+            for name, column in dense.items()
+        },
+        **{
+            argument: places[name] if name in places else buffers.address(name)
+            for argument, name in step.bind.items()
+        },
+        **{f"expected_{slot}": number for slot, number in counts.items()},
         "signals": address(signals.peer_bases),
         "signal_slot": step.signal or 0,
         "num_peers": machine.num_peers,
@@ -58,24 +65,6 @@ def _launch(machine: Machine, step: LaunchStep, columns: DescriptorList, buffers
         machine.signalled(step.signal)
 
 
-def _num_descriptors(columns: DescriptorList) -> int:
-    """Entries of a list; its term columns may be longer or shorter than that."""
-    entry = next(name for name in columns if name not in ("term_slot", "term_row", "term_point"))
-    return len(columns[entry])
-
-
-def _transfer(machine: Machine, step: ExchangeStep, plan: RankPlan, buffers: Buffers) -> Transfer:
-    """The network hop: send slices to landing rows; or the landing rows' results back."""
-    sent = "slices" if step.direction == "forward" else "return_slices"
-    slice_rows = max(1, machine.shuffle.policy.slice_bytes // row_bytes(machine, sent))
-    send = buffers.rows(sent)
-    if step.direction == "forward":
-        recv = buffers.rows("landing")
-        return Transfer(send, recv, plan.net_send_counts, plan.net_recv_counts, slice_rows)
-    recv = {name: _net_rows(rows, plan) for name, rows in buffers.rows("staging").items()}
-    return Transfer(send, recv, plan.net_recv_counts, plan.net_send_counts, slice_rows)
-
-
-def _net_rows(staging: Tensor, plan: RankPlan) -> Tensor:
-    """The staging rows behind those of the node: one for every row sent over the network."""
-    return staging[plan.rows.staging - sum(plan.net_send_counts) :]
+def num_entries(columns: DescriptorList) -> int:
+    """Entries of a list."""
+    return len(next(column for name, column in columns.items() if name not in TERMS))

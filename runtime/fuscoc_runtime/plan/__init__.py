@@ -3,7 +3,14 @@
 from fuscoc_runtime.plan.placement import key_to_rank
 from fuscoc_runtime.plan.plan import Plan, plan_all
 from fuscoc_runtime.plan.planner import plan_rank
-from fuscoc_runtime.plan.types import BufferRows, DescriptorList, PlanContext, Points, RankPlan
+from fuscoc_runtime.plan.types import (
+    BufferRows,
+    DescriptorList,
+    PlanContext,
+    Points,
+    RankPlan,
+    Wire,
+)
 
 __all__ = [
     "BufferRows",
@@ -12,6 +19,7 @@ __all__ = [
     "PlanContext",
     "Points",
     "RankPlan",
+    "Wire",
     "key_to_rank",
     "plan_all",
     "plan_rank",

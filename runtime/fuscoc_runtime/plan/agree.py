@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
+from fuscoc_runtime.plan.arrays import upload
 
 T = TypeVar("T")
 
@@ -40,8 +41,8 @@ def agree(
     """Collective: if no rank has an error, every rank's ``word``, an int64; else all raise the
     error of the lowest rank that has one.
     """
-    mine = torch.tensor([error_size(error), word], dtype=torch.int64, device=device)
-    sizes, words = (yield AllGather(mine)).cpu().unbind(1)
+    [mine] = upload([torch.tensor([error_size(error), word])], device)
+    sizes, words = (yield AllGather(mine)).unbind(1)
     yield from raise_together(error, sizes, device)
     told: list[int] = words.tolist()
     return told

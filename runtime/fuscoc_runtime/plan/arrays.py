@@ -1,6 +1,12 @@
-"""Small array idioms of the planner; everything is int64 and stays on its device."""
+"""Small array idioms of the planner; everything is int64 and stays on its device.
+
+None of them makes the host wait for the device: sizes that depend on values are passed in, and
+small host arrays are sent through pinned memory.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,20 +39,25 @@ def columns(table: Tensor) -> tuple[Tensor, ...]:
     return table.t().contiguous().unbind(0)
 
 
-def starts(*values: Tensor) -> Tensor:
-    """Mask of the first row and of rows that differ from the row before in any of ``values``."""
-    mask = torch.ones_like(values[0], dtype=torch.bool)
-    mask[1:] = False
-    for column in values:
-        mask[1:] |= column[1:] != column[:-1]
+def differs(values: Tensor) -> Tensor:
+    """Mask of the elements that differ from the one before; the first one does."""
+    mask = torch.ones_like(values, dtype=torch.bool)
+    torch.ne(values[1:], values[:-1], out=mask[1:])
     return mask
 
 
-def indices(mask: Tensor) -> Tensor:
-    """Positions of the true elements, ascending."""
-    return torch.nonzero(mask).flatten()
+def count(values: Tensor, num_values: int, mask: Tensor | None = None) -> Tensor:
+    """How often each of 0 .. num_values - 1 occurs, where ``mask`` is true."""
+    ones = torch.ones_like(values) if mask is None else mask.long()
+    counts = torch.zeros(num_values, dtype=torch.int64, device=values.device)
+    return counts.scatter_add_(0, values, ones)
 
 
-def count(values: Tensor, num_values: int) -> Tensor:
-    """How often each of 0 .. num_values - 1 occurs."""
-    return torch.bincount(values, minlength=num_values)
+def upload(tables: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Host tables on ``device``, in one copy that the host does not wait for."""
+    if device.type != "cuda":
+        return list(tables)
+    joined = torch.cat([table.reshape(-1) for table in tables])
+    sent = joined.pin_memory().to(device, non_blocking=True)
+    parts = torch.split(sent, [table.numel() for table in tables])
+    return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]

@@ -22,7 +22,7 @@ def same_local_rank(demand: Demand) -> Assignment:
     the ideal, when one local index has all the traffic.
     """
     local = np.arange(demand.num_ranks) % demand.ranks_per_node
-    return _whole(demand, np.broadcast_to(local[:, None], demand.flows.shape))
+    return _whole(demand, np.repeat(local[:, None], demand.num_nodes, axis=1))
 
 
 def greedy_groups(demand: Demand) -> Assignment:

@@ -137,6 +137,14 @@ class Assignment:
         rank = node * self.ranks_per_node + self.share.argmax(axis=2)
         return np.where(self.share.any(axis=2), rank, -1)
 
+    def tile(self) -> Int64Array:
+        """int64 [num_nodes, num_nodes]: the most that one rank sends or receives of what node ``i``
+        sends to node ``q``."""
+        n, m = self.share.shape[1], self.ranks_per_node
+        by_node = self.pairs.reshape(n, m, n, m)
+        sent, received = by_node.sum(axis=3).max(axis=1), by_node.sum(axis=1).max(axis=2)
+        return np.asarray(np.maximum(sent, received))
+
     def num_cuts(self) -> Int64Array:
         """int64 [num_nodes]: cuts inside flows, by destination node."""
         pieces = (self.share > 0).sum(axis=2)

@@ -17,11 +17,11 @@ from torch import Tensor
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.arrays import count, exclusive_cumsum, iota
+from fuscoc_runtime.plan.arrays import count, exclusive_cumsum, iota, upload
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel, oracle, predict_assignment, simplest
-from fuscoc_runtime.plan.flows import Assignment, Demand
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 from fuscoc_runtime.plan.hops import Hops
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.types import PlanContext
@@ -33,66 +33,87 @@ EXECUTABLE = ("none", "greedy", "lpt", "split")
 SAME_LOCAL_RANK = ("none", "static")
 """Two names of one policy."""
 
-NATIVE = ("lpt", "auto")
-"""Policies that need the compiled part of the planner."""
+NATIVE_BALANCE = ("lpt", "auto")
+NATIVE_SCHEDULE = ("fast", "auto")
+"""Policies that need the compiled part of the planner; two nodes have nothing to schedule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Who forwards how much: ``rows``, int64 [R, R] on the host, network rows by source rank and
+    forwarder."""
+
+    demand: Demand
+    assignment: Assignment
+
+    @property
+    def rows(self) -> Int64Array:
+        num_ranks = self.demand.num_ranks
+        return self.assignment.share.reshape(num_ranks, num_ranks)
 
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """What a rank leaves to which forwarder, and how much all ranks do.
+    """What a rank leaves to which forwarder.
 
     ``forwarder``, ``row``, ``position``: int64 [num_remote_pairs], in the order of ``RemotePairs``:
-    the rank that serves the pair, the pair's row among the rows that this rank sends there, and
-    the pair's place among the pairs that this rank leaves there. ``rows``, ``pairs``: int64
-    [R, R] on the host, network rows and pairs, source rank x forwarder.
+    the rank that serves the pair, the pair's landing row there, and the pair's place among all that
+    it serves. ``pairs``: int64 [R, R] on the host, pairs by source rank and forwarder.
     """
 
     forwarder: Tensor
     row: Tensor
     position: Tensor
-    rows: Tensor
     pairs: Tensor
 
 
 def check_policy(ctx: PlanContext) -> NativeBuildError | None:
     """The error of a rank that cannot compute its forwarders, before the others rely on it."""
-    if ctx.shuffle.policy.balance not in NATIVE or ctx.topology.num_nodes == 1:
+    policy, num_nodes = ctx.shuffle.policy, ctx.topology.num_nodes
+    balances = num_nodes > 1 and policy.balance in NATIVE_BALANCE
+    schedules = num_nodes > 2 and policy.schedule in NATIVE_SCHEDULE
+    if not (balances or schedules):
         return None
     try:
-        native.build()
+        native.load()
     except native.BuildError as error:
         return NativeBuildError(ctx.rank, str(error))
     return None
 
 
-def assign_forwarders(
-    ctx: PlanContext, hops: Hops, census: Census
-) -> Generator[Request, Any, Forwarding]:
-    """Collective if the policy cuts flows, which all ranks know."""
-    num_ranks, m = ctx.topology.num_ranks, ctx.topology.ranks_per_node
+def share_out(ctx: PlanContext, census: Census) -> Shares:
+    """Choose the forwarders; all ranks choose alike."""
     demand = Demand(
         np.ascontiguousarray(census.flows.numpy()), np.ascontiguousarray(census.pairs.numpy())
     )
     model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
-    assignment = choose_forwarders(demand, ctx.shuffle.policy.balance, model)
-    rows = torch.from_numpy(assignment.share).view(num_ranks, num_ranks)
+    return Shares(demand, choose_forwarders(demand, ctx.shuffle.policy.balance, model))
 
-    mine = rows[ctx.rank].to(ctx.device)
-    ranks = torch.arange(num_ranks, device=ctx.device)
-    # Rows are ordered by node, and the forwarders of a node take consecutive ones.
-    row_forwarder = torch.repeat_interleave(ranks, mine, output_size=len(hops.rows.source))
-    forwarder = row_forwarder[hops.remote.row]
-    if assignment.num_cuts().any():
-        pairs = (yield AllGather(count(forwarder, num_ranks))).cpu()
+
+def assign_forwarders(
+    ctx: PlanContext, hops: Hops, census: Census, shares: Shares
+) -> Generator[Request, Any, Forwarding]:
+    """Collective if the policy cuts flows, which all ranks know."""
+    num_ranks, m, rows = ctx.topology.num_ranks, ctx.topology.ranks_per_node, shares.rows
+    mine = rows[ctx.rank]
+    # Rows are ordered by node, and the forwarders of a node take consecutive ones, which land
+    # behind those of lower ranks.
+    row_forwarder = np.repeat(np.arange(num_ranks), mine)
+    landing = rows[: ctx.rank].sum(axis=0) - (np.cumsum(mine) - mine)
+    row_landing = np.arange(len(row_forwarder)) + landing[row_forwarder]
+    tables = torch.from_numpy(row_forwarder), torch.from_numpy(row_landing)
+    forwarder_there, landing_there = upload(tables, ctx.device)
+    forwarder = forwarder_there[hops.remote.row]
+    if shares.assignment.num_cuts().any():
+        pairs = yield AllGather(count(forwarder, num_ranks))
     else:
         per_node = node_pairs(ctx.topology, census).repeat_interleave(m, dim=1)
-        pairs = torch.where(rows > 0, per_node, 0)
-    before = exclusive_cumsum(pairs[ctx.rank]).to(ctx.device)
+        pairs = torch.where(torch.from_numpy(rows) > 0, per_node, 0)
+    [shift] = upload([pairs[: ctx.rank].sum(0) - exclusive_cumsum(pairs[ctx.rank])], ctx.device)
     return Forwarding(
         forwarder,
-        hops.remote.row - exclusive_cumsum(mine)[forwarder],
-        iota(forwarder) - before[forwarder],
-        rows,
+        landing_there[hops.remote.row],
+        iota(forwarder) + shift[forwarder],
         pairs,
     )
 
@@ -103,7 +124,7 @@ def choose_forwarders(demand: Demand, policy: str, model: CostModel) -> Assignme
     ``auto`` takes the simplest of ``EXECUTABLE`` within ``cost.TOLERANCE`` of the best predicted
     completion. Equal demands give equal assignments on every rank.
     """
-    if policy in SAME_LOCAL_RANK or demand.num_nodes == 1:
+    if policy in SAME_LOCAL_RANK or demand.num_nodes == 1 or demand.ranks_per_node == 1:
         return POLICIES["none"](demand)
     if policy != "auto":
         return POLICIES[policy](demand)

@@ -4,6 +4,8 @@ Dedup ``rank`` makes one *pair* of all points of a source for one rank; otherwis
 pair. A pair inside the node is a row of ``direct``. Dedup ``node`` makes one network *row* of all
 remote pairs of a source for one node; otherwise every remote pair is a row. A row goes to a
 forwarder of the destination node, which serves the row's pairs: ``forwarders.py``.
+
+Copies are ordered before the census and listed after it, which tells the host how many there are.
 """
 
 from __future__ import annotations
@@ -13,16 +15,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.plan.arrays import (
-    count,
-    indices,
-    inverse,
-    iota,
-    stable_order,
-    starts,
-)
-from fuscoc_runtime.plan.points import LivePoints
+from fuscoc_runtime.plan.arrays import count, differs, stable_order
+from fuscoc_runtime.plan.points import SortedPoints
 from fuscoc_runtime.plan.types import PlanContext
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The copies among the sorted points.
+
+    ``order``: int64 [num_points], first those that lead a pair inside the node, then those that
+    lead a pair on another node, by node; the rest behind. ``leads_row``: bool [num_points], the
+    first pair of a network row. ``per_rank``: int64 [num_ranks], pairs by destination rank.
+    ``per_node``: int64 [num_nodes], rows by node.
+    """
+
+    order: Tensor
+    leads_row: Tensor
+    per_rank: Tensor
+    per_node: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +43,6 @@ class DirectPairs:
     lead: Tensor  # index of the pair's first live point
     source: Tensor
     rank: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class NetworkRows:
-    """Rows for other nodes in sending order: by node, then source.
-
-    A forwarder of a node takes consecutive rows, so this is also the order by forwarder.
-    """
-
-    source: Tensor
-    per_node: Tensor  # int64 [num_nodes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,38 +56,60 @@ class RemotePairs:
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Every copy that starts at this rank."""
+    """Every copy that starts at this rank.
+
+    ``row_source``: int64 [num_rows], the source of every network row in sending order: by node,
+    then source. A forwarder of a node takes consecutive rows, so this is also the order by
+    forwarder.
+    """
 
     direct: DirectPairs
-    rows: NetworkRows
+    row_source: Tensor
     remote: RemotePairs
-    per_rank: Tensor  # int64 [num_ranks]: pairs, near and far, by destination rank
 
 
-def plan_hops(ctx: PlanContext, live: LivePoints) -> Hops:
-    """Group the live points into copies."""
+@dataclass(frozen=True)
+class NumCopies:
+    """How many copies start at a rank: ``near`` and ``far`` pairs, network ``rows``."""
+
+    near: int
+    far: int
+    rows: int
+
+
+def order_copies(ctx: PlanContext, points: SortedPoints) -> Copies:
+    """Group the points into copies."""
     topology, dedup = ctx.topology, ctx.shuffle.policy.dedup
-    lead = indices(starts(live.source, live.rank)) if "rank" in dedup else iota(live.point)
-    source, rank = live.source[lead], live.rank[lead]
-    node = rank // topology.ranks_per_node
-    is_remote = node != topology.node(ctx.rank)
+    num_ranks, num_nodes, m = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
+    node = points.rank // m
+    leads_pair = points.live
+    if "rank" in dedup:
+        leads_pair = leads_pair & differs(points.pair)
+    leads_row = leads_pair & (node != topology.node(ctx.rank))
+    near = leads_pair ^ leads_row
+    if "node" in dedup:
+        leads_far, leads_row = leads_row, leads_row & differs(points.pair // m)
+    else:
+        leads_far = leads_row
+    # Ascending: pairs inside the node, those on node 0, 1, ..., points that lead nothing.
+    group = torch.where(leads_far, node + 1, torch.where(near, 0, num_nodes + 1))
+    return Copies(
+        stable_order(group),
+        leads_row,
+        count(points.rank, num_ranks, leads_pair),
+        count(node, num_nodes, leads_row),
+    )
 
-    near = indices(~is_remote)
-    direct = DirectPairs(lead[near], source[near], rank[near])
 
-    far = indices(is_remote)
-    far_source, far_node = source[far], node[far]
-    first = starts(far_source, far_node) if "node" in dedup else torch.ones_like(far_source) > 0
-    row_of_pair = first.cumsum(0) - 1
-    row_source, row_node = far_source[first], far_node[first]
-    sending = stable_order(row_node)
-
-    pair_row = inverse(sending)[row_of_pair]
-    serving = stable_order(pair_row)
-    far = far[serving]
+def list_hops(points: SortedPoints, copies: Copies, sizes: NumCopies) -> Hops:
+    """List the copies."""
+    near = copies.order[: sizes.near]
+    far = copies.order[sizes.near : sizes.near + sizes.far]
+    row = copies.leads_row[far].cumsum(0) - 1
+    row_source = torch.empty(sizes.rows, dtype=torch.int64, device=row.device)
+    row_source[row] = points.source[far]  # the same one for all pairs of a row
     return Hops(
-        direct,
-        NetworkRows(row_source[sending], count(row_node, topology.num_nodes)),
-        RemotePairs(lead[far], rank[far], pair_row[serving]),
-        count(rank, topology.num_ranks),
+        DirectPairs(near, points.source[near], points.rank[near]),
+        row_source,
+        RemotePairs(far, points.rank[far], row),
     )

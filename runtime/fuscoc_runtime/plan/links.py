@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 
 NIC_BANDWIDTH = 50e9
 """Bytes a second of a 400 Gbit/s NIC, one for every rank."""
@@ -16,9 +18,29 @@ STAGE_LATENCY = 10e-6
 """Seconds to start a stage of the network hop."""
 
 
+def network_fields(shuffle: ShuffleSpec) -> tuple[FieldSpec, ...]:
+    """The fields of a row that crosses the network: before casts or after, whichever is shorter."""
+    return min(shuffle.fields, shuffle.source_fields, key=row_bytes)
+
+
+def row_bytes(fields: Iterable[FieldSpec]) -> int:
+    """Bytes of a segment row, all fields together."""
+    return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in fields)
+
+
 def segment_bytes(shuffle: ShuffleSpec) -> int:
-    """Bytes of a segment, all fields together."""
-    return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in shuffle.fields)
+    """Bytes of a segment on the network."""
+    return row_bytes(network_fields(shuffle))
+
+
+def network_row_bytes(shuffle: ShuffleSpec) -> int:
+    """Bytes of a row of the network hop, all fields together, in the direction that has more."""
+    dtypes = shuffle.combine_steps.dtypes if shuffle.combine_steps is not None else {}
+    back = sum(
+        each.num_elems * TORCH_DTYPES[dtypes.get(f"return_slices.{each.name}", each.dtype)].itemsize
+        for each in shuffle.source_fields
+    )
+    return max(1, back, segment_bytes(shuffle))
 
 
 def cost_model(

@@ -41,7 +41,7 @@ def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
     ranks_per_node = num_ranks // num_nodes
     share = np.empty((num_ranks, num_nodes, ranks_per_node), np.int64)
     tile = np.empty((num_nodes, num_nodes), np.int64)
-    _library().fuscoc_rebalance(
+    load().fuscoc_rebalance(
         num_nodes, ranks_per_node, _address(flows), _address(share), _address(tile)
     )
     return share, tile
@@ -52,7 +52,7 @@ def longest_first(flows: Int64Array) -> Int64Array:
     num_ranks, num_nodes = flows.shape
     ranks_per_node = num_ranks // num_nodes
     share = np.empty((num_ranks, num_nodes, ranks_per_node), np.int64)
-    if _library().fuscoc_lpt(num_nodes, ranks_per_node, _address(flows), _address(share)) < 0:
+    if load().fuscoc_lpt(num_nodes, ranks_per_node, _address(flows), _address(share)) < 0:
         raise MemoryError
     return share
 
@@ -67,7 +67,7 @@ def decompose(tile: Int64Array, grain: int) -> tuple[Int64Array, Int64Array, Int
     num_nodes = len(tile)
     stages = np.empty((3, num_nodes * (num_nodes - 2) + 2, num_nodes), np.int64)
     address, size = _address(stages), stages.nbytes // 3
-    num_stages = _library().fuscoc_decompose(
+    num_stages = load().fuscoc_decompose(
         num_nodes, _address(tile), grain, address, address + size, address + 2 * size
     )
     if num_stages < 0:
@@ -93,7 +93,7 @@ def loads(
     fields = (
         tile, balance, redistribution, node_tile, node_balance, node_redistribution, local,
     )  # fmt: skip
-    status = _library().fuscoc_loads(
+    status = load().fuscoc_loads(
         n,
         demand.ranks_per_node,
         _address(demand.flows),
@@ -122,7 +122,7 @@ def pipeline(
     [num_nodes]. ``wire``: float64 [3], seconds of a segment on a NIC, on NVLink, and of a stage's
     start.
     """
-    seconds: float = _library().fuscoc_pipeline(
+    seconds: float = load().fuscoc_pipeline(
         len(local),
         len(network),
         *map(_address, (network, balance, redistribution, local, wire)),
@@ -142,7 +142,11 @@ def _address(array: NDArray[Any]) -> int:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
+    """The library, once a process.
+
+    Raises BuildError as ``build`` does.
+    """
     library = ctypes.CDLL(str(build()))
     size, array = ctypes.c_int64, ctypes.c_void_p
     library.fuscoc_rebalance.argtypes = [size, size, array, array, array]

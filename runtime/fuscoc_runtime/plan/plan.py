@@ -9,11 +9,12 @@ from pathlib import Path
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment, simplest
-from fuscoc_runtime.plan.flows import Assignment, Demand
+from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment
+from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.planner import plan_rank
-from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, predict
+from fuscoc_runtime.plan.rounds import arrange_stages
+from fuscoc_runtime.plan.schedule import Schedule, predict
 from fuscoc_runtime.plan.summary import PlanSummary, summarise
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
@@ -104,15 +105,3 @@ def plan_all(
         return plan
     stages = arrange_stages(plan.traffic.demand, plan.forwarders, schedule, wires)
     return Plan(shuffle, topology, ranks, wires, stages)
-
-
-def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: CostModel) -> Schedule:
-    """Stages for forwarders that are already chosen; ``auto`` picks by predicted completion."""
-    if kind != "auto":
-        return arrange(kind, demand, assignment, model)
-    kinds = KINDS if demand.num_nodes > 2 else KINDS[:1]  # two nodes have one thing to do
-    return simplest(
-        (arrange(each, demand, assignment, model) for each in kinds),
-        lambda each: predict(demand, each, model).completion,
-        oracle(demand, model),
-    )

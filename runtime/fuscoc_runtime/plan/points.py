@@ -8,39 +8,58 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.arrays import indices
 from fuscoc_runtime.plan.explain import explain_index
 from fuscoc_runtime.plan.types import PlanContext, Points
 
 
 @dataclass(frozen=True, eq=False)
-class LivePoints:
-    """Points that are not dropped, ordered by (source, destination rank, domain order).
+class SortedPoints:
+    """Points ordered by (source, destination rank, domain order), those that do not move last.
 
-    int64 [num_live_points] each. ``target`` is the key of a packed target and the slot of a dense
-    one. Every segment's points for one rank, and so for one node, are neighbours: that is all
-    that deduplication needs.
+    int64 [num_points] each. ``target`` is the key of a packed target and the slot of a dense one.
+    ``pair`` is ``source * num_ranks + rank``: every segment's points for one rank, and so for one
+    node, are neighbours, and that is all that deduplication needs. ``live``: bool, those that move;
+    the others have the rank and the key 0. ``first(n)`` are the first ``n``.
     """
 
     point: Tensor
+    pair: Tensor
+    live: Tensor
     source: Tensor
     rank: Tensor
     target: Tensor
 
+    def first(self, size: int) -> SortedPoints:
+        return SortedPoints(
+            self.point[:size],
+            self.pair[:size],
+            self.live[:size],
+            self.source[:size],
+            self.rank[:size],
+            self.target[:size],
+        )
 
-def live_points(ctx: PlanContext, points: Points) -> LivePoints:
-    """Drop the dead points and order the rest."""
-    rank = points.columns["rank"]
-    kept = indices(rank >= 0)
-    source = kept // ctx.shuffle.fanout
-    key = source * ctx.topology.num_ranks + rank[kept]
-    order = torch.sort(key, stable=True).indices
-    point = kept[order]
-    target = points.columns["key" if ctx.shuffle.target.kind == "packed" else "slot"]
-    return LivePoints(point, source[order], rank[point], target[point])
+
+def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
+    """Order the points."""
+    num_ranks, target = ctx.topology.num_ranks, ctx.shuffle.target
+    rank, source = points.columns["rank"], points.columns["source"]
+    end = len(rank) * num_ranks  # behind every pair: there are no more sources than points
+    key = torch.where(rank >= 0, source * num_ranks + rank, end)
+    pair, point = torch.sort(key, stable=True)
+    live = pair < end
+    values = points.columns["key" if target.kind == "packed" else "slot"]
+    return SortedPoints(
+        point, pair, live, pair // num_ranks, pair % num_ranks, torch.where(live, values[point], 0)
+    )
+
+
+def count_bad(points: Points) -> Tensor:
+    """int64 [1]: points whose key or rank does not exist."""
+    return (points.columns["rank"] < -1).sum(dtype=torch.int64).view(1)
 
 
 def check_points(ctx: PlanContext, points: Points) -> FuscoRuntimeError | None:
     """The error of the first point whose key or rank does not exist."""
-    bad = indices(points.columns["rank"] < -1)
+    bad = torch.nonzero(points.columns["rank"] < -1).flatten()
     return explain_index(ctx, points, int(bad[0])) if len(bad) else None

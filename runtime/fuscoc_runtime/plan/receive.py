@@ -3,10 +3,13 @@
 forward         (landing row, rank of my node): src_row, dst_peer, dst_slot; ordered by landing
                 row (source rank, sending order), then rank
 reduce_node     every landing row: term_begin, term_end (its rows of ``forward``), dst_row
-local           further point of a pair: src_slot (the pair's lead), dst_slot
+local           further point of a pair: src_slot (the pair's lead), dst_slot; ordered by the round
+                that brings the lead, those of my node first
 reduce_direct   pair written by a source of my node: dst_peer, dst_row (its row in the source's
                 ``direct``), term_begin, term_end
-reduce_forward  pair written by a forwarder: the same, of the forwarder's ``forward``
+reduce_forward  pair written by a forwarder: the same, of the forwarder's ``forward``; ordered by
+                the round that brings it
+The rows of a compact target are pairs, so that ``dst_slot`` is a row there and ``local`` is empty.
 Both reductions share term columns: term_slot, and term_point, the index of the term's weight.
 """
 
@@ -16,25 +19,22 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError, SlotOutOfRangeError, SlotOverlapError
-from fuscoc_runtime.plan.arrays import columns, count, exclusive_cumsum, indices, iota
+from fuscoc_runtime.plan.arrays import columns, count, iota, stable_order
+from fuscoc_runtime.plan.send import ROUND_SHIFT
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext
 
 
 def forwarder_lists(
-    ctx: PlanContext, words: Tensor, pair_counts: Tensor, row_counts: Tensor
+    ctx: PlanContext, words: Tensor, num_landing_rows: int
 ) -> dict[str, DescriptorList]:
     """Lists of this rank as forwarder.
 
-    ``words`` [num_pairs, 2]: what ``describe_forwards`` of every source sent, by source rank;
-    ``pair_counts``, ``row_counts`` [num_ranks]: pairs and landing rows from each.
+    ``words`` [num_pairs, 2]: what ``describe_forwards`` of every source sent, by source rank.
     """
     m = ctx.topology.ranks_per_node
     slot, word = columns(words)
-    base = torch.repeat_interleave(
-        exclusive_cumsum(row_counts).to(ctx.device), pair_counts.to(ctx.device)
-    )
-    row = base + word // m
-    terms = count(row, int(row_counts.sum()))
+    row = word // m
+    terms = count(row, num_landing_rows)
     end = terms.cumsum(0)
     return {
         "forward": {"src_row": row, "dst_peer": word % m, "dst_slot": slot},
@@ -43,42 +43,51 @@ def forwarder_lists(
 
 
 def target_lists(
-    ctx: PlanContext, words: Tensor, point_counts: Tensor
-) -> dict[str, DescriptorList]:
+    ctx: PlanContext, words: Tensor, pair_counts: Tensor, num_rounds: int, num_slots: int
+) -> tuple[dict[str, DescriptorList], Tensor, Tensor]:
     """Lists of this rank as destination.
 
     ``words`` [num_points, 3]: what ``describe_points`` of every source sent, by source rank;
-    ``point_counts`` [num_ranks]: points from each.
+    ``pair_counts`` [num_ranks], on the host: pairs from each. Also returns int64
+    [2 * num_rounds + 1]: entries of ``reduce_forward`` for every round, and of ``local`` for leads
+    of this node and of every round; and ``RankPlan.row_index``.
     """
-    m = ctx.topology.ranks_per_node
-    slot, _, writer = columns(words)
-    is_lead = writer >= 0
-    begin = indices(is_lead)
-    end = torch.cat([begin[1:], begin.new_tensor([len(slot)])])[: len(begin)]
-    lead_slot = slot[begin][is_lead.cumsum(0) - 1]
-    writer = writer[begin]
+    m, ranks = ctx.topology.ranks_per_node, ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
+    num_pairs = int(pair_counts.sum())
+    num_near = int(pair_counts[ranks.start : ranks.stop].sum())
+    slot, _, word = columns(words)
+    is_lead, place = word >= 0, iota(slot)
+    # A pair's points follow its lead.
+    lead = torch.where(is_lead, place, 0).cummax(0).values
+    end = place + count(lead, len(slot))
+    # Leads first, then further points; of each, those of this node and then round by round.
+    kind = torch.where(is_lead, 0, num_rounds + 1) + (word[lead] >> ROUND_SHIFT)
+    order = stable_order(kind)
+    writer = word & (1 << ROUND_SHIFT) - 1
+    peer, row = writer % m, writer // m
 
-    ranks = ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
-    near_begin = int(point_counts[: ranks.start].sum())
-    near_end = int(point_counts[: ranks.stop].sum())
-    is_near = (begin >= near_begin) & (begin < near_end)
-
-    def groups(chosen: Tensor) -> DescriptorList:
+    def groups(begin: Tensor) -> DescriptorList:
         return {
-            "dst_peer": writer[chosen] % m,
-            "dst_row": writer[chosen] // m,
-            "term_begin": begin[chosen],
-            "term_end": end[chosen],
+            "dst_peer": peer[begin],
+            "dst_row": row[begin],
+            "term_begin": begin,
+            "term_end": end[begin],
             "term_slot": slot,
-            "term_point": iota(slot),
+            "term_point": place,
         }
 
-    further = indices(~is_lead)
-    return {
-        "local": {"src_slot": lead_slot[further], "dst_slot": slot[further]},
-        "reduce_direct": groups(indices(is_near)),
-        "reduce_forward": groups(indices(~is_near)),
+    further, row_index, counted = order[num_pairs:], slot[:0], None
+    if ctx.shuffle.is_compact:
+        # Pairs come in the order of their rows.
+        row_index = torch.full((num_slots,), -1, device=slot.device)
+        row_index[slot] = is_lead.cumsum(0) - 1
+        further, counted = further[:0], is_lead
+    lists = {
+        "local": {"src_slot": slot[lead[further]], "dst_slot": slot[further]},
+        "reduce_direct": groups(order[:num_near]),
+        "reduce_forward": groups(order[num_near:num_pairs]),
     }
+    return lists, count(kind, 2 * num_rounds + 2, counted)[1:], row_index
 
 
 def check_slots(
@@ -91,12 +100,12 @@ def check_slots(
         rank = int(torch.searchsorted(point_counts.cumsum(0), position, right=True))
         return rank, int(words[position, 1])
 
-    outside = indices((slot < 0) | (slot >= length))
+    outside = torch.nonzero((slot < 0) | (slot >= length)).flatten()
     if len(outside):
         position = int(outside[0])
         return SlotOutOfRangeError(ctx.rank, int(slot[position]), length, source(position))
-    shared = indices(count(slot, length) > 1)
+    shared = torch.nonzero(count(slot, length) > 1).flatten()
     if len(shared):
-        first, second = indices(slot == shared[0])[:2].tolist()
+        first, second = torch.nonzero(slot == shared[0]).flatten()[:2].tolist()
         return SlotOverlapError(ctx.rank, int(shared[0]), source(first), source(second))
     return None

@@ -16,7 +16,6 @@ from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import balance
 from fuscoc_runtime.plan.cost import (
     CostModel,
-    Loads,
     Prediction,
     oracle,
     predict_stages,
@@ -112,9 +111,8 @@ class Schedule:
         begin = rows * self.begin[stage, source][:, None] // whole
         end = rows * self.end[stage, source][:, None] // whole
         kept = end > begin
-        return Transfers(
-            np.broadcast_to(stage[:, None], kept.shape)[kept], other[kept], begin[kept], end[kept]
-        )
+        stages = np.repeat(stage, kept.sum(axis=1))
+        return Transfers(stages, other[kept], begin[kept], end[kept])
 
 
 def predict(demand: Demand, schedule: Schedule, model: CostModel) -> Prediction:
@@ -136,7 +134,7 @@ def fast(demand: Demand, model: CostModel) -> Schedule:
 
 def arrange(kind: str, demand: Demand, assignment: Assignment, model: CostModel) -> Schedule:
     """Stages of ``kind`` (one of ``KINDS``) for a given assignment."""
-    tile = Loads.of(demand, assignment).tile
+    tile = assignment.tile()
     if kind == "fast":
         return Schedule(kind, assignment, tile, *native.decompose(tile, model.grain))
     order = {"pairwise": pairwise_peers, "spread-out": spread_out_peers}[kind](demand.num_nodes)

@@ -25,16 +25,20 @@ from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.plan import Plan
-from fuscoc_runtime.plan.schedule import Schedule
-from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan
+from fuscoc_runtime.plan.rounds import Side
+from fuscoc_runtime.plan.schedule import Schedule, Transfers
+from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan, Wire
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "header"
-TENSORS = ("point_order", "keys", "key_counts", "key_offsets")
+TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
 COUNTS = ("net_send_counts", "net_recv_counts", "point_send_counts", "point_recv_counts")
 STAGES = ("tile", "peer", "begin", "end")
+SIDES = ("send", "receive")
+SLICES = ("stage", "peer", "begin", "end")
+ORDERS = ("send_order", "landing_order", "forward_order")
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -54,6 +58,7 @@ def save(plan: Plan, path: Path) -> None:
             _join(arrays, f"{name}.{column}", [each.lists[name][column] for each in plan.ranks])
     for name in TENSORS:
         _join(arrays, name, [getattr(each, name) for each in plan.ranks])
+    _join_wires(arrays, [each.wire for each in plan.ranks])
     for name in COUNTS:
         arrays[name] = _narrow(np.array([getattr(each, name) for each in plan.ranks]))
     arrays["num_sources"] = np.array([each.num_sources for each in plan.ranks])
@@ -91,6 +96,7 @@ def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Plan:
     parts: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in TENSORS}
     for name in COUNTS:
         parts[name] = [tuple(row) for row in _table(file, name, num_ranks)]
+    parts["wire"] = list(map(_wire, _split_wires(file, num_ranks), *(parts[n] for n in COUNTS[:2])))
     parts["num_sources"] = _table(file, "num_sources", num_ranks)
     for name in ("rows", "max_rows"):
         parts[name] = [BufferRows(*row) for row in _table(file, name, num_ranks)]
@@ -110,6 +116,49 @@ def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Plan:
     stages = [np.asarray(file[name], np.int64) for name in STAGES]
     schedule = Schedule(header["schedule"], plan.forwarders, *stages)
     return Plan(shuffle, topology, ranks, plan.model, schedule)
+
+
+def _join_wires(arrays: dict[str, Any], wires: Sequence[Wire]) -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    arrays["num_rounds"] = np.array([each.num_rounds for each in wires])
+    _join(arrays, "entries", [each.entries for each in wires])
+    for side in SIDES:
+        for name in SLICES:
+            slices = [getattr(getattr(each, side).slices, name) for each in wires]
+            _join(arrays, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in slices])
+    for name in ORDERS:
+        orders = [getattr(each, name) for each in wires]
+        _join(arrays, name, [none if each is None else each for each in orders])
+
+
+def _split_wires(file: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
+    """What ``_wire`` takes, by rank."""
+    names = ["entries", *ORDERS, *(f"{side}.{name}" for side in SIDES for name in SLICES)]
+    columns: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in names}
+    columns["rank"] = list(range(num_ranks))
+    columns["num_rounds"] = _table(file, "num_rounds", num_ranks)
+    return [{name: each[rank] for name, each in columns.items()} for rank in range(num_ranks)]
+
+
+def _wire(
+    found: Mapping[str, Any], send_counts: tuple[int, ...], recv_counts: tuple[int, ...]
+) -> Wire:
+    def side(name: str, counts: tuple[int, ...]) -> Side:
+        return Side(Transfers(*(found[f"{name}.{column}"].numpy() for column in SLICES)), counts)
+
+    def order(name: str) -> Tensor | None:
+        return found[name] if len(found[name]) else None
+
+    return Wire(
+        found["rank"],
+        found["num_rounds"],
+        side("send", send_counts),
+        side("receive", recv_counts),
+        order("send_order"),
+        order("landing_order"),
+        order("forward_order"),
+        found["entries"],
+    )
 
 
 def _join(arrays: dict[str, Any], name: str, parts: Sequence[Tensor]) -> None:

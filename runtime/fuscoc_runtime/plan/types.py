@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -54,11 +55,46 @@ class Points:
 class BufferRows:
     """Rows of every row buffer a plan needs."""
 
-    target: int  # destination slots
+    target: int  # destination slots, or what those of a compact target refer to
     staging: int  # results coming back to this source: direct rows, then net_send rows
     forward_staging: int  # results coming back to this forwarder: one per forward row
     slices: int  # rows sent over the network
     landing: int  # rows received from the network
+
+
+@dataclass(frozen=True, eq=False)
+class Wire:
+    """The network hop of one rank in rounds, and what is done in each of them.
+
+    ``rank``: whose. ``num_rounds``: the same on all ranks. ``send``, ``receive``: slices of
+    ``net_send`` rows and of landing rows. ``send_order``, ``landing_order``: int64, the row at
+    every place of the wire order; ``forward_order``: int64, the entries of ``forward`` in the order
+    of their rounds; each is ``None`` if it changes nothing. ``entries``: int64
+    [3 * num_rounds + 1], entries of ``forward`` in every round, of ``reduce_forward`` in every
+    round, of ``local`` before the first and in every round.
+    """
+
+    rank: int
+    num_rounds: int
+    send: Side
+    receive: Side
+    send_order: Tensor | None
+    landing_order: Tensor | None
+    forward_order: Tensor | None
+    entries: Tensor
+
+    def to(self, device: torch.device) -> Wire:
+        """The same with all arrays on ``device``, except ``entries``, which the host reads."""
+
+        def moved(order: Tensor | None) -> Tensor | None:
+            return None if order is None else order.to(device)
+
+        return replace(
+            self,
+            send_order=moved(self.send_order),
+            landing_order=moved(self.landing_order),
+            forward_order=moved(self.forward_order),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +106,15 @@ class RankPlan:
     ``rows``: what this rank needs; ``max_rows``: the largest of every rank, so that windows can
     be allocated equal everywhere.
     ``net_send_counts[r]`` / ``net_recv_counts[r]``: network rows to / from rank ``r`` at dispatch;
-    combine returns the same rows the other way.
+    combine returns the same rows the other way. ``wire``: in which order, and in what slices.
     ``point_order``: int64 [num_live_points], the domain points of this rank in the order in which
     their weights are sent: (destination rank, source, domain order); ``point_send_counts`` and
     ``point_recv_counts`` cut it by rank. A ``term_point`` indexes the received weights.
     ``keys``, ``key_counts`` [num_local_keys]: keys owned by this rank, ascending, and the rows of
-    each. ``key_offsets`` [num_local_keys + 1]: first slot of each; the last is ``rows.target``.
+    each. ``key_offsets`` [num_local_keys + 1]: first slot of each; the last is ``num_slots``.
     Empty (and ``[0]``) for dense targets.
+    ``row_index``: int64 [num_slots], the row that every slot of a compact target refers to, -1 for
+    padding; empty for other targets, whose slots are rows.
     """
 
     rank: int
@@ -86,12 +124,29 @@ class RankPlan:
     max_rows: BufferRows
     net_send_counts: tuple[int, ...]
     net_recv_counts: tuple[int, ...]
+    wire: Wire
     point_order: Tensor
     point_send_counts: tuple[int, ...]
     point_recv_counts: tuple[int, ...]
     keys: Tensor
     key_counts: Tensor
     key_offsets: Tensor
+    row_index: Tensor
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the target here."""
+        return len(self.row_index) or self.rows.target
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the target here."""
+        return self.rows.target
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the target on the rank that has most."""
+        return self.max_rows.target
 
     def to(self, device: torch.device) -> RankPlan:
         """The same plan with all arrays on ``device``."""
@@ -99,6 +154,6 @@ class RankPlan:
             name: {column: values.to(device) for column, values in columns.items()}
             for name, columns in self.lists.items()
         }
-        names = ("point_order", "keys", "key_counts", "key_offsets")
+        names = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
         arrays = {name: getattr(self, name).to(device) for name in names}
-        return replace(self, lists=lists, **arrays)
+        return replace(self, lists=lists, wire=self.wire.to(device), **arrays)

@@ -1,0 +1,154 @@
+"""An opened engine with everything that several shuffles may share: windows, kernels, operators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fuscoc_runtime import ops
+from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
+from fuscoc_runtime.engine.node import NodeEngine, current_device
+from fuscoc_runtime.engine.node_maps import NodeMaps
+from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.open import Engine
+from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.stats import Memory
+
+T = TypeVar("T")
+
+
+class Event:
+    """The end of a call that was made with ``async_op=True``."""
+
+    def __init__(self, end: Any = None) -> None:
+        self._end = end  # a CUDA event, or nothing where the call itself has waited
+
+    def wait(self) -> None:
+        """Let the current stream wait; what the call returned may be used from then on."""
+        if self._end is not None:
+            torch.cuda.current_stream().wait_event(self._end)
+
+    def query(self) -> bool:
+        """Whether the call has ended, without waiting."""
+        return self._end is None or bool(self._end.query())
+
+
+class Executor:
+    """One rank's engine and the key under which operators find it.
+
+    Attributes:
+        key: names the engine in ``torch.ops.fuscoc``.
+    """
+
+    def __init__(self, engine: Engine, spec: ShuffleSpec, digest: str) -> None:
+        self.engine, self.spec = engine, spec
+        members = engine.members
+        self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        self._stream: Any = None
+        capacity = engine.node.limits.capacity if isinstance(engine, NodeEngine) else None
+        self._registered = ops.Registered(
+            self._maps(engine),
+            members.rank,
+            members.topology.num_ranks,
+            capacity,
+            _num_local_keys(spec, engine),
+        )
+        self.key = ops.register(self._registered, digest)
+        self.observer.opened(self.memory().num_bytes)
+
+    @property
+    def backend(self) -> Literal["cuda", "triton"]:
+        """Whose kernels do the work."""
+        return self.engine.backend if isinstance(self.engine, NodeEngine) else "triton"
+
+    @property
+    def takes_late_weights(self) -> bool:
+        """Whether combine may be given weights that dispatch was not."""
+        return not isinstance(self.engine, NodeEngine)
+
+    def dispatch(
+        self, fields: Sequence[Tensor], named: Mapping[str, Any], earlier: Any
+    ) -> tuple[dict[str, Tensor], Any]:
+        """Rows, as views of the window, and the handle."""
+        started = self.observer.begins_dispatch()
+        done = self.engine.dispatch(fields, named, earlier)
+        self.observer.dispatched(done.handle, started)
+        self.observer.lend(done.rows.values())
+        return done.rows, done.handle
+
+    def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
+        started = time.perf_counter()
+        result = self.engine.combine(rows, handle, named)
+        self.observer.combined(started)
+        return result
+
+    def beside(self, call: Callable[[], T], given: Sequence[Any]) -> tuple[T, Event]:
+        """Make a call on a stream of its own, behind what is enqueued now; ``given`` is its data.
+
+        Only kernels of fixed capacity on a GPU can be beside: the others wait for counts anyway, so
+        their call is made here and now.
+        """
+        device = self.engine.members.device
+        if device.type != "cuda" or not isinstance(self.engine, NodeEngine):
+            return call(), Event()
+        if self._stream is None:
+            # The highest priority: a kernel whose CTAs wait for each other should start together.
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = call()
+            end = self._stream.record_event()
+        for tensor in pytree.tree_leaves(given):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(self._stream)
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(current)
+        return result, Event(end)
+
+    def memory(self) -> Memory:
+        """What is held now; see ``stats.Memory``."""
+        return Memory(self.engine.window_bytes, self.engine.private_bytes)
+
+    def close(self, together: bool = True) -> None:
+        """Let go of the windows. Peers may still store into them, so the ranks meet first, unless
+        they do not close ``together``."""
+        members = self.engine.members
+        with current_device(members.device):
+            if members.device.type == "cuda":
+                torch.cuda.synchronize(members.device)
+            if together and members.group is not None:
+                dist.barrier(members.group)
+        self.observer.begins_dispatch()
+        ops.unregister(self.key)
+        self.engine.close()
+        self.observer.closed()
+
+    def _maps(self, engine: Engine) -> LinearMaps:
+        if isinstance(engine, NodeEngine):
+            return NodeMaps(engine, self.observer)
+
+        def run(work: list[Generator[Request, Any, Any]]) -> list[Any]:
+            [only] = work
+            return [engine.run("operator", only)]
+
+        return GeneralMaps([engine.machine], run, self.observer)
+
+
+def _num_local_keys(spec: ShuffleSpec, engine: Engine) -> int | None:
+    """Keys of this rank; ``None`` where a table tells, which comes with every call."""
+    members, target = engine.members, spec.target
+    if target.kind == "dense":
+        return 0
+    if target.placement.kind == "table":
+        return None
+    return int((key_to_rank(target, members.topology, members.rank, {}) == members.rank).sum())

@@ -1,0 +1,248 @@
+"""A routing as linear maps, for autograd: dispatch, weighted combine, and their transposes.
+
+Dispatch copies segments to slots, so its transpose is a sum of slots without weights. Combine with
+weights w is y[s] = sum over the points p of s of w[p] * rows[slot(p)]; with g the gradient of y
+brought along the same routing to the slots,
+
+    grad rows[slot(p)] = w[p] * g[slot(p)]        grad w[p] = <rows[slot(p)], g[slot(p)]>
+
+and the second is brought back to the source, a number a point. Rows made here are tensors of their
+own, whose padding rows are 0: gradients neither come from nor go to them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import AllToAll, Request
+from fuscoc_runtime.engine.combine import combine
+from fuscoc_runtime.engine.dispatch import dispatch
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.scalar import Scope, evaluate
+from fuscoc_runtime.schema import ShuffleSpec
+
+Fields = list[Tensor]
+"""A tensor a field, in the order of the spec; of several ranks, rank after rank."""
+
+
+class LinearMaps(Protocol):
+    """What the operators of ``fuscoc_runtime.ops`` execute, on the ranks of this process.
+
+    ``routing`` is what ``dispatch`` returned; weights are a list of one tensor a rank, or empty.
+    """
+
+    spec: ShuffleSpec
+
+    def dispatch(
+        self,
+        fields: Fields,
+        inputs: Fields,
+        extents: Sequence[int],
+        weights: Fields,
+        earlier: Sequence[Any],
+    ) -> tuple[Fields, Sequence[Any]]:
+        """Fresh rows and the handles of the ranks; ``extents`` below 0 are not given."""
+        ...
+
+    def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
+        """The spec's combine."""
+        ...
+
+    def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
+        """The transpose of dispatch."""
+        ...
+
+    def combine_backward(
+        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+    ) -> tuple[Fields, Fields]:
+        """Gradients of combine's rows and weights; the latter only if ``rows`` are given."""
+        ...
+
+
+class GeneralMaps:
+    """The maps of the engines whose work is a generator: of a process, and of all ranks at once.
+
+    ``run`` drives one generator for each of ``machines`` to its end.
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        run: Callable[[list[Generator[Request, Any, Any]]], list[Any]],
+        observer: Observer,
+    ) -> None:
+        self.spec = machines[0].shuffle
+        self._machines, self._run, self._observer = machines, run, observer
+
+    def dispatch(
+        self,
+        fields: Fields,
+        inputs: Fields,
+        extents: Sequence[int],
+        weights: Fields,
+        earlier: Sequence[Any],
+    ) -> tuple[Fields, list[Handle]]:
+        names = [item.name for item in self.spec.inputs if item.role != "weight"]
+        given = zip(self._parts(inputs), self._parts(extents), self._parts(weights), strict=True)
+        named: list[dict[str, Any]] = [
+            {
+                **(dict(zip(names, tensors, strict=True)) if tensors else {}),
+                **{n: v for n, v in zip(self.spec.extents, sizes, strict=False) if v >= 0},
+                **weight_input(self.spec, held),
+            }
+            for tensors, sizes, held in given
+        ]
+        started = self._observer.begins_dispatch()
+        handles = earlier or [None] * len(self._machines)
+        arguments = zip(self._machines, self._parts(fields), named, handles, strict=True)
+        done = self._run([dispatch(*each) for each in arguments])
+        self._observer.dispatched(done[0].handle, started)
+        rows = [row for each in done for row in fresh_rows(each.handle, each.rows)]
+        return rows, [each.handle for each in done]
+
+    def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
+        work = [
+            combine(machine, self._named(part), handle, weight_input(self.spec, held))
+            for machine, part, handle, held in zip(
+                self._machines, self._parts(rows), routing, self._parts(weights), strict=True
+            )
+        ]
+        started = time.perf_counter()
+        results = self._run(work)
+        self._observer.combined(started)
+        return [tensor for result in results for tensor in result.values()]
+
+    def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
+        weights = [w for handle in routing for w in unit_weights(self.spec, handle)]
+        parts = zip(routing, self._parts(rows), strict=True)
+        placed = [row for handle, part in parts for row in rows_in_slots(handle, list(part))]
+        return self.combine(placed, routing, weights)
+
+    def combine_backward(
+        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+    ) -> tuple[Fields, Fields]:
+        self._observer.begins_dispatch()
+        work = [
+            _combine_backward(*each)
+            for each in zip(
+                self._machines,
+                self._parts(grads),
+                self._parts(rows),
+                routing,
+                self._parts(weights),
+                strict=True,
+            )
+        ]
+        done = self._run(work)
+        return [row for grad_rows, _ in done for row in grad_rows], [
+            grad for _, grad_weights in done for grad in grad_weights
+        ]
+
+    def _parts(self, flat: Sequence[Any]) -> list[Sequence[Any]]:
+        """A list of all ranks, cut by rank."""
+        size = len(flat) // len(self._machines)
+        return [flat[i * size : (i + 1) * size] for i in range(len(self._machines))]
+
+    def _named(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+        names = [field.name for field in self.spec.source_fields]
+        return dict(zip(names, rows, strict=True))
+
+
+def _combine_backward(
+    machine: Machine,
+    grads: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    handle: Handle,
+    weights: Sequence[Tensor],
+) -> Generator[Request, Any, tuple[Fields, Fields]]:
+    done = yield from dispatch(machine, grads, {}, handle)
+    brought = slot_rows(done.handle, done.rows)
+    if not weights:
+        return brought, []
+    [weight], plan = weights, handle.plan
+    ordered = weight.reshape(-1)[plan.point_order]
+    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+    slots = plan.lists["reduce_direct"]["term_slot"]
+    of_slot = weight.new_zeros(handle.num_slots).index_copy(0, slots, received)
+    grad_rows = [scale_rows(grad, of_slot) for grad in brought]
+    if not rows:
+        return grad_rows, []
+    products = [dot_rows(*each) for each in zip(rows, brought, strict=True)]
+    dots = sum(products[1:], products[0]).to(weight.dtype)[slots]
+    returned = yield AllToAll(dots, plan.point_recv_counts, plan.point_send_counts)
+    of_point = weight.new_zeros(weight.numel()).index_copy(0, plan.point_order, returned)
+    return grad_rows, [of_point.view(weight.shape)]
+
+
+def fresh_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
+    """Copies of a dispatch's rows that later calls leave alone; padding rows are 0."""
+    copies = [row.clone() for row in rows.values()]
+    return copies if handle.row_index is not None else _without_padding(handle, copies)
+
+
+def slot_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
+    """Copies of a dispatch's rows, one for every slot; those of padding are 0."""
+    if handle.row_index is None:
+        return fresh_rows(handle, rows)
+    at = handle.row_index.clamp(min=0)
+    return _without_padding(handle, [row[at] for row in rows.values()])
+
+
+def rows_in_slots(handle: Handle, rows: Fields) -> Fields:
+    """Every row in one of its slots; the others are 0, so that sums of slots have it once."""
+    if handle.row_index is None:
+        return rows
+    slots = torch.nonzero(handle.row_index >= 0).flatten()
+    slot = handle.row_index.new_empty(handle.plan.num_rows)
+    slot[handle.row_index[slots]] = slots
+    return [
+        row.new_zeros((handle.num_slots, *row.shape[1:])).index_copy(0, slot, row) for row in rows
+    ]
+
+
+def _without_padding(handle: Handle, copies: Fields) -> Fields:
+    padding = handle.padding
+    if len(padding):
+        for copy in copies:
+            if copy.numel():
+                copy.view(len(copy), -1).view(torch.uint8)[padding] = 0
+    return copies
+
+
+def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    """One rank's weights by the name of their input; empty without weights."""
+    if not weights or spec.combine is None or spec.combine.weight is None:
+        return {}
+    return {spec.combine.weight.input: weights[0]}
+
+
+def unit_weights(spec: ShuffleSpec, handle: Handle) -> Fields:
+    """Weights of 1 for every point of a dispatch, if the spec's combine is weighted."""
+    if spec.combine is None or spec.combine.weight is None:
+        return []
+    name, scope = spec.combine.weight.input, Scope(handle.extents)
+    shape = next(item.shape for item in spec.inputs if item.name == name)
+    sizes = [evaluate(size, scope) for size in shape]
+    dtype = TORCH_DTYPES[spec.combine.weight.dtype]
+    return [torch.ones(sizes, dtype=dtype, device=handle.plan.point_order.device)]
+
+
+def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
+    """Row i times ``factors[i]``, rounded once."""
+    return torch.mul(rows, factors.view(-1, *[1] * (rows.dim() - 1))).to(rows.dtype)
+
+
+def dot_rows(left: Tensor, right: Tensor) -> Tensor:
+    """The dot product of every pair of rows, in f32 at least: [num_rows]."""
+    width = math.prod(left.shape[1:])
+    wide = torch.promote_types(left.dtype, torch.float32)
+    return torch.mul(left.view(-1, width).to(wide), right.view(-1, width)).sum(1)

@@ -1,0 +1,62 @@
+"""What an engine's calls leave to be known: counts, times, log messages, and rows lent out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.stats import Tally
+
+_log = logging.getLogger("fuscoc.runtime")
+
+
+class Observer:
+    """Told of every call of one engine, whoever makes it; ``name`` is for messages."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tally = Tally()
+        self._lent: list[Tensor] = []
+
+    def begins_dispatch(self) -> float:
+        """A window is about to change: autograd must not use rows saved from it any more."""
+        for rows in self._lent:
+            if not rows.is_inference():
+                torch.autograd.graph.increment_version(rows)
+        self._lent = []
+        return time.perf_counter()
+
+    def dispatched(self, handle: Any, started: float) -> None:
+        """The end of a dispatch, on the host."""
+        tally = self.tally
+        tally.handle, tally.dispatch_ms = handle, (time.perf_counter() - started) * 1e3
+        tally.num_dispatches += 1
+        _log.debug(
+            "%s: dispatch %d: %d slots, %.3f ms",
+            self.name,
+            tally.num_dispatches,
+            handle.num_slots,
+            tally.dispatch_ms,
+        )
+
+    def combined(self, started: float) -> None:
+        """The end of a combine, on the host."""
+        tally = self.tally
+        tally.combine_ms = (time.perf_counter() - started) * 1e3
+        tally.num_combines += 1
+        _log.debug("%s: combine %d: %.3f ms", self.name, tally.num_combines, tally.combine_ms)
+
+    def lend(self, rows: Iterable[Tensor]) -> None:
+        """Rows that a user is given are views of a window."""
+        self._lent = list(rows)
+
+    def opened(self, num_bytes: int) -> None:
+        _log.info("%s: opened, %.1f MiB of windows and tables", self.name, num_bytes / 2**20)
+
+    def closed(self) -> None:
+        _log.info("%s: closed after %d dispatches", self.name, self.tally.num_dispatches)

@@ -1,0 +1,68 @@
+"""One pass over rows where torch would need several: what autograd adds to a node's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.kernels.loader import device_module, launching
+
+TILE_WORDS = 1024
+INTERPRETED_ROWS = 256
+"""Rows of a program: one on a GPU, where rows are long; many where a program is what costs."""
+
+
+def keep_rows(rows: Tensor, holds: Tensor) -> Tensor:
+    """A copy of ``rows`` [num_rows, ...]; 0, and not read, where ``holds`` [num_rows] is false."""
+    rows = rows.contiguous()
+    result = torch.empty_like(rows)
+    if not rows.numel():
+        return result
+    row_bytes = rows[0].numel() * rows.element_size()
+    words = (torch.int64, torch.int32, torch.int16, torch.uint8)
+    word = next(each for each in words if row_bytes % each.itemsize == 0)
+    source, target = (each.view(len(rows), -1).view(word) for each in (rows, result))
+    _launch("keep", len(rows), source, holds, target, len(rows), source.shape[1])
+    return result
+
+
+def weigh_rows(
+    gradient: Tensor, factors: Tensor, holds: Tensor, rows: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """``gradient`` [num_rows, ...] times ``factors`` [num_rows], rounded once; and, given ``rows``,
+    the dot product of every row and its gradient, in f32, or f64 for f64.
+
+    Where ``holds`` [num_rows] is false nothing is read, and the results are 0.
+    """
+    gradient = gradient.contiguous()
+    result, accumulator = torch.empty_like(gradient), _accumulator(gradient.dtype)
+    dots = None if rows is None else gradient.new_empty(len(gradient), dtype=accumulator)
+    if gradient.numel():
+        others = factors if rows is None else rows.contiguous()  # an address that is not used
+        _launch(
+            "weigh", len(gradient), gradient, factors, holds, others, result,
+            factors if dots is None else dots, len(gradient), gradient[0].numel(),
+            rows is not None, _triton_dtype(accumulator),
+        )  # fmt: skip
+    return result, dots
+
+
+def _launch(kernel: str, num_rows: int, first: Tensor, *arguments: Any) -> None:
+    interpreted = first.device.type == "cpu"
+    tile_rows = INTERPRETED_ROWS if interpreted else 1
+    function = getattr(device_module("rows", interpreted=interpreted), kernel)
+    grid = (-(-num_rows // tile_rows),)
+    with launching(interpreted):
+        function[grid](first, *arguments, tile_rows, TILE_WORDS)
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _triton_dtype(dtype: torch.dtype) -> Any:
+    import triton.language as tl
+
+    return tl.float64 if dtype == torch.float64 else tl.float32

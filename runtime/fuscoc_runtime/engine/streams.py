@@ -1,0 +1,30 @@
+"""Calls of one engine share its buffers, so they follow each other, whatever stream they are on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class StreamOrder:
+    """Keeps calls in order: of the user, of asynchronous calls, and of autograd, which runs the
+    backward pass of a call on the stream of that call. Costs nothing while the stream is the same.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last: tuple[Any, bool] | None = None  # stream, and whether a graph was captured
+
+    def enter(self) -> None:
+        """Before a call: let the current stream wait for that of the call before."""
+        if self._device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        capturing = torch.cuda.is_current_stream_capturing()
+        if self._last is not None and self._last != (stream, capturing):
+            before, was_capturing = self._last
+            # A capture is an order of its own: what it waits for must be captured with it.
+            if was_capturing == capturing:
+                stream.wait_stream(before)
+        self._last = (stream, capturing)

@@ -1,0 +1,117 @@
+"""When which rows cross the network: rounds of slices.
+
+A *slice* is a range of rows from one rank to another. A *round* is the slices that travel at once:
+a part of a stage (``schedule.py``) that is small enough for gathering, sending and forwarding to
+overlap. All ranks number the rounds alike, so what one sends in a round, the other receives in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
+from fuscoc_runtime.plan.schedule import KINDS, Schedule, Transfers, arrange, predict
+
+
+def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: CostModel) -> Schedule:
+    """Stages for forwarders that are already chosen; ``auto`` picks by predicted completion."""
+    if kind != "auto":
+        return arrange(kind, demand, assignment, model)
+    if demand.num_nodes == 2:  # two nodes have one thing to do
+        return arrange(KINDS[0], demand, assignment, model)
+    return simplest(
+        (arrange(each, demand, assignment, model) for each in KINDS),
+        lambda each: predict(demand, each, model).completion,
+        oracle(demand, model),
+    )
+
+
+def slice_rows(total: int, row_bytes: int, most_bytes: int, model: CostModel) -> int:
+    """Rows of a slice when the busiest rank sends or receives ``total`` rows.
+
+    Every slice costs a latency; nothing covers the gathering of the first slice and the forwarding
+    of the last, which both run at NVLink's pace. With ``B`` bytes and slices of ``s`` that is
+    ``B / s * latency + 2 * s / bandwidth``, least at ``sqrt(B * latency * bandwidth / 2)``. A slice
+    holds ``most_bytes`` at most, and one row at least.
+    """
+    best = math.sqrt(total * row_bytes * model.stage_latency * model.nvlink_bandwidth / 2)
+    return max(1, min(int(best), most_bytes) // max(1, row_bytes))
+
+
+def cut(schedule: Schedule, rows: int) -> Schedule:
+    """Every stage in rounds in which no rank sends or receives (much) more than ``rows`` rows.
+
+    A rank that exchanges rows with several ranks of a node does so with all of them in every round.
+    """
+    length = (schedule.end - schedule.begin).max(axis=1)
+    pieces = -(-length // rows)
+    stage = np.repeat(np.arange(len(pieces)), pieces)
+    piece = np.arange(len(stage)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    even = -(-length // np.maximum(pieces, 1))[stage]
+    whole = schedule.end[stage]
+    begin = np.minimum(schedule.begin[stage] + (piece * even)[:, None], whole)
+    end = np.minimum(begin + even[:, None], whole)
+    peer = np.where(end > begin, schedule.peer[stage], -1)
+    return replace(schedule, peer=peer, begin=begin, end=end)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """What one rank sends (or receives) over the network, in wire order: by round, then peer.
+
+    ``slices``: their ``stage`` is the round, and rows count from the first that goes to (or comes
+    from) the peer. ``counts``: rows to (from) every rank. A *row* without further words is one in
+    the order of the peers, which is that of the ``net_send`` list and of landing rows.
+    """
+
+    slices: Transfers
+    counts: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def begin(self) -> Int64Array:
+        """int64 [num_slices]: the first row of every slice."""
+        counts = np.array(self.counts, np.int64)
+        return (np.cumsum(counts) - counts)[self.slices.peer] + self.slices.begin
+
+    @property
+    def lengths(self) -> Int64Array:
+        """int64 [num_slices]: rows of every slice."""
+        return np.asarray(self.slices.end - self.slices.begin)
+
+    def rows_of_rounds(self, num_rounds: int) -> Int64Array:
+        """int64 [num_rounds]: rows of every round."""
+        rows = np.zeros(num_rounds, np.int64)
+        np.add.at(rows, self.slices.stage, self.lengths)
+        return rows
+
+    def order(self) -> Int64Array:
+        """int64 [num_rows]: the row at every place of the wire order."""
+        return _ranges(self.begin, self.lengths)
+
+    def rounds(self) -> Int64Array:
+        """int64 [num_rows]: the round of every row."""
+        found = np.empty(self.num_rows, np.int64)
+        found[self.order()] = np.repeat(self.slices.stage, self.lengths)
+        return found
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether rows travel in their own order."""
+        return bool((np.diff(self.begin) >= 0).all())
+
+
+def _ranges(begin: Int64Array, lengths: Int64Array) -> Int64Array:
+    """begin[0], begin[0] + 1, ... ``lengths[0]`` of them, then those of the next range."""
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.arange(int(lengths.sum())) + np.repeat(begin - before, lengths))
+
+
+NO_TRANSFERS = Transfers(*(np.zeros(0, np.int64) for _ in range(4)))

@@ -1,0 +1,48 @@
+"""How the CUDA kernels divide a GPU: what must hold for any row, and what was measured."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuscoc_runtime.engine.node_schedule import IN_FLIGHT_BYTES, Schedule, model_schedule
+
+
+@given(
+    num_ctas=st.integers(1, 160),
+    warps=st.integers(4, 24),
+    teams=st.integers(1, 15),
+    num_ranks=st.integers(1, 8),
+    fanout=st.integers(1, 32),
+    row_bytes=st.integers(16, 65536),
+)
+def test_every_schedule_can_be_launched(
+    num_ctas: int, warps: int, teams: int, num_ranks: int, fanout: int, row_bytes: int
+) -> None:
+    model = model_schedule(num_ctas, warps, teams, num_ranks, fanout, row_bytes)
+    assert 1 <= model.send_ctas <= num_ctas
+    assert 1 <= model.send_warps <= warps
+    assert 1 <= model.reduce_teams <= teams
+    assert num_ctas == 1 or model.send_ctas * model.send_warps < num_ctas * warps, "all send"
+    if num_ctas > 64:
+        flight = model.send_ctas * model.send_warps * row_bytes * (num_ranks - 1)
+        full = model.send_warps == warps and model.send_ctas >= num_ctas // 3
+        assert num_ranks == 1 or flight >= IN_FLIGHT_BYTES or full
+
+
+@pytest.mark.parametrize(
+    ("num_ctas", "num_ranks", "measured"),
+    [
+        (132, 4, Schedule(132, 44, 6, 1, 2, 2)),
+        (64, 4, Schedule(64, 64, 3, 2, 2, 2)),
+        (32, 4, Schedule(32, 32, 3, 3, 2, 4)),
+        (132, 2, Schedule(132, 44, 11, 2, 2, 1)),
+        (64, 2, Schedule(64, 22, 16, 2, 2, 2)),
+        (32, 2, Schedule(32, 11, 16, 2, 2, 4)),
+    ],
+)
+def test_what_was_fastest_for_rows_of_14336_bytes(
+    num_ctas: int, num_ranks: int, measured: Schedule
+) -> None:
+    assert model_schedule(num_ctas, 16, 4, num_ranks, 8, 14336) == measured

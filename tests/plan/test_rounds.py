@@ -1,0 +1,88 @@
+"""Rounds of slices: every row once, sent and received alike, never much more than a slice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.flows import Demand
+from fuscoc_runtime.plan.rounds import Side, arrange_stages, cut, slice_rows
+from fuscoc_runtime.plan.schedule import KINDS, Schedule
+
+MODEL = CostModel(50e9, 450e9, 10e-6, 1000)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Schedule, int]:
+    """Any demand, forwarders and order of the nodes, cut into slices of so many rows."""
+    n, m = draw(st.sampled_from([(2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (5, 1)]))
+    row = st.lists(st.integers(0, 40), min_size=n * m, max_size=n * m)
+    copies = np.array(draw(st.lists(row, min_size=n * m, max_size=n * m)), np.int64)
+    demand = Demand.without_sharing(copies, m)
+    assignment = POLICIES[draw(st.sampled_from(["none", "greedy", "lpt", "split"]))](demand)
+    kind = draw(st.sampled_from([*KINDS, "auto"]))
+    rows = draw(st.integers(1, 30))
+    return cut(arrange_stages(demand, assignment, kind, MODEL), rows), rows
+
+
+def sides(schedule: Schedule, rank: int) -> tuple[Side, Side]:
+    pairs = schedule.assignment.pairs
+    sent, received = tuple(pairs[rank].tolist()), tuple(pairs[:, rank].tolist())
+    return Side(schedule.sends(rank), sent), Side(schedule.receives(rank), received)
+
+
+@given(rounds())
+def test_every_row_travels_once(made: tuple[Schedule, int]) -> None:
+    schedule, _ = made
+    for rank in range(len(schedule.assignment.share)):
+        for side in sides(schedule, rank):
+            assert sorted(side.order().tolist()) == list(range(side.num_rows))
+            in_wire_order = side.rounds()[side.order()]
+            assert (np.diff(in_wire_order) >= 0).all()
+            found = np.bincount(side.rounds(), minlength=schedule.num_stages)
+            assert found.tolist() == side.rows_of_rounds(schedule.num_stages).tolist()
+            assert side.is_ordered == (side.order().tolist() == list(range(side.num_rows)))
+
+
+@given(rounds())
+def test_what_one_sends_in_a_round_the_other_receives_in_it(made: tuple[Schedule, int]) -> None:
+    schedule, _ = made
+    sent, received = set(), set()
+    for rank in range(len(schedule.assignment.share)):
+        out, into = (side.slices for side in sides(schedule, rank))
+        sent |= {
+            (number, rank, peer, begin, end)
+            for number, peer, begin, end in zip(
+                *(c.tolist() for c in (out.stage, out.peer, out.begin, out.end)), strict=True
+            )
+        }
+        received |= {
+            (number, peer, rank, begin, end)
+            for number, peer, begin, end in zip(
+                *(c.tolist() for c in (into.stage, into.peer, into.begin, into.end)), strict=True
+            )
+        }
+    assert sent == received
+
+
+@given(rounds())
+def test_a_round_is_no_larger_than_a_slice(made: tuple[Schedule, int]) -> None:
+    """But for rounding: at most a row more for every rank of a node."""
+    schedule, rows = made
+    m = schedule.assignment.ranks_per_node
+    for rank in range(len(schedule.assignment.share)):
+        for side in sides(schedule, rank):
+            assert side.rows_of_rounds(schedule.num_stages).max(initial=0) <= rows + m
+
+
+@pytest.mark.parametrize(
+    ("total", "most_bytes", "expected"),
+    [(10_000, 1 << 30, 4743), (10_000, 64_000, 64), (10_000, 1, 1), (1, 1 << 30, 47)],
+)
+def test_the_size_of_a_slice(total: int, most_bytes: int, expected: int) -> None:
+    """sqrt(total * 1000 B * 10 us * 450 GB/s / 2) bytes, unless the spec says less."""
+    assert slice_rows(total, 1000, most_bytes, MODEL) == expected
