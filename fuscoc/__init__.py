@@ -13,10 +13,12 @@ from fuscoc.diagnostics import CompileError, InternalError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fuscoc_runtime import Shuffle
+    from fuscoc.torch import fused_shuffle
+    from fuscoc_runtime import Artifact, Shuffle
 
-__version__ = "0.1.0"
-__all__ = ["CompileError", "InternalError", "compile", "load"]
+    __version__: str
+
+__all__ = ["CompileError", "InternalError", "compile", "fused_shuffle", "load"]
 
 
 def compile(source: str | Path, out: str | Path, **defines: int) -> Path:
@@ -34,11 +36,25 @@ def compile(source: str | Path, out: str | Path, **defines: int) -> Path:
     return driver.compile_source(driver.as_source(source), out, defines)
 
 
-def load(artifact: str | Path, name: str | None = None, **options: Any) -> Shuffle:
+def load(artifact: Artifact | str | Path, name: str | None = None, **options: Any) -> Shuffle:
     """Open a shuffle of an artifact on this rank; see ``fuscoc_runtime.Shuffle`` for the options.
 
     ``name`` chooses between several shuffles of one spec and may be left out when there is one.
     """
-    from fuscoc_runtime import Shuffle, load_artifact
+    from fuscoc_runtime import Shuffle
 
-    return Shuffle(load_artifact(artifact), name, **options)
+    return Shuffle(artifact, name, **options)
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":  # released together with the runtime, which states it
+            from fuscoc_runtime import __version__
+
+            return __version__
+        if name == "fused_shuffle":  # brings torch along
+            from fuscoc.torch import fused_shuffle
+
+            return fused_shuffle
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--seed", type=int, default=0, help="seed of the data [%(default)s]")
     command.add_argument("--device", choices=("cpu", "cuda"), help="default: GPUs if enough")
     command.add_argument("--timeout", type=float, default=60.0, help="seconds [%(default)s]")
+    command.add_argument("--trace", help="write what every rank did when, for Perfetto")
     options = parser.parse_args(arguments)
 
     from fuscoc_runtime.run import RankDiedError, run

@@ -105,6 +105,7 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
         launched = [step.kernel for path in paths for step in path.steps if step.op == "launch"]
         optional = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []
-        for name in (*launched, shuffle.relation.kernel, *optional):
+        node = shuffle.node.kernels.values() if shuffle.node is not None else ()
+        for name in (*launched, shuffle.relation.kernel, *optional, *node):
             if name not in kernels:
                 raise ArtifactError(str(root / MANIFEST), f"has no kernel `{name}`")

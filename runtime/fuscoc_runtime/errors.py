@@ -108,6 +108,18 @@ class OptionError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class ClosedError(FuscoRuntimeError):
+    """A call of a shuffle, or with a routing, that is no more."""
+
+    code: ClassVar[str] = "FSR008"
+    what: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.what} is closed, or was opened by another process"
+
+
+@dataclass(eq=False)
 class IndexOutOfRangeError(FuscoRuntimeError):
     """A routing value that names no key or rank.
 
@@ -271,15 +283,16 @@ class NoSlotError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class BackendError(FuscoRuntimeError):
-    """Kernels that the spec demands and this job cannot run."""
+    """Kernels that the spec demands and this job cannot run; ``wants`` says what for."""
 
     code: ClassVar[str] = "FSR005"
     shuffle: str
     problem: str
+    wants: str = "`backend cuda`"
 
     @property
     def message(self) -> str:
-        return f"`{self.shuffle}` wants `backend cuda`, but {self.problem}"
+        return f"`{self.shuffle}` wants {self.wants}, but {self.problem}"
 
 
 @dataclass(eq=False)
@@ -312,6 +325,35 @@ class NetworkError(FuscoRuntimeError):
     @property
     def message(self) -> str:
         return f"{self.operation} failed on rank {self.rank}: {self.problem}"
+
+
+@dataclass(eq=False)
+class RefusedCallError(FuscoRuntimeError):
+    """A peer raised an error instead of joining a call that this rank had joined."""
+
+    code: ClassVar[str] = "FSR022"
+    rank: int
+    peer: int
+
+    @property
+    def message(self) -> str:
+        return (
+            f"rank {self.peer} raised an error instead of joining a call, and rank {self.rank} "
+            f"stopped waiting for it: see what rank {self.peer} says, and open the shuffle again"
+        )
+
+
+@dataclass(eq=False)
+class AdapterError(FuscoRuntimeError):
+    """A framework, or its use, that an adapter was not written for."""
+
+    code: ClassVar[str] = "FSR030"
+    framework: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.framework}: {self.problem}"
 
 
 @dataclass(eq=False)

@@ -16,8 +16,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
-from fuscoc_runtime.schema import DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import CastSpec, DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
+
+LEAST_AMAX = 2.0**-100
+"""A block whose values are all smaller gets the scales of this magnitude, so that none is 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +70,9 @@ class RankRows:
 
     ``fields``: [num_slots, *field shape] each; ``written`` [num_slots] is false for padding and
     for slots that nobody names, whose rows are zero here. ``keys``, ``key_counts`` and
-    ``key_offsets`` are those of ``RankPlan``.
+    ``key_offsets`` are those of ``RankPlan``. ``row_index`` [num_slots] is of a compact target:
+    dispatch returns the segments of the rank, ``num_rows`` of them by (source rank, source), and
+    slot s refers to row ``row_index[s]``, or to none where that is -1.
     """
 
     fields: dict[str, Tensor]
@@ -74,6 +80,8 @@ class RankRows:
     keys: tuple[int, ...]
     key_counts: tuple[int, ...]
     key_offsets: tuple[int, ...]
+    row_index: Tensor | None = None
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +122,21 @@ def dispatch(
     ``only``: just what this rank sends or receives; other slots count as not written.
     """
     deliveries, layouts = route(shuffle, ranks)
-    received = [_empty_rows(shuffle, *each) for each in zip(ranks, layouts, strict=True)]
+    received = [_empty_rows(shuffle, layout) for layout in layouts]
+    if shuffle.is_compact:
+        received = [_compact(deliveries, rank, rows) for rank, rows in enumerate(received)]
     for delivery in deliveries:
         origin, rows = delivery.origin, received[delivery.rank]
         if only not in (None, origin.rank, delivery.rank):
             continue
         segment = origin.cells
-        for field in shuffle.source.fields:
-            cells = _cells(ranks[origin.rank].source[field.name].cpu(), field)
-            row = rows.fields[field.name][delivery.slot]
-            row.copy_(cells[segment].view(row.shape))
+        leaving = {
+            field.name: _cells(ranks[origin.rank].source[field.name].cpu(), field)[segment]
+            for field in shuffle.source.fields
+        }
+        for name, values in cast_fields(shuffle.casts, leaving, shuffle.fields).items():
+            row = rows.fields[name][delivery.slot]
+            row.copy_(values.view(row.shape))
         rows.written[delivery.slot] = True
     return received
 
@@ -136,13 +149,16 @@ def combine(
 ) -> list[RankResult]:
     """What every source must get back when the ranks hold ``rows`` [num_slots, *field shape].
 
-    Weights multiply the rows; terms are added in f64. ``only``: just what this rank gets back.
+    Rows are of the source's segment: where fields are cast, what comes back was never cast.
+    Weights multiply the rows; terms are added in f64. Without terms a sum or a maximum is 0.
+    ``only``: just what this rank gets back.
     """
     spec = shuffle.combine
     if spec is None:
         raise ValueError(f"{shuffle.name} has no combine")
     is_sum = spec.kind == "sum"
     results = [_empty_result(data, is_sum) for data in ranks]
+    begun: set[tuple[int, int]] = set()
     for delivery in route(shuffle, ranks)[0]:
         origin = delivery.origin
         if only not in (None, origin.rank):
@@ -152,15 +168,55 @@ def combine(
             row = rows[delivery.rank][field.name][delivery.slot].cpu()
             row = row.reshape(len(segment), *field.shape)
             cells = _cells(result.fields[field.name], field)
-            if not is_sum:
+            if spec.kind == "copy":
                 cells[segment] = row
+                continue
+            if spec.kind == "max":
+                first = (origin.rank, origin.source) not in begun
+                cells[segment] = row if first else torch.maximum(cells[segment], row)
                 continue
             term = row.double()
             if spec.weight is not None:
                 term = term * float(data.inputs[spec.weight.input].flatten()[origin.point])
             cells[segment] += term
             _cells(result.magnitude[field.name], field)[segment] += term.abs()
+        begun.add((origin.rank, origin.source))
     return results
+
+
+def cast_fields(
+    casts: Sequence[CastSpec], fields: Mapping[str, Tensor], wanted: Sequence[FieldSpec]
+) -> dict[str, Tensor]:
+    """Any number of segments as another kind of segment, either way through ``casts``.
+
+    ``fields`` are tensors whose elements go by segment, in order; so are the results.
+    """
+    result = dict(fields)
+    dtypes = {field.name: TORCH_DTYPES[field.dtype] for field in wanted}
+    for spec in casts:
+        values, dtype = fields[spec.field].flatten().float(), dtypes[spec.field]
+        block = spec.block or 1
+        if spec.scales is not None and spec.scales in fields:
+            scales = fields[spec.scales].flatten()
+            values = (values.view(-1, block) * scales.unsqueeze(1)).flatten()
+            del result[spec.scales]
+        elif spec.scales is not None:
+            blocks = values.view(-1, block)
+            finite = torch.where(blocks.isfinite(), blocks.abs(), 0.0)
+            amax = finite.amax(1).clamp(min=LEAST_AMAX)
+            largest = torch.full_like(amax, torch.finfo(dtype).max)
+            result[spec.scales] = amax * torch.ones_like(amax).div(largest)
+            values = (blocks * (largest / amax).unsqueeze(1)).flatten()
+        result[spec.field] = _to_dtype(values, dtype)
+    return {field.name: result[field.name] for field in wanted}
+
+
+def _to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """f32 to nearest even; the 8-bit floats saturate, and have one NaN."""
+    if dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+        return values.to(dtype)
+    largest = torch.finfo(dtype).max
+    return torch.where(values.isnan(), math.nan, values.clamp(-largest, largest)).to(dtype)
 
 
 def route(
@@ -263,13 +319,23 @@ def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:
     return SlotLayout(offsets[-1], tuple(keys), tuple(counts), tuple(offsets))
 
 
-def _empty_rows(shuffle: ShuffleSpec, data: RankData, layout: SlotLayout) -> RankRows:
+def _empty_rows(shuffle: ShuffleSpec, layout: SlotLayout) -> RankRows:
     rows = {
-        field.name: torch.zeros(layout.num_slots, *field.shape, dtype=data.source[field.name].dtype)
+        field.name: torch.zeros(layout.num_slots, *field.shape, dtype=TORCH_DTYPES[field.dtype])
         for field in shuffle.fields
     }
     written = torch.zeros(layout.num_slots, dtype=torch.bool)
     return RankRows(rows, written, layout.keys, layout.key_counts, layout.key_offsets)
+
+
+def _compact(deliveries: Sequence[Delivery], rank: int, rows: RankRows) -> RankRows:
+    """With the row that every slot of a rank refers to."""
+    arriving = [each for each in deliveries if each.rank == rank]
+    segments = sorted({(each.origin.rank, each.origin.source) for each in arriving})
+    row_index = torch.full((len(rows.written),), -1)
+    for each in arriving:
+        row_index[each.slot] = segments.index((each.origin.rank, each.origin.source))
+    return replace(rows, row_index=row_index, num_rows=len(segments))
 
 
 def _empty_result(data: RankData, is_sum: bool) -> RankResult:

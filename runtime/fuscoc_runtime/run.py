@@ -14,6 +14,7 @@ from fuscoc_runtime.comm.group import join
 from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
 from fuscoc_runtime.demo.rank import Progress, RankReport, run_rank
 from fuscoc_runtime.demo.worker import Job
+from fuscoc_runtime.engine.trace import write_trace
 from fuscoc_runtime.errors import OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
 
@@ -46,6 +47,7 @@ def run(
     seed: int = 0,
     device: str | None = None,
     timeout: float = 60.0,
+    trace: str | Path | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
     """Shuffle made-up data over ``ranks`` ranks, split over ``nodes`` nodes, and verify it.
@@ -54,6 +56,7 @@ def run(
     ``device`` ("cpu", "cuda") decides otherwise. Several nodes on one machine are told apart for
     NCCL by NCCL_HOSTID. Under torchrun this process is one of the ranks, and every rank returns
     the report. ``tokens`` is the extent of the outermost index, ``timeout`` is in seconds.
+    ``trace`` is where to write what every rank did when, for Perfetto.
     ``progress`` is told what all ranks have got through (under torchrun: this rank), in words.
 
     Raises:
@@ -76,6 +79,7 @@ def run(
             topology=topology,
             device=chosen,
             timeout=timeout,
+            trace=trace is not None,
         )
         reports = [mine] * dist.get_world_size()
         dist.all_gather_object(reports, mine)
@@ -95,8 +99,11 @@ def run(
             num_ranks=ranks,
             num_nodes=nodes,
             device_type="cuda" if on_gpu else "cpu",
+            trace=trace is not None,
         )
         reports = start_ranks(job, progress)
+    if trace is not None and os.environ.get("RANK", "0") == "0":
+        write_trace(trace, [span for report in reports for span in report.spans])
     found = Topology.from_hosts([report.node for report in reports])
     return RunReport(str(artifact), name, found, seed, tuple(reports))
 

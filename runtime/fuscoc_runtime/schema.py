@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fuscoc_runtime.scalar import Scalar
@@ -69,7 +69,10 @@ class PlacementSpec:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``."""
+    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``.
+
+    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
+    """
 
     kind: Literal["packed"]
     layout: str
@@ -78,6 +81,7 @@ class PackedTarget:
     align: int
     capacity: int | None
     placement: PlacementSpec
+    compact: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,19 @@ class DenseTarget:
     slot: Scalar
     rank: Scalar
     length: Scalar
+
+
+@dataclass(frozen=True)
+class CastSpec:
+    """A field whose dtype changes on the way.
+
+    ``scales`` is a field of the target alone, made from ``block`` consecutive elements each, or of
+    the source alone, applied to as many.
+    """
+
+    field: str
+    scales: str | None
+    block: int | None
 
 
 @dataclass(frozen=True)
@@ -104,7 +121,7 @@ class WeightSpec:
 class CombineSpec:
     """The way back; ``copy`` moves bits, ``sum`` adds in f32."""
 
-    kind: Literal["copy", "sum"]
+    kind: Literal["copy", "sum", "max"]
     weight: WeightSpec | None
 
 
@@ -114,7 +131,7 @@ class PolicySpec:
 
     dedup: tuple[Literal["node", "rank"], ...]
     balance: Literal["none", "static", "greedy", "lpt", "split", "auto"]
-    schedule: Literal["pairwise"]
+    schedule: Literal["pairwise", "fast", "auto"]
     slice_bytes: int
     backend: str
 
@@ -223,10 +240,27 @@ class CudaSpec:
 
 
 @dataclass(frozen=True)
-class ShuffleSpec:
-    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology.
+class NodeSpec:
+    """The Triton kernels of a shuffle inside one node.
 
-    Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why.
+    ``kernels``: names by role, ``count``, ``exchange``, ``assign``, ``dispatch`` and, for a sum,
+    ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
+    ``padded_keys`` and exchanged by ``key_block``.
+    """
+
+    kernels: Mapping[str, str]
+    tile_sources: int
+    padded_keys: int
+    key_block: int
+
+
+@dataclass(frozen=True)
+class ShuffleSpec:
+    """One compiled shuffle. ``fields`` are those of a segment that arrives. ``baked``: files of
+    plans made when compiling, by topology.
+
+    Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
+    ``node_note`` of the Triton kernels for one node.
     """
 
     name: str
@@ -248,14 +282,33 @@ class ShuffleSpec:
     extents_kernel: str | None
     dispatch: PathSpec
     combine_steps: PathSpec | None
+    casts: tuple[CastSpec, ...] = ()
     baked: Mapping[str, str] = field(default_factory=dict)
     cuda: CudaSpec | None = None
     cuda_note: str | None = None
+    node: NodeSpec | None = None
+    node_note: str | None = None
 
     @property
     def is_static(self) -> bool:
         """Whether rank and number of ranks alone decide the plan, so that it never changes."""
         return not self.extents and all(each.role == "weight" for each in self.inputs)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether a rank holds every segment once, in a row that slots refer to."""
+        return self.target.kind == "packed" and self.target.compact
+
+    @property
+    def source_fields(self) -> tuple[FieldSpec, ...]:
+        """The fields of a segment as it leaves; those of the rows that combine brings back."""
+        lengths = tuple(s.length for s in self.source.subscripts if s.length is not None)
+        return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
+        return self.combine is not None and self.combine.kind != "max" and not self.casts
 
     @property
     def fanout(self) -> int:

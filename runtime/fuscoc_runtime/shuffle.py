@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fuscoc_runtime import ops
 from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.comm.group import Group, process_group
+from fuscoc_runtime.engine.executor import Event, Executor
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import NodeEngine, NodeHandle
-from fuscoc_runtime.engine.open import Options, open_engine
+from fuscoc_runtime.engine.node import NodeHandle
+from fuscoc_runtime.engine.open import Engine, Options
+from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.trace import Span, write_trace
+from fuscoc_runtime.errors import ClosedError, InputError
+from fuscoc_runtime.pool import Pool
+from fuscoc_runtime.stats import Memory, ShuffleStats
 from fuscoc_runtime.topology import Topology
+from fuscoc_runtime.traced import (
+    Bound,
+    TracedHandle,
+    as_handle,
+    bind,
+    bind_rows,
+    bind_weights,
+    dims_of,
+    needs_grad,
+    token_of,
+    weights_of,
+)
+
+AnyHandle = Handle | NodeHandle | TracedHandle
 
 
 class Shuffle:
@@ -26,22 +48,28 @@ class Shuffle:
         rows, handle = shuffle.dispatch(x, topk_idx=topk_idx)
         y = shuffle.combine(experts(rows, handle.key_offsets), handle, topk_weights=weights)
 
-    With ``max_sources`` the memory has a fixed size, and among the GPUs of one node the generated
-    CUDA kernels do the work. Calls then only enqueue it on the current stream: they never wait, and
-    a CUDA graph can capture them. Weights go with the rows, at dispatch::
+    With ``max_sources`` the memory has a fixed size, and inside one node kernels do the work that
+    plan on the device: those in CUDA, or those in Triton where the spec, the GPU or the CPU wants
+    them. Calls then only enqueue it on the current stream: they never wait, and a CUDA graph can
+    capture them. Weights go with the rows, at dispatch::
 
         shuffle = Shuffle("build/moe", max_sources=8192)
         rows, handle = shuffle.dispatch(x, topk_idx=topk_idx, topk_weights=weights)
         y = shuffle.combine(experts(rows, handle.key_offsets), handle)
 
+    Gradients flow through both, to rows and to weights, and ``torch.compile`` traces both without
+    a break. A process that belongs to no job is a job of one rank.
+
     Args:
         artifact: what ``fuscoc compile`` wrote, opened or as its path.
         name: which shuffle, if the artifact holds several.
-        group: the ranks that take part; default: all of the job. Under torchrun the job is joined
-            if that has not happened.
+        group: the ranks that take part: a process group, a device mesh of one dimension, or a mesh
+            and the name of one of its dimensions; default: all of the job. Under torchrun the job
+            is joined if that has not happened.
         topology: nodes and ranks, e.g. ``"2x4"``; default: found out from the hosts' names, or
             from NCCL_HOSTID where it is set.
-        device: where this rank computes; default: its GPU if the group talks NCCL, else the CPU.
+        device: where this rank computes; default: its GPU if the group talks NCCL, else the CPU;
+            without a job, a GPU if there is one.
         timeout: seconds that a wait for another rank may take, about.
         num_programs: programs of every Triton launch. Default: two for every SM.
         num_sms: SMs that kernels may use at a time; default: all.
@@ -50,9 +78,16 @@ class Shuffle:
             worst routing needs: ranks * max_sources * fan-out, and the padding. This is what most
             of the memory goes into: capacity rows and, for a sum, ranks * max_sources rows.
         num_handles: dispatches after which a handle is outdated.
+        pool: what to share memory with other shuffles by; default: share none.
+        slice_bytes: the most that a slice of the network hop holds; default: the spec's ``slice``.
+        nic_bandwidth: bytes a second of a rank's network, for ``auto`` and the size of slices;
+            default: 50e9.
+        trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
+            the host only enqueues.
 
-    All ranks pass the same numbers. Those from ``max_sources`` on only concern the CUDA kernels;
-    ``backend`` tells whether these are used.
+    All ranks pass the same numbers. Those from ``max_sources`` to ``num_handles`` only concern
+    shuffles with kernels of fixed capacity inside one node, for which the manifest's ``cuda`` and
+    ``node`` say what they are; ``backend`` tells whose kernels are used.
 
     Raises:
         ArtifactError, TopologyError, ProtocolError: what was asked for does not fit together.
@@ -65,7 +100,7 @@ class Shuffle:
         artifact: Artifact | str | Path,
         name: str | None = None,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: Group | None = None,
         topology: Topology | str | None = None,
         device: torch.device | str | None = None,
         timeout: float = 60.0,
@@ -74,50 +109,95 @@ class Shuffle:
         max_sources: int | None = None,
         capacity: int | None = None,
         num_handles: int = 2,
+        pool: Pool | None = None,
+        slice_bytes: int | None = None,
+        nic_bandwidth: float | None = None,
+        trace: bool = False,
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
-        self._engine = open_engine(
+        self._pool = pool if pool is not None else Pool()
+        self._held: Executor | None = self._pool.take(
             opened,
             self.spec,
-            group,
+            process_group(group),
             Topology.parse(topology) if isinstance(topology, str) else topology,
             torch.device(device) if device is not None else None,
-            Options(timeout, num_programs, num_sms, max_sources, capacity, num_handles),
+            Options(
+                timeout,
+                num_programs,
+                num_sms,
+                max_sources,
+                capacity,
+                num_handles,
+                slice_bytes,
+                nic_bandwidth,
+                trace,
+            ),
         )
+        self._key = self._held.key
+
+    @property
+    def _executor(self) -> Executor:
+        if self._held is None:
+            raise ClosedError(f"the shuffle {self.spec.name}")
+        return self._held
 
     @property
     def rank(self) -> int:
         """This rank, in ``group``."""
-        return self._engine.members.rank
+        return self._executor.engine.members.rank
 
     @property
     def topology(self) -> Topology:
         """The nodes and ranks in use."""
-        return self._engine.members.topology
+        return self._executor.engine.members.topology
 
     @property
     def device(self) -> torch.device:
         """Where this rank computes."""
-        return self._engine.members.device
+        return self._executor.engine.members.device
+
+    @property
+    def engine(self) -> Engine:
+        """What executes the calls; for measurements, its attributes are not promised."""
+        return self._executor.engine
 
     @property
     def backend(self) -> Literal["cuda", "triton"]:
         """Whose kernels do the work."""
-        return "cuda" if isinstance(self._engine, NodeEngine) else "triton"
+        return self._executor.backend
 
-    def dispatch(self, *fields: Tensor, **named: Any) -> tuple[Any, Handle | NodeHandle]:
+    def dispatch(
+        self,
+        *fields: Tensor,
+        handle: AnyHandle | None = None,
+        async_op: bool = False,
+        **named: Any,
+    ) -> Any:
         """Bring every segment to its destinations.
 
         ``fields`` are the source's fields in the order of the spec; they may also be named, as
         every input has to be. Run-time extents are read off the tensors' shapes; those that are
         in none (``length=64``) are passed by name. The weights of ``combine`` may be given here,
-        and have to be with the CUDA kernels.
+        and have to be with ``max_sources``. With the ``handle`` of an earlier dispatch, segments
+        go where they went then, and only the fields are given (and, with ``max_sources``, the
+        weights).
 
         Returns ``(rows, handle)``. ``rows`` is a tensor [num_slots, *field shape], or a dict of
-        them by field if a segment has several. It is a view of memory that peers store into, valid
-        until this rank's next dispatch. Padding rows are left as they were. With the CUDA kernels
-        ``num_slots`` is the capacity.
+        them by field if a segment has several. Of a compact target it holds every segment of this
+        rank once, [num_rows, *field shape], and ``handle.row_index``, int64 [num_slots], says which
+        of them every slot refers to (-1: padding); combine takes a row for every slot. It is a view
+        of memory that peers store into, valid until this rank's next dispatch. Padding rows are
+        left as they were. With ``max_sources`` ``num_slots`` is the capacity.
+
+        If a field requires grad, and in compiled functions, rows are tensors of their own instead,
+        and padding rows are 0. The backward pass is collective as well: it brings the rows'
+        gradients back by the derived combine, without weights.
+
+        With ``async_op`` the call is made on a stream of its own and ``(rows, handle, event)`` is
+        returned; ``event.wait()`` lets the current stream wait, without the host. That takes
+        kernels of fixed capacity on a GPU: elsewhere the call has ended when it returns.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -126,25 +206,119 @@ class Shuffle:
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.
 
-        The CUDA kernels look at routing on the device. They drop what cannot be, and this rank's
-        next call that notices, or ``check``, raises KeyRangeError, NoSlotError or HopTimeoutError.
+        With ``max_sources`` kernels look at routing on the device. They drop what cannot be, and
+        this rank's next call that notices, or ``check``, raises KeyRangeError, NoSlotError,
+        RefusedCallError (a peer raised an error instead of joining a call) or HopTimeoutError.
         """
-        dispatched = self._engine.dispatch(fields, named)
-        return _unwrap(dispatched.rows), dispatched.handle
+        if async_op and torch.compiler.is_compiling():  # a graph's order is its compiler's affair
+            rows, new = self.dispatch_fresh(*fields, handle=handle, **named)
+            return rows, new, Event()
+        if async_op:
+            (rows, new), event = self._executor.beside(
+                lambda: self.dispatch(*fields, handle=handle, **named), [fields, named]
+            )
+            return rows, new, event
+        sources = [*fields, *(named.get(field.name) for field in self.spec.source.fields)]
+        if torch.compiler.is_compiling() or needs_grad(sources):
+            return self.dispatch_fresh(*fields, handle=handle, **named)
+        return self._dispatch_now(fields, named, handle)
 
-    def combine(self, rows: Tensor | Mapping[str, Tensor], handle: Any, **inputs: Tensor) -> Any:
+    def dispatch_fresh(
+        self, *fields: Tensor, handle: AnyHandle | None = None, **named: Any
+    ) -> tuple[Any, Any]:
+        """``dispatch`` into tensors of their own, whose padding rows are 0, whatever requires grad.
+
+        For rows that are kept, as by autograd for the gradient of what works on them.
+        """
+        if needs_grad([*fields, *named.values()]) and not self.spec.is_differentiable:
+            return self._dispatch_now(fields, named, handle)  # raises it on every rank
+        try:
+            bound = bind(self.spec, self.rank, fields, named, handle is not None)
+        except InputError:
+            if torch.compiler.is_compiling():
+                raise
+            return self._dispatch_now(fields, named, handle)  # raises it on every rank
+        rows, traced = self._dispatch_op(bound, handle)
+        if torch.compiler.is_compiling():
+            return _unwrap(rows), traced
+        return _unwrap(rows), as_handle(self.spec, traced)
+
+    def _dispatch_now(
+        self, fields: Sequence[Tensor], named: Mapping[str, Any], handle: AnyHandle | None
+    ) -> tuple[Any, Any]:
+        earlier = None if handle is None else as_handle(self.spec, handle)
+        rows, new = self._executor.dispatch(fields, named, earlier)
+        return _unwrap(rows), new
+
+    def _dispatch_op(
+        self, bound: Bound, handle: AnyHandle | None
+    ) -> tuple[dict[str, Tensor], TracedHandle]:
+        names = [field.name for field in self.spec.fields]
+        earlier = [] if handle is None else [token_of(handle)]
+        weights = bound.weights or weights_of(handle)
+        done = ops.dispatch(self._key, bound.fields, bound.inputs, bound.extents, weights, earlier)
+        rows = dict(zip(names, done[: len(names)], strict=True))
+        token, keys, key_counts, key_offsets, index = done[len(names) :]
+        row_index = index if self.spec.is_compact else None
+        dims = ops.source_dims(self.spec, bound.fields[0])
+        return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
+
+    def combine(
+        self,
+        rows: Tensor | Mapping[str, Tensor],
+        handle: AnyHandle,
+        *,
+        async_op: bool = False,
+        **inputs: Tensor,
+    ) -> Any:
         """Bring the rows back and reduce them at their source, as the spec's ``combine`` says.
 
-        ``rows`` is shaped like those of the dispatch that returned ``handle`` (any tensor will
-        do), ``inputs`` holds the weights of a weighted combine, unless dispatch was given them.
-        Returns a tensor shaped like the source, or a dict of them by field. Segments without a
-        destination come back as 0.
+        ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
+        (any tensor will do), ``inputs`` holds the weights of a weighted combine, unless dispatch
+        was given them. Returns a tensor shaped like the source, or a dict of them by field.
+        Segments without a destination come back as 0.
+
+        The gradient of the rows is that of the result, dispatched along the same routing and times
+        the weights; that of the weights is a dot product for every point, sent to the source.
+
+        With ``async_op``, ``(result, event)`` is returned; see ``dispatch``.
 
         Raises:
             InputError: as ``dispatch`` does; also if the spec has no combine.
             HopTimeoutError: a rank ended or did not come in time.
         """
-        return _unwrap(self._engine.combine(rows, handle, inputs))
+        if async_op and torch.compiler.is_compiling():
+            return self.combine(rows, handle, async_op=False, **inputs), Event()
+        if async_op:
+            return self._executor.beside(
+                lambda: self.combine(rows, handle, async_op=False, **inputs), [rows, inputs]
+            )
+        if torch.compiler.is_compiling():
+            return self._combine_op(self._bind_combine(rows, handle, inputs))
+        given = rows.values() if isinstance(rows, Mapping) else [rows]
+        tensors = [*given, *inputs.values(), *weights_of(handle)]
+        if needs_grad(tensors) and self.spec.is_differentiable:
+            try:
+                bound = self._bind_combine(rows, handle, inputs)
+            except InputError:
+                pass  # raised below, on every rank
+            else:
+                return self._combine_op(bound)
+        return _unwrap(self._executor.combine(rows, as_handle(self.spec, handle), inputs))
+
+    def _bind_combine(
+        self, rows: Any, handle: AnyHandle, inputs: Mapping[str, Any]
+    ) -> tuple[list[Tensor], Tensor, list[Tensor], list[int]]:
+        """What the operator takes."""
+        may_be_late = self._executor.takes_late_weights
+        weights = bind_weights(self.spec, self.rank, handle, inputs, may_be_late)
+        tensors = bind_rows(self.spec, self.rank, rows)
+        return tensors, token_of(handle), weights, dims_of(self.spec, handle)
+
+    def _combine_op(self, bound: tuple[list[Tensor], Tensor, list[Tensor], list[int]]) -> Any:
+        done = ops.combine(self._key, *bound)
+        names = [field.name for field in self.spec.source.fields]
+        return _unwrap(dict(zip(names, done, strict=True)))
 
     def check(self) -> None:
         """Wait for all calls so far and raise what went wrong on this rank; not collective.
@@ -153,9 +327,61 @@ class Shuffle:
             KeyRangeError, NoSlotError: points that were dropped.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.
         """
-        self._engine.check()
+        self._executor.engine.check()
+
+    def stats(self) -> ShuffleStats | None:
+        """The latest dispatch in numbers; None before the first. Waits for it.
+
+        Shuffles that share a pool share these, too.
+        """
+        return self._executor.observer.tally.stats()
+
+    def memory(self) -> Memory:
+        """Bytes that this rank holds for the shuffle and those that share its pool.
+
+        With ``max_sources`` this never changes. Rows take capacity * row bytes of it, a sum's
+        partial rows ranks * max_sources * row bytes.
+        """
+        return self._executor.memory()
+
+    def close(self) -> None:
+        """Free the memory, if no other shuffle of the pool uses it; collective over the ranks.
+
+        Rows that dispatch lent out must not be used any more. What is not closed is freed when the
+        process ends.
+        """
+        self._close(together=True)
+
+    def _close(self, together: bool) -> None:
+        if self._held is not None:
+            self._pool.give_back(self._held, together)
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(together=kind is None)
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What this rank did when in all calls so far, with ``trace=True``."""
+        engine = self._executor.engine
+        return engine.machine.tracer.spans if isinstance(engine, ProcessEngine) else ()
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the spans of all ranks, for Perfetto; collective, and rank 0 writes."""
+        group = self._executor.engine.members.group
+        everybody: list[Any] = [self.spans]
+        if group is not None:
+            everybody *= self.topology.num_ranks
+            dist.all_gather_object(everybody, self.spans, group=group)
+        if self.rank == 0:
+            write_trace(path, [span for spans in everybody for span in spans])
 
     def __repr__(self) -> str:
+        if self._held is None:
+            return f"<Shuffle {self.spec.name}: closed>"
         return f"<Shuffle {self.spec.name}: rank {self.rank} of {self.topology} on {self.device}>"
 
 

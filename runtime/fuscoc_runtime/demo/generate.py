@@ -154,14 +154,20 @@ def _input(
             return _keys(shuffle.target, spec, shape, random).to(dtype)
 
 
+MAX_ID = 2**20  # of what a key is computed from
+
+
 def _keys(
     target: PackedTarget, spec: InputSpec, shape: list[int], random: torch.Generator
 ) -> Tensor:
     """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
     if there are several, never named.
     """
-    if not isinstance(target.key, Load) or target.key.input != spec.name:
+    read = {part.input for part in subexpressions(target.key) if isinstance(part, Load)}
+    if spec.name not in read:
         raise NoDataError(f"`{spec.name}` is not read as a key: no values can be made up for it")
+    if not isinstance(target.key, Load):
+        return torch.randint(MAX_ID, shape, generator=random)
     keys = torch.randint(max(1, target.num_keys - 1), shape, generator=random)
     keys += (keys >= target.num_keys // 2) & (target.num_keys > 1)
     dropped = torch.rand(shape, generator=random) < DROP

@@ -21,6 +21,7 @@ from fuscoc_runtime.comm.shared_memory import unlink_leftovers
 from fuscoc_runtime.demo.rank import PHASES, Progress, RankReport
 from fuscoc_runtime.demo.worker import Job
 from fuscoc_runtime.engine.handle import HopStats
+from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import from_json
 
 POLL_SECONDS = 0.05
@@ -162,4 +163,5 @@ def _death(rank: int, code: int, output: IO[bytes]) -> str:
 
 def _report(values: dict[str, Any]) -> RankReport:
     hops = {name: HopStats(**values[name]) for name in ("network", "nvlink", "local")}
-    return RankReport(**{**values, **hops})
+    spans = tuple(Span(**each) for each in values["spans"])
+    return RankReport(**{**values, **hops, "spans": spans})

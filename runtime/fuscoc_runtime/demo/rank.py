@@ -14,6 +14,7 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import (
     MismatchError,
+    by_slot,
     check_result,
     check_rows,
     expect,
@@ -21,6 +22,7 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.shuffle import Shuffle
@@ -47,6 +49,7 @@ class RankReport:
         planning_ms, dispatch_ms, combine_ms: host time of a second call; planning is a part of
             dispatch. Without a combine, ``combine_ms`` is ``None``.
         problem: how a result differs from the reference; ``None`` if none does.
+        spans: what the rank did when, if that was asked for.
     """
 
     rank: int
@@ -61,6 +64,7 @@ class RankReport:
     dispatch_ms: float
     combine_ms: float | None
     problem: str | None
+    spans: tuple[Span, ...] = ()
 
     @property
     def verified(self) -> bool:
@@ -94,6 +98,9 @@ def run_rank(
         assert isinstance(handle, Handle)  # no fixed sizes were asked for
         return _by_field(shuffle, rows), handle
 
+    def work(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
+        return work_on(spec, by_slot(rows, handle), wanted.written, slot_keys(wanted))
+
     rows, handle = dispatch()
     problem = _problem(lambda: check_rows(wanted, rows, handle))
     if problem is None:
@@ -104,7 +111,7 @@ def run_rank(
         return _by_field(shuffle, shuffle.combine(rows, handle, **weights))
 
     if reference is not None:
-        result = combine(work_on(spec, rows, wanted.written, slot_keys(wanted)), handle)
+        result = combine(work(rows, handle), handle)
         problem = problem or _problem(lambda: check_result(reference, result))
         if problem is None:
             tell(COMBINED)
@@ -112,7 +119,8 @@ def run_rank(
     (rows, handle), dispatch_ms = _timed(dispatch, device)
     combine_ms = None
     if reference is not None:
-        _, combine_ms = _timed(lambda: combine(rows, handle), device)
+        worked = work(rows, handle)
+        _, combine_ms = _timed(lambda: combine(worked, handle), device)
     stats = handle.stats
     return RankReport(
         rank=shuffle.rank,
@@ -127,6 +135,7 @@ def run_rank(
         dispatch_ms=dispatch_ms,
         combine_ms=combine_ms,
         problem=problem,
+        spans=tuple(shuffle.spans),
     )
 
 
@@ -150,7 +159,7 @@ def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
     }
 
 
-def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Tensor]:
+def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
     weight = shuffle.spec.combine.weight if shuffle.spec.combine is not None else None
     return {} if weight is None else {weight.input: data.inputs[weight.input].to(shuffle.device)}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuscoc_runtime import reference
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.reference import RankData, RankResult, RankRows
+from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
 from fuscoc_runtime.schema import ShuffleSpec
 
 # Allowed error of a sum, in units of the sum of its absolute terms or, for the short dtypes, in
@@ -55,12 +55,21 @@ def slot_keys(rows: RankRows) -> Tensor:
 def work_on(
     shuffle: ShuffleSpec, rows: Mapping[str, Tensor], written: Tensor, keys: Tensor
 ) -> dict[str, Tensor]:
-    """Stands in for an expert: rows of key k times 1 + (k mod 8) / 8, in their own dtype.
+    """Stands in for an expert: rows of key k times 1 + (k mod 8) / 8, in the source's dtype.
 
     Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
     their bits (NaN in floats), which must not reach any result.
     """
-    scales = shuffle.combine is not None and shuffle.combine.kind == "sum"
+    scales = shuffle.combine is not None and shuffle.combine.kind != "copy"
+    if shuffle.casts:
+        rows = {
+            field.name: values.view(len(written), *field.shape)
+            for field, values in zip(
+                shuffle.source_fields,
+                cast_fields(shuffle.casts, rows, shuffle.source_fields).values(),
+                strict=True,
+            )
+        }
     worked = {}
     for name, tensor in rows.items():
         slots = torch.nonzero(written).flatten().to(tensor.device)
@@ -77,7 +86,7 @@ def work_on(
 
 
 def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -> None:
-    """Every row bit by bit, and the slots of every key."""
+    """The row of every slot bit by bit, and the slots of every key."""
     layout = (
         ("keys", tuple(handle.keys.tolist()), expected.keys),
         ("key_counts", tuple(handle.key_counts.tolist()), expected.key_counts),
@@ -86,9 +95,25 @@ def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -
     for name, found, wanted in layout:
         if found != wanted:
             raise MismatchError(f"{name} are {found}; the reference has {wanted}")
+    written = expected.written
+    if expected.row_index is not None:
+        index = handle.row_index
+        if index is None or not torch.equal(index.cpu(), expected.row_index):
+            raise MismatchError(f"row_index is {index}; the reference has {expected.row_index}")
+        lengths = {name: len(each) for name, each in rows.items()}
+        if set(lengths.values()) != {expected.num_rows}:
+            raise MismatchError(f"rows are {lengths}; the reference has {expected.num_rows}")
     for name, wanted_rows in expected.fields.items():
-        written = expected.written
-        _check_bits(f"rows of `{name}`", rows[name].cpu()[written], wanted_rows[written])
+        held = by_slot(rows, handle)[name]
+        _check_bits(f"rows of `{name}`", held.cpu()[written], wanted_rows[written])
+
+
+def by_slot(rows: Mapping[str, Tensor], handle: Handle) -> Mapping[str, Tensor]:
+    """The row of every slot, [num_slots, *field shape]; of padding, any."""
+    if handle.row_index is None:
+        return rows
+    at = handle.row_index.clamp(min=0)
+    return {name: each[at] for name, each in rows.items()}
 
 
 def check_result(expected: RankResult, result: Mapping[str, Tensor]) -> None:

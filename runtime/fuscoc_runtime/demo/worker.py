@@ -36,6 +36,7 @@ class Job:
     num_ranks: int
     num_nodes: int
     device_type: str
+    trace: bool = False
 
     def phase_key(self, phase: str) -> str:
         """Where in the store the ranks that got through a phase count themselves."""
@@ -85,6 +86,7 @@ def _run(job: Job, rank: int, store: TCPStore, limit: timedelta) -> RankReport:
         topology=f"{job.num_nodes}x{job.num_ranks // job.num_nodes}",
         device=device,
         timeout=job.timeout,
+        trace=job.trace,
         progress=lambda phase: _count(store, job.phase_key(phase)),
     )
 

@@ -1,0 +1,107 @@
+"""A shuffle as a mixture-of-experts layer sees it, whatever its spec calls things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.errors import AdapterError
+from fuscoc_runtime.scalar import Scope, evaluate
+from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.shuffle import Shuffle
+
+
+class MoeShuffle:
+    """Dispatch and combine of tokens by ``topk_idx`` and ``topk_weights``.
+
+    Attributes:
+        num_experts, topk, hidden: what the spec says.
+        index_dtype: of ``topk_idx``.
+        num_ranks: ranks that the experts are spread over.
+
+    Raises:
+        AdapterError: the shuffle is of another kind than ``examples/moe.fsc``: one field a token, a
+            route of so many experts a token, a packed target with the experts in blocks, a weighted
+            sum back.
+    """
+
+    def __init__(self, shuffle: Shuffle, framework: str) -> None:
+        spec, self._shuffle, self.framework = shuffle.spec, shuffle, framework
+        routes = [item for item in spec.inputs if item.role == "route"]
+        weight = spec.combine.weight if spec.combine is not None else None
+        fits = (
+            isinstance(spec.target, PackedTarget)
+            and not spec.is_compact
+            and len(routes) == 1
+            and len(routes[0].shape) == 2
+            and len(spec.source.fields) == 1
+            and len(spec.source.fields[0].shape) == 1
+            and not spec.casts
+            and weight is not None
+        )
+        if not fits or not isinstance(spec.target, PackedTarget) or weight is None:
+            raise self.problem(
+                f"the shuffle {spec.name} is not one of tokens to experts: it needs one field, a "
+                "route of some experts a token, a packed target that is not compact, and a "
+                "weighted sum back"
+            )
+        if spec.target.placement.kind != "block":
+            raise self.problem(
+                f"the shuffle {spec.name} places experts by {spec.target.placement.kind}; "
+                "the ranks of a layer hold them in blocks"
+            )
+        [route], [field] = routes, spec.source.fields
+        self.num_experts, self.num_ranks = spec.target.num_keys, shuffle.topology.num_ranks
+        self.topk = evaluate(route.shape[1], Scope({}))
+        self.hidden = field.shape[0]
+        self.dtype, self.index_dtype = TORCH_DTYPES[field.dtype], TORCH_DTYPES[route.dtype]
+        self._route, self._weight = route.name, weight.input
+
+    def expect(self, **sizes: int) -> None:
+        """Check that the layer's sizes are the spec's: ``num_experts``, ``topk``, ``hidden``."""
+        for name, size in sizes.items():
+            if getattr(self, name) != size:
+                raise self.problem(
+                    f"the layer has {name} = {size}; "
+                    f"the spec of {self._shuffle.spec.name} says {getattr(self, name)}"
+                )
+
+    def dispatch(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> tuple[Tensor, Any]:
+        """Rows [num_slots, hidden] of this rank's experts, and the handle; weights in f32.
+
+        In grad mode the rows are kept for the experts' gradients, else until the next dispatch.
+        """
+        inputs: dict[str, Any] = {
+            self._route: topk_idx.to(self.index_dtype),
+            self._weight: topk_weights.float(),
+        }
+        if torch.is_grad_enabled():
+            rows, handle = self._shuffle.dispatch_fresh(x, **inputs)
+        else:
+            rows, handle = self._shuffle.dispatch(x, **inputs)
+        return rows, handle
+
+    def combine(self, rows: Tensor, handle: Any) -> Tensor:
+        """[num_tokens, hidden], weighted and summed."""
+        combined: Tensor = self._shuffle.combine(rows, handle)
+        return combined
+
+    def slot_to_expert(self, handle: Any, num_slots: int) -> Tensor:
+        """int64 [num_slots]: the local expert, from 0, whose row it is; -1 for padding.
+
+        Stays on the device.
+        """
+        offsets, counts = handle.key_offsets, handle.key_counts
+        slots = torch.arange(num_slots, device=offsets.device)
+        expert = torch.searchsorted(offsets[1:], slots, right=True)
+        inside = expert.clamp(max=max(counts.numel() - 1, 0))
+        if not counts.numel():
+            return torch.full_like(slots, -1)
+        used = (expert == inside) & (slots - offsets[inside] < counts[inside])
+        return torch.where(used, expert, -1)
+
+    def problem(self, problem: str) -> AdapterError:
+        return AdapterError(self.framework, problem)

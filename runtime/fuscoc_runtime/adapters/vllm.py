@@ -1,0 +1,156 @@
+"""vLLM: prepare and finalize of its modular mixture-of-experts kernel by fuscoc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.adapters.interface import Interface
+from fuscoc_runtime.adapters.moe import MoeShuffle
+from fuscoc_runtime.shuffle import Shuffle
+
+VERSION = "0.33.0"
+PACKAGE = "vllm.model_executor.layers.fused_moe"
+
+KERNEL = Interface(
+    "vllm",
+    VERSION,
+    f"{PACKAGE}.modular_kernel",
+    {
+        "FusedMoEPrepareAndFinalizeModular.prepare": (
+            "a1", "topk_weights", "topk_ids", "num_experts", "expert_map",
+            "apply_router_weight_on_input", "quant_config", "defer_input_quant",
+        ),
+        "FusedMoEPrepareAndFinalizeModular.finalize": (
+            "output", "fused_expert_output", "topk_weights", "topk_ids",
+            "apply_router_weight_on_input", "weight_and_reduce_impl",
+        ),
+        "FusedMoEPrepareAndFinalizeModular.activation_format": None,
+        "FusedMoEPrepareAndFinalizeModular.topk_indices_dtype": (),
+        "FusedMoEPrepareAndFinalizeModular.max_num_tokens_per_rank": (),
+        "FusedMoEPrepareAndFinalizeModular.num_dispatchers": (),
+        "FusedMoEPrepareAndFinalizeModular.output_is_reduced": (),
+        "ExpertTokensMetadata": (
+            "expert_num_tokens", "expert_num_tokens_cpu", "psum_recv_per_rank",
+            "rank_expert_offset",
+        ),
+        "FusedMoEActivationFormat.Standard": None,
+    },
+)  # fmt: skip
+
+UTILS = Interface(
+    "vllm",
+    VERSION,
+    f"{PACKAGE}.utils",
+    {
+        "moe_kernel_quantize_input": (
+            "A", "A_scale", "quant_dtype", "per_act_token_quant", "block_shape",
+            "is_scale_swizzled", "is_scale_transposed", "quantization_emulation", "mx_alignment",
+        ),
+    },
+)  # fmt: skip
+
+
+def prepare_and_finalize(shuffle: Shuffle) -> Any:
+    """A ``FusedMoEPrepareAndFinalizeModular`` on ``shuffle``, for a ``FusedMoEKernel``.
+
+    The experts see rows of the standard format, by expert, each with one expert and a weight of 1:
+    combine applies the router's weights. One batch is between prepare and finalize at a time. With
+    ``max_sources``, that is at least what vLLM calls ``max_num_batched_tokens``.
+
+    Raises:
+        AdapterError: vLLM is missing or its interface has changed, or the spec is no mixture of
+            experts.
+    """
+    kernel = KERNEL.load()
+    made = KERNEL.implement(FuscocPrepareAndFinalize, kernel.FusedMoEPrepareAndFinalizeModular)
+    return made(MoeShuffle(shuffle, "vllm"), kernel, UTILS.load())
+
+
+class FuscocPrepareAndFinalize:
+    """``FusedMoEPrepareAndFinalizeModular`` on a shuffle; see ``prepare_and_finalize``."""
+
+    def __init__(self, moe: MoeShuffle, kernel: Any, utils: Any) -> None:
+        super().__init__()
+        self._moe, self._kernel, self._utils = moe, kernel, utils
+        self._handle: Any = None
+        self._num_slots = 0
+
+    @property
+    def activation_format(self) -> Any:
+        return self._kernel.FusedMoEActivationFormat.Standard
+
+    def topk_indices_dtype(self) -> torch.dtype | None:
+        return self._moe.index_dtype
+
+    def max_num_tokens_per_rank(self) -> int | None:
+        return None
+
+    def num_dispatchers(self) -> int:
+        return self._moe.num_ranks
+
+    def output_is_reduced(self) -> bool:
+        return True
+
+    def prepare(
+        self,
+        a1: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        num_experts: int,
+        expert_map: Tensor | None,
+        apply_router_weight_on_input: bool,
+        quant_config: Any,
+        defer_input_quant: bool,
+    ) -> tuple[Tensor, Tensor | None, Any, Tensor, Tensor]:
+        """Dispatch, then quantise as the experts ask for.
+
+        Returns rows [num_slots, hidden], their scales, the rows of every local expert, and for
+        every row its expert among all, int64 [num_slots, 1] (-1 for none), and its weight, 1.
+        """
+        self._moe.expect(num_experts=num_experts, topk=topk_ids.shape[1], hidden=a1.shape[1])
+        if apply_router_weight_on_input:
+            if topk_ids.shape[1] != 1:
+                raise self._moe.problem("router weights go on the input only with topk = 1")
+            a1 = a1 * topk_weights.to(a1.dtype)
+            topk_weights = torch.ones_like(topk_weights)
+        rows, self._handle = self._moe.dispatch(a1, topk_ids, topk_weights)
+        self._num_slots = rows.shape[0]
+        local = self._moe.slot_to_expert(self._handle, rows.shape[0])
+        experts = torch.where(local < 0, -1, self._handle.keys[local.clamp(min=0)])
+        counts = self._handle.key_counts.to(torch.int32)
+        metadata = self._kernel.ExpertTokensMetadata(
+            expert_num_tokens=counts, expert_num_tokens_cpu=None
+        )
+        scales = None
+        if quant_config.quant_dtype is not None and not defer_input_quant:
+            nvfp4 = quant_config.quant_dtype == "nvfp4"
+            rows, scales = self._utils.moe_kernel_quantize_input(
+                rows,
+                quant_config.a1_gscale if nvfp4 else quant_config.a1_scale,
+                quant_dtype=quant_config.quant_dtype,
+                per_act_token_quant=quant_config.per_act_token_quant,
+                block_shape=quant_config.block_shape,
+                is_scale_swizzled=quant_config.is_scale_swizzled,
+            )
+        ones = topk_weights.new_ones(rows.shape[0], 1)
+        return rows, scales, metadata, experts.unsqueeze(1), ones
+
+    def finalize(
+        self,
+        output: Tensor,
+        fused_expert_output: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        apply_router_weight_on_input: bool,
+        weight_and_reduce_impl: Any,
+    ) -> None:
+        """Combine into ``output`` [num_tokens, hidden].
+
+        ``weight_and_reduce_impl`` has nothing to do: every row has one expert, whose weight is 1.
+        """
+        rows = fused_expert_output.reshape(self._num_slots, self._moe.hidden)
+        handle, self._handle = self._handle, None
+        output.copy_(self._moe.combine(rows, handle))

@@ -1,0 +1,318 @@
+"""Operators of ``torch.library``: what ``torch.compile`` and autograd see of a shuffle.
+
+``fuscoc::dispatch``, ``combine``, and their backward passes ``pull`` and ``combine_backward``. A
+shuffle is named by the key under which it is registered in this process, a routing by its token
+(``fuscoc_runtime.tickets``). All results are tensors of their own, never views of windows, and
+everything that a routing needs later is copied: a compiled graph may reuse the memory of what it
+passed as soon as nothing in the graph reads it.
+
+Sizes that a compiled graph has to know come from the spec: a packed target has its capacity where
+that is fixed and otherwise a size that only running tells; a dense one its declared length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime import tickets
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.linear import LinearMaps
+from fuscoc_runtime.errors import ClosedError
+from fuscoc_runtime.scalar import Extent, Load, Scope, builtin_extents, evaluate, subexpressions
+from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
+
+DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(eq=False)
+class Registered:
+    """A shuffle that operators may name.
+
+    ``rank`` and ``num_ranks`` are for extents, ``capacity`` is the number of rows where that is
+    fixed, ``num_local_keys`` the number of this rank's keys where routing does not decide it.
+    """
+
+    maps: LinearMaps
+    rank: int
+    num_ranks: int
+    capacity: int | None
+    num_local_keys: int | None
+
+    @property
+    def spec(self) -> ShuffleSpec:
+        return self.maps.spec
+
+
+_numbers = itertools.count()
+_registered: WeakValueDictionary[str, Registered] = WeakValueDictionary()
+
+
+def register(shuffle: Registered, digest: str) -> str:
+    """The key of a shuffle, for as long as the caller keeps ``shuffle``.
+
+    ``digest`` tells shuffles apart in code that a compiler caches on disk.
+    """
+    key = f"{shuffle.spec.name}.{digest[:12]}.{next(_numbers)}"
+    _registered[key] = shuffle
+    return key
+
+
+def unregister(key: str) -> None:
+    """Forget a shuffle."""
+    _registered.pop(key, None)
+
+
+def find(key: str) -> Registered:
+    """The shuffle of that key.
+
+    Raises:
+        ClosedError: it was closed, or code that was compiled in another process names it.
+    """
+    found = _registered.get(key)
+    if found is None:
+        raise ClosedError(f"the shuffle {key}")
+    return found
+
+
+@torch.library.custom_op(
+    "fuscoc::dispatch",
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] fields, Tensor[] inputs, SymInt[] extents, Tensor[] weights, "
+    "Tensor[] earlier) -> Tensor[]",
+)
+def dispatch(
+    shuffle: str,
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[int],
+    weights: Sequence[Tensor],
+    earlier: Sequence[Tensor],
+) -> list[Tensor]:
+    """Rows of every field, the token of the routing, keys, key_counts, key_offsets and row_index.
+
+    ``inputs`` are all but weights, in the spec's order; ``extents`` too, -1 where a tensor's shape
+    tells. ``earlier`` holds the token of a routing to be used again, instead of inputs.
+    """
+    found = find(shuffle)
+    held = [tensor.clone() for tensor in inputs], [tensor.clone() for tensor in weights]
+    handles = tickets.redeem(earlier[0]) if earlier else ()
+    rows, routing = found.maps.dispatch(list(fields), held[0], extents, held[1], handles)
+    first = routing[0]
+    index = first.row_index if found.spec.is_compact else first.keys[:0]
+    layout = first.keys, first.key_counts, first.key_offsets, index
+    return [*rows, tickets.issue(routing), *(each.clone() for each in layout)]
+
+
+@dispatch.register_fake
+def _(
+    shuffle: str,
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[Any],
+    weights: Sequence[Tensor],
+    earlier: Sequence[Tensor],
+) -> list[Tensor]:
+    found = find(shuffle)
+    num_slots = _fake_slots(found, fields, inputs, extents)
+    like = fields[0]
+    keys = found.num_local_keys
+    num_keys: Any = keys if keys is not None else torch.library.get_ctx().new_dynamic_size()
+    counts = [
+        like.new_empty(size, dtype=torch.int64) for size in (num_keys, num_keys, num_keys + 1)
+    ]
+    compact = found.spec.is_compact
+    num_indices: Any = torch.library.get_ctx().new_dynamic_size() if compact else 0
+    return [
+        *(_fake_rows(like, num_slots, field) for field in found.spec.fields),
+        torch.empty(1, dtype=torch.int64, device="cpu"),
+        *counts,
+        like.new_empty(num_indices, dtype=torch.int64),
+    ]
+
+
+@torch.library.custom_op(
+    "fuscoc::combine",
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] rows, Tensor token, Tensor[] weights, SymInt[] dims) "
+    "-> Tensor[]",
+)
+def combine(
+    shuffle: str,
+    rows: Sequence[Tensor],
+    token: Tensor,
+    weights: Sequence[Tensor],
+    dims: Sequence[int],
+) -> list[Tensor]:
+    """The spec's combine: the source's fields, each [*dims, *cell shape]."""
+    return find(shuffle).maps.combine(list(rows), tickets.redeem(token), list(weights))
+
+
+@torch.library.custom_op(
+    "fuscoc::pull",
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] rows, Tensor token, SymInt[] dims) -> Tensor[]",
+)
+def pull(shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[int]) -> list[Tensor]:
+    """The transpose of dispatch: the sum of every segment's rows, without weights."""
+    return find(shuffle).maps.pull(list(rows), tickets.redeem(token))
+
+
+@combine.register_fake
+def _(
+    shuffle: str,
+    rows: Sequence[Tensor],
+    token: Tensor,
+    weights: Sequence[Tensor],
+    dims: Sequence[Any],
+) -> list[Tensor]:
+    return _fake_fields(find(shuffle).spec, rows[0], dims)
+
+
+@pull.register_fake
+def _(shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[Any]) -> list[Tensor]:
+    return _fake_fields(find(shuffle).spec, rows[0], dims)
+
+
+@torch.library.custom_op(
+    "fuscoc::combine_backward",
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] grads, Tensor[] rows, Tensor token, Tensor[] weights, "
+    "SymInt num_rows) -> Tensor[]",
+)
+def combine_backward(
+    shuffle: str,
+    grads: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    token: Tensor,
+    weights: Sequence[Tensor],
+    num_rows: int,
+) -> list[Tensor]:
+    """Gradients of combine's rows and, if ``rows`` are given, behind them those of its weights."""
+    maps, routing = find(shuffle).maps, tickets.redeem(token)
+    done = maps.combine_backward(list(grads), list(rows), routing, list(weights))
+    return [*done[0], *done[1]]
+
+
+@combine_backward.register_fake
+def _(
+    shuffle: str,
+    grads: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    token: Tensor,
+    weights: Sequence[Tensor],
+    num_rows: Any,
+) -> list[Tensor]:
+    fields = find(shuffle).spec.fields
+    grad_rows = [_fake_rows(grads[0], num_rows, field) for field in fields]
+    return [*grad_rows, *(torch.empty_like(each) for each in weights if rows)]
+
+
+def _dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.shuffle, fields, *others = inputs
+    spec = find(ctx.shuffle).spec
+    ctx.differentiable = [field.dtype in DIFFERENTIABLE for field in fields]
+    ctx.no_grads = [_no_grads(each) for each in others]
+    ctx.dims = source_dims(spec, fields[0])
+    ctx.num_fields = len(output) - 5
+    ctx.save_for_backward(output[ctx.num_fields])
+
+
+def _dispatch_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    (token,) = ctx.saved_tensors
+    pulled = pull(ctx.shuffle, grads[: ctx.num_fields], token, ctx.dims)
+    fields = [
+        grad if wanted else None for grad, wanted in zip(pulled, ctx.differentiable, strict=True)
+    ]
+    return None, fields, *ctx.no_grads
+
+
+def _combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.shuffle, rows, token, weights, dims = inputs
+    ctx.differentiable = [row.dtype in DIFFERENTIABLE for row in rows]
+    ctx.num_rows, ctx.num_weights, ctx.no_dims = rows[0].shape[0], len(weights), _no_grads(dims)
+    # Rows are only needed for the gradient of weights, and they are large.
+    needs_rows = any(weight.requires_grad for weight in weights)
+    ctx.save_for_backward(token, *weights, *(rows if needs_rows else ()))
+
+
+def _combine_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    token, *saved = ctx.saved_tensors
+    weights, rows = saved[: ctx.num_weights], saved[ctx.num_weights :]
+    done = combine_backward(ctx.shuffle, grads, rows, token, weights, ctx.num_rows)
+    num_fields = len(ctx.differentiable)
+    grad_rows = [
+        grad if wanted else None
+        for grad, wanted in zip(done[:num_fields], ctx.differentiable, strict=True)
+    ]
+    grad_weights = done[num_fields:] or [None] * ctx.num_weights
+    return None, grad_rows, None, grad_weights, ctx.no_dims
+
+
+def _no_grads(argument: list[Any]) -> list[None] | None:
+    """No gradient of an argument, in the structure that autograd wants: tensors, or numbers."""
+    if all(isinstance(each, Tensor) for each in argument):
+        return [None] * len(argument)
+    return None
+
+
+dispatch.register_autograd(_dispatch_backward, setup_context=_dispatch_context)
+combine.register_autograd(_combine_backward, setup_context=_combine_context)
+
+
+def source_dims(spec: ShuffleSpec, field: Tensor) -> list[int]:
+    """The sizes that all fields of a source share, given its first field."""
+    cell_dims = len(spec.source.fields[0].shape)
+    return list(field.shape[: field.dim() - cell_dims])
+
+
+def _fake_slots(
+    found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
+) -> Any:
+    target = found.spec.target
+    if found.capacity is not None:
+        return found.capacity
+    if target.kind == "dense" and not _loads(target.length):
+        return evaluate(target.length, Scope(_fake_extents(found, fields, inputs, extents)))
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+def _fake_extents(
+    found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
+) -> dict[str, Any]:
+    """Run-time extents: as given, else the first tensor size that the spec calls so."""
+    spec = found.spec
+    named = [(fields[0], spec.source.dims)]
+    items = [item for item in spec.inputs if item.role != "weight"]
+    named += [(tensor, item.shape) for tensor, item in zip(inputs, items, strict=True)]
+    known: dict[str, Any] = builtin_extents(found.rank, found.num_ranks)
+    for name, given in zip(spec.extents, extents, strict=True):
+        sizes = (
+            tensor.shape[axis]
+            for tensor, shape in named
+            for axis, size in enumerate(shape)
+            if size == Extent(name) and not any(map(_loads, shape))
+        )
+        known[name] = next(sizes) if isinstance(given, int) and given < 0 else given
+    return known
+
+
+def _loads(scalar: Any) -> bool:
+    return any(isinstance(part, Load) for part in subexpressions(scalar))
+
+
+def _fake_rows(like: Tensor, num_rows: Any, field: FieldSpec) -> Tensor:
+    return like.new_empty((num_rows, *field.shape), dtype=TORCH_DTYPES[field.dtype])
+
+
+def _fake_fields(spec: ShuffleSpec, like: Tensor, dims: Sequence[Any]) -> list[Tensor]:
+    return [
+        like.new_empty((*dims, *field.shape), dtype=TORCH_DTYPES[field.dtype])
+        for field in spec.source.fields
+    ]

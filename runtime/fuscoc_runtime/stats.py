@@ -1,0 +1,154 @@
+"""What a shuffle did, in numbers: rows and bytes by hop, deduplication, load, time, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.engine.node import NodeHandle
+from fuscoc_runtime.engine.node_state import SLOT_BITS
+
+
+@dataclass(frozen=True)
+class ShuffleStats:
+    """One rank's latest dispatch.
+
+    Attributes:
+        num_sources: source segments of this rank.
+        num_rows: rows that it received, without padding.
+        num_slots: rows that its target has.
+        network, nvlink, local: segment rows that this rank moved over every kind of hop, and how
+            many more the same relation needs there without deduplication.
+        rows_to_rank: its points for every rank.
+        rows_of_key: rows of every key that lives here, by key.
+        planning_ms: host time from the call to the finished plan; 0 where kernels plan.
+        dispatch_ms, combine_ms: host time of the latest calls. With kernels of fixed capacity that
+            is the time to enqueue them; where autograd or a compiler made the call, its operator's.
+        num_dispatches, num_combines: calls so far.
+    """
+
+    num_sources: int
+    num_rows: int
+    num_slots: int
+    network: HopStats
+    nvlink: HopStats
+    local: HopStats
+    rows_to_rank: tuple[int, ...]
+    rows_of_key: dict[int, int]
+    planning_ms: float
+    dispatch_ms: float
+    combine_ms: float
+    num_dispatches: int
+    num_combines: int
+
+    @property
+    def dedup_ratio(self) -> float:
+        """The part of the rows that deduplication kept off the wires, network and NVLink."""
+        saved = self.network.saved_rows + self.nvlink.saved_rows
+        sent = self.network.rows + self.nvlink.rows
+        return saved / (saved + sent) if saved else 0.0
+
+    @property
+    def key_imbalance(self) -> float:
+        """The rows of the busiest key here over the mean; 1 is even."""
+        rows = self.rows_of_key.values()
+        return max(rows) * len(rows) / sum(rows) if any(rows) else 1.0
+
+    def __str__(self) -> str:
+        hops = (("network", self.network), ("NVLink", self.nvlink), ("local", self.local))
+        moved = ", ".join(f"{name} {hop.rows} rows ({hop.num_bytes} B)" for name, hop in hops)
+        return (
+            f"{self.num_sources} segments to {sum(self.rows_to_rank)} slots; {moved}; "
+            f"deduplication saved {self.dedup_ratio:.0%}; received {self.num_rows} rows in "
+            f"{self.num_slots} slots, busiest key {self.key_imbalance:.2f} of the mean; dispatch "
+            f"{self.dispatch_ms:.2f} ms, combine {self.combine_ms:.2f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that one rank of a shuffle holds, or several shuffles that share a pool.
+
+    Attributes:
+        window_bytes: memory that its peers can address. With ``max_sources`` it never changes; else
+            it follows the largest batch so far, and is at most a quarter more than that needs.
+        private_bytes: its tables.
+    """
+
+    window_bytes: int
+    private_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.window_bytes + self.private_bytes
+
+
+@dataclass
+class Tally:
+    """Counts calls and keeps the latest ones' host times, in milliseconds."""
+
+    handle: Any = None
+    dispatch_ms: float = 0.0
+    combine_ms: float = 0.0
+    num_dispatches: int = 0
+    num_combines: int = 0
+
+    def stats(self) -> ShuffleStats | None:
+        """Reads device memory, so it waits for the dispatch; None before the first one."""
+        if self.handle is None:
+            return None
+        counted = _count_node if isinstance(self.handle, NodeHandle) else _count
+        keys, counts = self.handle.keys.tolist(), self.handle.key_counts.tolist()
+        return ShuffleStats(
+            **counted(self.handle),
+            num_slots=self.handle.num_slots,
+            rows_of_key=dict(zip(keys, counts, strict=True)),
+            dispatch_ms=self.dispatch_ms,
+            combine_ms=self.combine_ms,
+            num_dispatches=self.num_dispatches,
+            num_combines=self.num_combines,
+        )
+
+
+def _count(handle: Handle) -> dict[str, Any]:
+    plan, stats = handle.plan, handle.stats
+    return {
+        "num_sources": plan.num_sources,
+        "num_rows": sum(plan.point_recv_counts),
+        "network": stats.network,
+        "nvlink": stats.nvlink,
+        "local": stats.local,
+        "rows_to_rank": plan.point_send_counts,
+        "planning_ms": handle.planning_ms,
+    }
+
+
+def _count_node(handle: NodeHandle) -> dict[str, Any]:
+    """From the slot codes of this rank's points: rank and slot."""
+    launched, members = handle.launched, handle.engine.members
+    codes = launched.codes[: launched.num_sources]
+    ranks = torch.where(codes >= 0, codes >> SLOT_BITS, members.topology.num_ranks).long()
+    per_source = torch.nn.functional.one_hot(ranks, members.topology.num_ranks + 1).sum(1)[:, :-1]
+    points = per_source.sum(0).tolist()
+    pairs = (per_source > 0).sum(0).tolist()
+    received = int(handle.key_counts.sum())
+    remote = _without(pairs, members.rank)
+    row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
+    own = points[members.rank]
+    return {
+        "num_sources": launched.num_sources,
+        "num_rows": received,
+        "network": HopStats(0, 0, row_bytes),
+        "nvlink": HopStats(remote, _without(points, members.rank) - remote, row_bytes),
+        "local": HopStats(own, 0, row_bytes),
+        "rows_to_rank": tuple(points),
+        "planning_ms": 0.0,
+    }
+
+
+def _without(values: Sequence[int], position: int) -> int:
+    return sum(values) - values[position]

@@ -1,0 +1,187 @@
+"""Calls as operators see them: arguments in the spec's order, handles as tokens.
+
+Dynamo traces this file, so it does nothing but sort arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime import tickets
+from fuscoc_runtime.engine.linear import weight_input
+from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.schema import ShuffleSpec
+
+INFERRED = -1
+"""For operators: an extent that was not passed, because a tensor's shape tells it."""
+
+
+@dataclass
+class Bound:
+    """Arguments of a dispatch in the order of the spec; ``weights`` may be empty."""
+
+    fields: list[Tensor]
+    inputs: list[Tensor]
+    extents: list[int]
+    weights: list[Tensor]
+
+
+class TracedHandle:
+    """What dispatch returns in a compiled function.
+
+    Attributes:
+        token: int64 [1] on the CPU, stands for the routing; of no use in another process.
+        keys, key_counts, key_offsets, row_index: as those of an ordinary handle.
+        dims: the sizes that all source fields share.
+        weights: what dispatch was given, or nothing.
+    """
+
+    def __init__(
+        self,
+        token: Tensor,
+        keys: Tensor,
+        key_counts: Tensor,
+        key_offsets: Tensor,
+        row_index: Tensor | None,
+        dims: list[int],
+        weights: list[Tensor],
+    ) -> None:
+        self.token = token
+        self.keys = keys
+        self.key_counts = key_counts
+        self.key_offsets = key_offsets
+        self.row_index = row_index
+        self.dims = dims
+        self.weights = weights
+
+    def __reduce__(self) -> Any:
+        tickets.refuse_to_pickle(self)
+
+    def __repr__(self) -> str:
+        return f"<TracedHandle: {len(self.keys)} keys>"
+
+
+def needs_grad(values: Iterable[Any]) -> bool:
+    """Whether autograd has to see a call with these arguments."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, Tensor) and value.requires_grad for value in values
+    )
+
+
+def weight_name(spec: ShuffleSpec) -> str | None:
+    """The input that weighs combine's rows, if there is one."""
+    combine = spec.combine
+    return combine.weight.input if combine is not None and combine.weight is not None else None
+
+
+def bind(
+    spec: ShuffleSpec, rank: int, fields: Sequence[Any], named: Mapping[str, Any], reuses: bool
+) -> Bound:
+    """Sort the arguments of a dispatch; one that ``reuses`` a handle has no inputs but weights.
+
+    Raises:
+        InputError: one is missing, is given twice, is no tensor, or is not of this call.
+    """
+    names = [field.name for field in spec.source.fields]
+    inputs = [] if reuses else [item.name for item in spec.inputs if item.role != "weight"]
+    extents = [] if reuses else list(spec.extents)
+    weight = weight_name(spec)
+    if len(fields) > len(names):
+        raise InputError(", ".join(names), rank, f"was given {len(fields)} tensors")
+    given = dict(named)
+    for name, tensor in zip(names, fields, strict=False):
+        if name in given:
+            raise InputError(name, rank, "was given by position and by name")
+        given[name] = tensor
+    for name in [*names, *inputs]:
+        _check_plain(name, rank, given.get(name))
+    if weight is not None and weight in given:
+        _check_plain(weight, rank, given[weight])
+    for name in given:
+        if name not in names and name not in inputs and name not in extents and name != weight:
+            raise InputError(name, rank, "is no argument of this call")
+    return Bound(
+        [given[name] for name in names],
+        [given[name] for name in inputs],
+        [given.get(name, INFERRED) for name in extents],
+        [given[weight]] if weight is not None and weight in given else [],
+    )
+
+
+def bind_rows(spec: ShuffleSpec, rank: int, rows: Any) -> list[Tensor]:
+    """The rows that combine takes, in the order of the spec.
+
+    Raises:
+        InputError: not a tensor for each field.
+    """
+    names = [field.name for field in spec.source_fields]
+    given = {names[0]: rows} if isinstance(rows, Tensor) else rows
+    if not isinstance(given, Mapping):
+        raise InputError(names[0], rank, "is no tensor")
+    for name in names:
+        _check_plain(name, rank, given.get(name))
+    return [given[name] for name in names]
+
+
+def _check_plain(name: str, rank: int, value: Any) -> None:
+    """Operators are only given ordinary tensors: others have operators' meaning of their own.
+
+    Raises:
+        InputError: it is missing, no tensor, a sparse one, or one without data.
+    """
+    if not isinstance(value, Tensor) or value.is_meta or value.layout != torch.strided:
+        raise InputError(name, rank, "is missing or no ordinary tensor")
+
+
+def weights_of(handle: Any) -> list[Tensor]:
+    """The weights that a dispatch was given: one tensor, or none."""
+    if isinstance(handle, TracedHandle):
+        return handle.weights
+    return list(getattr(handle, "weights", {}).values())
+
+
+def bind_weights(
+    spec: ShuffleSpec, rank: int, handle: Any, named: Mapping[str, Any], may_be_late: bool
+) -> list[Tensor]:
+    """The weights of a combine: given now, where they ``may_be_late``, or those of dispatch.
+
+    Raises:
+        InputError: they are missing or too late, or something else was given.
+    """
+    weight = weight_name(spec)
+    for name in named:
+        if name != weight or not may_be_late:
+            raise InputError(name, rank, "is no argument of this call")
+    for name in named:
+        _check_plain(name, rank, named[name])
+    weights = [named[name] for name in named] or weights_of(handle)
+    if weight is not None and not weights:
+        raise InputError(weight, rank, "is missing")
+    return weights
+
+
+def token_of(handle: Any) -> Tensor:
+    """A token for a handle of either kind."""
+    return handle.token if isinstance(handle, TracedHandle) else tickets.issue([handle])
+
+
+def dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
+    """The sizes that all source fields of a dispatch share."""
+    if isinstance(handle, TracedHandle):
+        return handle.dims
+    field = spec.source.fields[0]
+    shape = handle.source_shapes[field.name]
+    return list(shape[: len(shape) - len(field.shape)])
+
+
+def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
+    """The ordinary handle that a traced one stands for; any other as it is."""
+    if not isinstance(handle, TracedHandle):
+        return handle
+    [found] = tickets.redeem(handle.token)
+    return replace(found, weights=weight_input(spec, handle.weights))

@@ -1,0 +1,156 @@
+"""The vLLM and SGLang adapters against interfaces recorded from released versions."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fuscoc_runtime.adapters import sglang, vllm
+from fuscoc_runtime.adapters.interface import Interface
+from fuscoc_runtime.errors import AdapterError
+from tests.adapters import layers, stubs
+from tests.engine import specs
+from tests.engine.pool import Pool
+
+INTERFACES = [vllm.KERNEL, vllm.UTILS, sglang.BASE, sglang.STANDARD, sglang.TOPK]
+NAMES = [(interface, name) for interface in INTERFACES for name in interface.signatures]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(2)
+    yield processes
+    processes.close()
+
+
+def described(recorded: Any, interface: Interface, name: str) -> tuple[Any, str]:
+    """Where the recording says what ``name`` is, and under which key."""
+    owner, _, member = name.partition(".")
+    module = recorded["modules"][interface.module]
+    return (module[owner]["methods"], member) if member else (module, owner)
+
+
+@pytest.mark.parametrize("interface", INTERFACES, ids=lambda each: each.module)
+def test_recorded_interface_is_the_expected_one(interface: Interface) -> None:
+    recorded = stubs.recording(interface.package)
+    assert interface.version == recorded["version"]
+    with stubs.installed(recorded) as modules:
+        assert interface.load() is modules[interface.module]
+
+
+@pytest.mark.parametrize(("interface", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_a_missing_name_is_named(interface: Interface, name: str) -> None:
+    recorded = copy.deepcopy(stubs.recording(interface.package))
+    if name == "FusedMoEActivationFormat.Standard":
+        recorded["modules"][interface.module]["FusedMoEActivationFormat"]["constants"] = ["Else"]
+    else:
+        where, key = described(recorded, interface, name)
+        inherited = name.startswith("FusedMoEPrepareAndFinalizeModular.") and key not in where
+        if inherited:
+            where = recorded["modules"][interface.module]["FusedMoEPrepareAndFinalize"]["methods"]
+        del where[key]
+    with stubs.installed(recorded), pytest.raises(AdapterError) as caught:
+        interface.load()
+    assert f"has no {name}" in str(caught.value)
+    assert f"written for {interface.package} {interface.version}" in str(caught.value)
+
+
+METHODS = [
+    (interface, name)
+    for interface, name in NAMES
+    if "." in name and interface.signatures[name] and "Modular" not in name
+] + [(vllm.KERNEL, f"FusedMoEPrepareAndFinalizeModular.{name}") for name in ("prepare", "finalize")]
+
+
+@pytest.mark.parametrize(("interface", "name"), METHODS, ids=[name for _, name in METHODS])
+def test_a_changed_signature_is_named(interface: Interface, name: str) -> None:
+    recorded = copy.deepcopy(stubs.recording(interface.package))
+    where, key = described(recorded, interface, name)
+    where[key]["parameters"][-1] = "renamed"
+    with stubs.installed(recorded), pytest.raises(AdapterError, match=name) as caught:
+        interface.load()
+    assert "renamed" in str(caught.value)
+
+
+ADAPTERS = [
+    (vllm.KERNEL, vllm.FuscocPrepareAndFinalize, "FusedMoEPrepareAndFinalizeModular"),
+    (sglang.BASE, sglang.FuscocDispatcher, "BaseDispatcher"),
+]
+
+
+@pytest.mark.parametrize(("interface", "adapter", "base"), ADAPTERS, ids=["vllm", "sglang"])
+def test_methods_take_what_the_framework_passes(
+    interface: Interface, adapter: type, base: str
+) -> None:
+    with stubs.installed(stubs.recording(interface.package)) as modules:
+        framework = getattr(modules[interface.module], base)
+        made = interface.implement(adapter, framework)
+        assert issubclass(made, framework)
+        for name in framework.__abstractmethods__:
+            theirs, ours = (inspect.getattr_static(each, name) for each in (framework, made))
+            if not isinstance(theirs, property):
+                assert list(inspect.signature(ours).parameters) == list(
+                    inspect.signature(theirs).parameters
+                )
+
+
+@pytest.mark.parametrize(("interface", "adapter", "base"), ADAPTERS, ids=["vllm", "sglang"])
+def test_a_new_demand_is_named(interface: Interface, adapter: type, base: str) -> None:
+    recorded = copy.deepcopy(stubs.recording(interface.package))
+    new = {"parameters": ["self"], "decorators": ["abstractmethod"]}
+    recorded["modules"][interface.module][base]["methods"]["new_demand"] = new
+    with stubs.installed(recorded) as modules, pytest.raises(AdapterError, match="new_demand"):
+        interface.implement(adapter, getattr(modules[interface.module], base))
+
+
+def test_a_missing_framework_is_named() -> None:
+    nowhere = Interface("nowhere", "1.0", "nowhere.at.all", {})
+    with pytest.raises(AdapterError, match=r"nowhere 1\.0, installed is none"):
+        nowhere.load()
+
+
+@pytest.mark.parametrize("align", [1, 4])
+def test_vllm_layer(pool: Pool, align: int) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=align)).path
+    assert max(pool.run(layers.vllm_layer, 2, str(path), 9, False)) < 1e-5
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_vllm_quantises_after_dispatch(pool: Pool, defer: bool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    assert all(pool.run(layers.vllm_quantised, 2, str(path), defer))
+
+
+def test_vllm_weights_on_the_input(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=1)).path
+    assert max(pool.run(layers.vllm_layer, 2, str(path), 9, True)) < 1e-5
+
+
+def test_vllm_weights_on_the_input_of_several_experts(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    with pytest.raises(AdapterError, match="only with topk = 1"):
+        pool.run(layers.vllm_layer, 2, str(path), 9, True)
+
+
+@pytest.mark.parametrize("align", [1, 4])
+def test_sglang_layer(pool: Pool, align: int) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=align)).path
+    assert max(pool.run(layers.sglang_layer, 2, str(path), 9)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (specs.FIELDS, "not one of tokens to experts"),
+        (specs.patches(), "not one of tokens to experts"),
+        (specs.routed(placement="cyclic"), "places experts by cyclic"),
+    ],
+    ids=["several fields", "dense", "cyclic"],
+)
+def test_other_shuffles_are_refused(pool: Pool, text: str, problem: str) -> None:
+    with pytest.raises(AdapterError, match=problem):
+        pool.run(layers.opened, 2, str(specs.artifact(text).path))

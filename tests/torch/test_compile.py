@@ -1,0 +1,114 @@
+"""``torch.compile(fullgraph=True)``: any number of tokens, the same results and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuscoc_runtime import Shuffle, fused_shuffle
+from tests.engine import specs
+
+ENGINES = pytest.mark.parametrize("options", [{}, {"max_sources": 9}], ids=["exact", "fixed"])
+
+
+def batch(tokens: int) -> list[Tensor]:
+    torch.manual_seed(tokens)
+    idx = torch.randint(-1, 4, (tokens, 2))
+    x, weights = torch.randn(tokens, 24), torch.rand(tokens, 2)
+    return [x.requires_grad_(), idx, weights.requires_grad_()]
+
+
+def check(plain: Callable[..., Tensor], backend: str, *, tokens: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(plain, fullgraph=True, backend=backend, dynamic=True)
+    for size in tokens:
+        one, other = batch(size), batch(size)
+        results = plain(*one), compiled(*other)
+        torch.testing.assert_close(*results)
+        for result in results:
+            result.square().sum().backward()
+        for expected, found in ((one[0], other[0]), (one[2], other[2])):
+            torch.testing.assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [("eager", {}), ("aot_eager", {"max_sources": 9})],
+    ids=["exact", "fixed"],
+)
+def test_a_decorated_function(options: dict[str, Any], backend: str) -> None:
+    """Opened while it is traced."""
+
+    @fused_shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+    def experts(rows: Tensor, counts: Tensor, handle: Any) -> Tensor:
+        return rows.sin() * counts.sum() + handle.key_offsets[0]
+
+    def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+        return experts(x * 2, idx=idx, weights=weights.sqrt()).cos()
+
+    check(layer, backend, tokens=(5, 1, 0))
+
+
+def test_the_functional_interface() -> None:
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)))
+
+    def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+        rows, handle = shuffle.dispatch(x.sin(), idx=idx, weights=weights)
+        first = shuffle.combine(rows * 2, handle)
+        rows, handle, event = shuffle.dispatch(x, handle=handle, async_op=True)
+        event.wait()
+        return first + shuffle.combine(rows.cos(), handle)
+
+    check(layer, "aot_eager", tokens=(4, 7))
+
+
+def test_dense_targets_and_several_fields() -> None:
+    """The number of rows is an extent that is passed."""
+    shuffle = Shuffle(specs.artifact(specs.MOVED.replace("a : f16[5]", "a : f32[24]")))
+
+    def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+        slot = torch.arange(x.shape[0])
+        table = torch.stack([torch.zeros_like(slot), slot], 1)
+        b = torch.zeros(x.shape[0], 2, 2, dtype=torch.int32)
+        rows, handle = shuffle.dispatch(x, b, table=table, length=x.shape[0] + 2)
+        back = shuffle.combine({"a": rows["a"].sin(), "b": rows["b"]}, handle)
+        return back["a"] * weights.sum()
+
+    check(layer, "aot_eager", tokens=(4, 6))
+
+
+def test_a_handle_that_leaves_a_compiled_function() -> None:
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)))
+    x, idx, weights = (each.detach() for each in batch(5))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def there(x: Tensor) -> Any:
+        return shuffle.dispatch(x, idx=idx, weights=weights)
+
+    rows, handle = there(x)
+    torch.testing.assert_close(
+        shuffle.combine(rows, handle), x * (weights * (idx >= 0)).sum(1, keepdim=True)
+    )
+    again, _ = shuffle.dispatch(x, handle=handle)
+    torch.testing.assert_close(again[rows != 0], rows[rows != 0])
+    assert "4 keys" in repr(handle)
+    shuffle.close()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="ClosedError"):
+        there(x)
+
+
+@ENGINES
+def test_operators_are_well_formed(options: dict[str, Any]) -> None:
+    """PyTorch's own checks: schema, fake kernels, autograd, dynamic shapes."""
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+    x, idx, weights = batch(4)
+    given = (shuffle._key, [x], [idx], [-1], [weights], [])
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.fuscoc.dispatch.default, given, test_utils=checks)
+    rows, token, *_ = torch.ops.fuscoc.dispatch(*given)
+    back = (shuffle._key, [rows.detach().requires_grad_()], token, [weights], [4])
+    torch.library.opcheck(torch.ops.fuscoc.combine.default, back, test_utils=checks)

@@ -1,0 +1,232 @@
+"""``fused_shuffle``: what it takes, what it hands on, when it opens and what it compiles."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fuscoc
+import fuscoc_runtime
+from fuscoc import fused_shuffle
+from fuscoc.spec_cache import compile_cached
+from fuscoc.torch import as_artifact
+from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.kernels.cuda import default_cache
+from tests.engine import specs
+from tests.specs import EXAMPLES
+
+ROUTED = specs.routed("f32", keys=4, topk=2)
+SMALL = {"hidden": 16, "experts": 4, "topk": 2}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(shared))
+
+
+def batch(tokens: int = 5) -> dict[str, Tensor]:
+    torch.manual_seed(tokens)
+    idx = torch.randint(-1, 4, (tokens, 2))
+    return {"x": torch.randn(tokens, 24), "idx": idx, "weights": torch.rand(tokens, 2)}
+
+
+def doubled(given: dict[str, Tensor]) -> Tensor:
+    sums = (given["weights"] * (given["idx"] >= 0)).sum(1, keepdim=True)
+    return 2 * given["x"] * sums
+
+
+def test_the_snippet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As README has it, with its ``moe.fsc``; only the experts are made up."""
+    monkeypatch.chdir(EXAMPLES.parent)
+    ep_group = None
+    hidden_states = torch.randn(3, 7168).bfloat16().requires_grad_()
+    topk_idx = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [255] + [-1] * 7, [9, 8, 7, 6, 5, 4, 3, 2]])
+    topk_weights = torch.rand(3, 8)
+    counts = []
+
+    def grouped_mlp(x: Tensor, num_tokens_per_expert: Tensor) -> Tensor:
+        counts.append(num_tokens_per_expert)
+        return 2 * x
+
+    @fused_shuffle("examples/moe.fsc", group=ep_group)
+    def experts(x, num_tokens_per_expert):  # type: ignore[no-untyped-def]
+        return grouped_mlp(x, num_tokens_per_expert)
+
+    y = experts(hidden_states, topk_idx=topk_idx, topk_weights=topk_weights)
+
+    sums = (topk_weights * (topk_idx >= 0)).sum(1, keepdim=True)
+    torch.testing.assert_close(y.float(), 2 * hidden_states.float() * sums, rtol=0.02, atol=0.02)
+    assert counts[0].tolist() == torch.bincount(topk_idx[topk_idx >= 0], minlength=256).tolist()
+    y.sum().backward()
+    assert hidden_states.grad is not None
+
+
+@pytest.mark.parametrize("kind", ["path", "string", "text", "directory", "artifact"])
+def test_what_it_takes(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "routed.fsc"
+    path.write_text(ROUTED)
+    built = specs.artifact(ROUTED)
+    spec = {
+        "path": path,
+        "string": str(path),
+        "text": ROUTED,
+        "directory": built.path,
+        "artifact": built,
+    }[kind]
+
+    @fused_shuffle(spec)
+    def layer(rows: Tensor) -> Tensor:
+        return 2 * rows
+
+    given = batch()
+    torch.testing.assert_close(layer(**given), doubled(given))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(given.pop("x"), **given), doubled(batch()))
+
+
+def test_what_the_function_is_given() -> None:
+    seen: dict[str, Any] = {}
+
+    class Layer:
+        factor = 2
+
+        @fused_shuffle(ROUTED)
+        def experts(self, rows: Tensor, counts: Tensor, *, handle: Any, bias: float) -> Tensor:
+            """Words."""
+            seen.update(rows=rows, counts=counts, handle=handle, bias=bias)
+            return self.factor * rows
+
+    layer, given = Layer(), batch()
+    torch.testing.assert_close(layer.experts(**given, bias=0.5), doubled(given))
+    live = given["idx"][given["idx"] >= 0]
+    assert seen["counts"].tolist() == torch.bincount(live, minlength=4).tolist()
+    assert torch.equal(seen["counts"], seen["handle"].key_counts)
+    assert len(seen["rows"]) == seen["handle"].num_slots
+    assert seen["bias"] == 0.5
+    assert Layer.experts.__doc__ == "Words."
+    assert Layer.experts.shuffle() is Layer().experts.shuffle()
+
+
+def test_functions_with_other_parameters() -> None:
+    with pytest.raises(TypeError, match="takes 3 positional parameters"):
+        fused_shuffle(ROUTED)(lambda rows, counts, more: rows)
+
+
+def test_without_a_combine_the_functions_result_is_returned() -> None:
+    @fused_shuffle(specs.FIELDS)
+    def count(rows: dict[str, Tensor]) -> int:
+        return len(rows["payload"])
+
+    payload = torch.zeros(2, 20, dtype=torch.uint8)
+    idx = torch.tensor([[0, 5], [5, -1]])
+    assert count(torch.zeros(2, 3), payload, torch.arange(2), idx=idx) == 3
+
+
+def test_it_opens_at_the_first_call() -> None:
+    layer = fused_shuffle("no such file.fsc")(lambda rows: rows)
+    with pytest.raises(FileNotFoundError):
+        layer(**batch())
+
+
+def test_constants() -> None:
+    artifact = as_artifact(EXAMPLES / "moe.fsc", SMALL)
+    assert artifact.shuffle().constants["hidden"] == 16
+    with pytest.raises(ValueError, match="constants only change a spec"):
+        as_artifact(artifact, SMALL)
+
+
+def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
+    text = fuscoc.driver.as_source(ROUTED)
+    first = compile_cached(text, {}, tmp_path)
+    assert compile_cached(text, {}, tmp_path) == first
+    assert compile_cached(text, {"hidden": 8}, tmp_path) != first
+    other = fuscoc.driver.as_source(ROUTED + "// said differently\n")
+    assert compile_cached(other, {}, tmp_path) != first
+    with ThreadPoolExecutor(4) as together:
+        paths = list(
+            together.map(lambda _: compile_cached(text, {"hidden": 4}, tmp_path), range(4))
+        )
+    assert len(set(paths)) == 1
+    assert as_artifact(paths[0], {}).shuffle().constants["hidden"] == 4
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() != tmp_path / "fuscoc"
+    monkeypatch.delenv("FUSCOC_CACHE_DIR")
+    assert default_cache() == tmp_path / "fuscoc"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache() == Path.home() / ".cache" / "fuscoc"
+
+
+@pytest.fixture
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == "fuscoc.driver" or (name == "fuscoc" and "driver" in (rest[2] or ())):
+            raise ImportError("No module named 'lark'")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+@pytest.mark.usefixtures("_no_compiler")
+def test_without_the_compiler() -> None:
+    layer = fused_shuffle(ROUTED)(lambda rows: 2 * rows)
+    with pytest.raises(ImportError, match=r"'lark'; compiling a spec needs .* `fuscoc compile`"):
+        layer(**batch())
+    layer = fused_shuffle(specs.artifact(ROUTED))(lambda rows: 2 * rows)
+    torch.testing.assert_close(layer(**batch()), doubled(batch()))
+
+
+def test_the_runtimes_own_decorator() -> None:
+    layer = fuscoc_runtime.fused_shuffle(specs.artifact(ROUTED).path)(lambda rows: 2 * rows)
+    torch.testing.assert_close(layer(**batch()), doubled(batch()))
+    for spec in (ROUTED, "my.fsc"):
+        with pytest.raises(ArtifactError, match="is a spec, not an artifact"):
+            fuscoc_runtime.fused_shuffle(spec)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_handles_are_printed_and_not_saved(options: dict[str, Any]) -> None:
+    given = batch()
+    with fuscoc_runtime.Shuffle(specs.artifact(ROUTED), **options) as shuffle:
+        _, handle = shuffle.dispatch(**given)
+        for save in (pickle.dumps, copy.deepcopy, lambda each: torch.save(each, "/dev/null")):
+            with pytest.raises(TypeError, match=r"cannot be saved or sent: it names buffers"):
+                save(handle)
+        assert "slots" in repr(handle)
+    assert "slots" in repr(handle)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_a_routing_used_again(options: dict[str, Any]) -> None:
+    given = batch()
+    shuffle = fuscoc_runtime.Shuffle(specs.artifact(ROUTED), **options)
+    rows, first = shuffle.dispatch(**given)
+    rows = rows.clone()
+    more = given["x"].detach() + 1
+    again, second = shuffle.dispatch(more, handle=first)
+    used = torch.zeros(len(rows), dtype=torch.bool)
+    for begin, count in zip(second.key_offsets, second.key_counts, strict=False):
+        used[begin : begin + count] = True
+    torch.testing.assert_close(again[used], rows[used] + 1)
+    torch.testing.assert_close(shuffle.combine(again * 2, second), doubled({**given, "x": more}))
+    x = more.clone().requires_grad_()
+    again, third = shuffle.dispatch(x, handle=second, weights=2 * given["weights"])
+    y = shuffle.combine(again, third)
+    torch.testing.assert_close(y, doubled({**given, "x": more}))
+    y.sum().backward()
+    assert x.grad is not None
+    with pytest.raises(fuscoc_runtime.FuscoRuntimeError, match=r"`x` .* has the shape \[4, 24\]"):
+        shuffle.dispatch(more[1:], handle=first)

@@ -1,0 +1,112 @@
+"""Statistics, logging, memory, pools and closing, on one rank."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fuscoc_runtime import Pool, Shuffle
+from fuscoc_runtime.errors import ClosedError, InputError
+from tests.engine import specs
+
+ROOT = Path(__file__).parents[2]
+ROUTED = specs.routed("f32", keys=4, topk=2)
+ENGINES = pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+IDX = torch.tensor([[0, 3], [3, -1], [3, 1]])
+GIVEN = {"x": torch.ones(3, 24), "idx": IDX, "weights": torch.ones(3, 2)}
+
+
+@ENGINES
+def test_statistics(options: dict[str, Any]) -> None:
+    shuffle = Shuffle(specs.artifact(ROUTED), **options)
+    assert shuffle.stats() is None
+    rows, handle = shuffle.dispatch(**GIVEN)
+    shuffle.combine(rows, handle)
+    stats = shuffle.stats()
+    assert stats is not None
+    assert (stats.num_sources, stats.num_rows, stats.num_slots) == (3, 5, len(rows))
+    assert stats.rows_of_key == {0: 1, 1: 1, 2: 0, 3: 3}
+    assert stats.rows_to_rank == (5,)
+    assert (stats.network.rows, stats.nvlink.rows, stats.local.rows) == (0, 0, 5)
+    assert stats.local.num_bytes == 5 * 24 * 4
+    assert stats.key_imbalance == 3 / (5 / 4)
+    assert (stats.num_dispatches, stats.num_combines) == (1, 1)
+    assert stats.dispatch_ms > 0
+    assert "3 segments to 5 slots" in str(stats)
+
+
+@ENGINES
+def test_messages(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG, "fuscoc"),
+        Shuffle(specs.artifact(ROUTED), **options) as shuffle,
+    ):
+        shuffle.dispatch(**GIVEN)
+    first, second, third = caplog.messages
+    assert "routed on rank 0 of 1x1: opened" in first
+    assert "dispatch 1" in second
+    assert "closed after 1 dispatches" in third
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", 1), ("INFO", 1), ("warning", 0), ("", 0)])
+def test_the_variable(level: str, shown: int) -> None:
+    code = (
+        "import fuscoc_runtime, logging; logging.getLogger('fuscoc.runtime').info('hello');"
+        "logging.getLogger('fuscoc.runtime').debug('no')"
+    )
+    done = _python(code, level)
+    assert done.returncode == 0
+    assert done.stderr.count("fuscoc.runtime: hello") == shown
+    assert "no\n" not in done.stderr
+
+
+def test_a_wrong_level() -> None:
+    done = _python("import fuscoc_runtime", "loud")
+    assert "FUSCOC_LOG is `loud`; it must be one of debug, info, warning" in done.stderr
+
+
+def _python(code: str, level: str) -> subprocess.CompletedProcess[str]:
+    environment = {"FUSCOC_LOG": level, "PYTHONPATH": str(ROOT / "runtime")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_memory_of_a_fixed_size() -> None:
+    """What is stated is what is taken, whatever is dispatched."""
+    shuffle = Shuffle(specs.artifact(ROUTED), max_sources=5)
+    before = shuffle.memory()
+    row_bytes, capacity, staged = 24 * 4, 2 * 5 + 4 * 3, 5
+    assert before.window_bytes >= (capacity + staged) * row_bytes
+    shuffle.dispatch(**GIVEN)
+    assert shuffle.memory() == before
+
+
+def test_a_pool_is_shared_and_given_back() -> None:
+    pool, artifact = Pool(), specs.artifact(ROUTED)
+    one, two = (Shuffle(artifact, max_sources=5, pool=pool) for _ in range(2))
+    with Shuffle(artifact, max_sources=6, pool=pool):
+        assert len(pool) == 2
+    assert len(pool) == 1
+    _, first = one.dispatch(**GIVEN)
+    two.dispatch(**GIVEN)
+    rows, latest = two.dispatch(**GIVEN)
+    with pytest.raises(InputError, match="`handle` on rank 0 is outdated"):
+        one.combine(rows, first)
+    one.combine(rows, latest)  # they are one shuffle, after all
+    one.close()
+    one.close()
+    assert len(pool) == 1
+    two.dispatch(**GIVEN)
+    two.close()
+    assert len(pool) == 0
+    for call in (lambda: two.dispatch(**GIVEN), two.stats, two.memory, two.check):
+        with pytest.raises(ClosedError, match="the shuffle routed is closed"):
+            call()
+    assert repr(two) == "<Shuffle routed: closed>"

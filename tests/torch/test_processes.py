@@ -1,0 +1,78 @@
+"""Real processes on the CPU: gradients, compiled functions, errors, groups and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine import specs
+from tests.engine.pool import Pool
+from tests.torch import rank_work
+
+ENGINES: list[dict[str, Any]] = [{}, {"max_sources": 16}]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def artifact() -> str:
+    return str(specs.artifact(specs.routed("f32")).path)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "options"),
+    [(3, {}), (4, {"topology": "2x2"}), (3, {"max_sources": 16})],
+    ids=["node", "nodes", "fixed"],
+)
+def test_gradients(pool: Pool, artifact: str, num_ranks: int, options: dict[str, Any]) -> None:
+    for errors in pool.run(rank_work.gradients, num_ranks, artifact, options):
+        assert max(errors) < 1e-5, errors
+
+
+def test_compiled(pool: Pool, artifact: str) -> None:
+    assert max(pool.run(rank_work.compiled, 2, artifact, {})) < 1e-5
+
+
+def test_mistakes_are_told_on_every_rank(pool: Pool, artifact: str) -> None:
+    first, *others = pool.run(rank_work.mistakes, 3, artifact)
+    assert all(messages == first for messages in others)
+    wanted = [
+        "`x` on rank 1 is torch.float64; the spec says torch.float32",
+        "`x` on rank 1 has the shape [4, 23]; the spec says [tokens, 24] = [4, 24]",
+        "`x` on rank 1 is on meta; this rank computes on cpu",
+        "`x` on rank 1 is a list; it must be a tensor",
+        "`idx` on rank 1 has the shape [3, 3]; the spec says [tokens, 3] = [4, 3]",
+        "`idx[0, 0]` on rank 1 is ",
+        "`weights` on rank 1 has the shape [4, 1]; the spec says [tokens, 3] = [4, 3]",
+        "`weights` on rank 1 is torch.float16; the spec says torch.float32",
+        "`idx` on rank 1 is missing",
+        "`weights` on rank 1 is missing",
+        "`gates` on rank 1 is no argument of this call",
+    ]
+    assert len(first) == len(wanted)
+    for message, part in zip(first, wanted, strict=True):
+        assert part in message
+        assert "\n" not in message
+
+
+def test_groups_and_meshes(pool: Pool, artifact: str) -> None:
+    for rank, seen in enumerate(pool.run(rank_work.groups, 4, artifact)):
+        ep, dp = rank % 2, rank // 2
+        assert [text.split()[3] for text in seen[:3]] == [str(ep), str(dp), str(ep)]
+        assert "dimensions dp, ep" in seen[3]
+        assert "a str is no process group" in seen[4]
+        assert "this rank is not in the group" in seen[5]
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["exact", "fixed"])
+def test_layers_share_a_pool(pool: Pool, artifact: str, options: dict[str, Any]) -> None:
+    for pooled, alone in pool.run(rank_work.layers, 2, artifact, options):
+        assert pooled > 0
+        assert alone == 3 * pooled
