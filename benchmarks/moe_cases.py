@@ -20,7 +20,8 @@ from fuscoc.codegen.cuda import (
     print_cuda,
 )
 from fuscoc_runtime.engine.node import NodeHandle
-from fuscoc_runtime.engine.nvlink import Handle, NodeProgram, NodeShuffle
+from fuscoc_runtime.engine.node_state import Handle
+from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
 
 NVLINK_BYTES_PER_US = 355e3
 HBM_BYTES_PER_US = 4.0e6
@@ -54,14 +55,17 @@ class Model:
 SHAPES = {
     "deepseek-v3": Model(hidden=7168, experts=256, topk=8),
     "qwen3-235b": Model(hidden=4096, experts=128, topk=8),
-    "mixtral": Model(hidden=4096, experts=8, topk=2),
+    "mixtral-8x7b": Model(hidden=4096, experts=8, topk=2),
     "gpt-oss-120b": Model(hidden=2880, experts=128, topk=4),
     "llama-4": Model(hidden=5120, experts=128, topk=1),
 }
 
 
-def spec(model: Model) -> str:
+def spec(model: Model, backend: str = "auto") -> str:
     """The .fsc text of a model of one field whose rows are summed on the way back."""
+    place = (
+        model.placement if model.placement in ("block", "cyclic") else f"table {model.placement}"
+    )
     return f"""shuffle moe {{
   const hidden = {model.hidden}, experts = {model.experts}, topk = {model.topk}
   index t : tokens
@@ -70,10 +74,10 @@ def spec(model: Model) -> str:
   segment token {{ x : {model.dtype}[hidden] }}
   layout  by_token[t]     of token
   layout  by_expert[e, s] of token  packed(s) align {model.align}
-  place   e on rank by {model.placement}
+  place   e on rank by {place}
   route   r(t, k) -> e = input topk_idx : int64
   weight  w(t, k) : f32 = input topk_weights
-  dispatch by_token[t] -> by_expert[r(t, k), *]
+  dispatch by_token[t] -> by_expert[r(t, k), *]  backend {backend}
   combine  reverse reduce sum(w)
 }}
 """
@@ -309,9 +313,17 @@ class Bound:
         return self.dispatch + self.combine
 
 
-def bound(all_idx: list[torch.Tensor], owner: torch.Tensor, row_bytes: int, rank: int) -> Bound:
+def bound(
+    all_idx: list[torch.Tensor],
+    owner: torch.Tensor,
+    row_bytes: int,
+    rank: int,
+    source_bytes: int | None = None,
+) -> Bound:
     """From the routing: each token once to each distinct remote rank over NVLink; over HBM, the
-    rows that must be read and written. Max of NVLink and HBM time, for this rank."""
+    rows that must be read and written. Max of NVLink and HBM time, for this rank.
+
+    Rows of the source have ``source_bytes``, if these are not ``row_bytes``."""
     num_ranks, owner = len(all_idx), owner.cpu()
     all_idx = [idx.cpu() for idx in all_idx]
     pairs = torch.zeros(num_ranks, num_ranks)  # (token, rank) pairs, from source to destination
@@ -333,7 +345,8 @@ def bound(all_idx: list[torch.Tensor], owner: torch.Tensor, row_bytes: int, rank
     nvlink = max(out, into) * row_bytes / NVLINK_BYTES_PER_US
     tokens = all_idx[rank].shape[0]
     slots = float(rows[rank])
-    dispatch = (tokens + slots + float(multiple[rank])) * row_bytes / HBM_BYTES_PER_US
+    read = tokens * (source_bytes or row_bytes)
+    dispatch = (read + (slots + float(multiple[rank])) * row_bytes) / HBM_BYTES_PER_US
     # partials are written by the peers into this rank's memory, then read
     combine = (slots + 2 * out + tokens) * row_bytes / HBM_BYTES_PER_US
     return Bound(max(nvlink, dispatch), max(nvlink, combine))

@@ -8,7 +8,7 @@ contenders run interleaved in one process group on the same inputs, and each is 
 same run. A time is CUDA events around a call, after a device barrier; the largest over the ranks
 counts, and the median over the iterations. NCCL contenders get their layout for free (computed
 outside the timed calls; ``--breakdown`` times it); fuscoc's times include planning, counts and
-weights.
+weights. What a contender lacks to run here is printed (nvlink_peers.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from benchmarks import fp8_cases
 from benchmarks.moe_cases import (
     SHAPES,
-    Bound,
     Model,
     bound,
     expected_rows,
@@ -35,150 +35,41 @@ from benchmarks.moe_cases import (
     routing,
     spec,
 )
-from benchmarks.nvlink_contenders import Batch, Contender, Fuscoc, NcclAllToAll
-from benchmarks.nvlink_report import markdown, plot
+from benchmarks.nvlink_contenders import Batch, Contender, Fuscoc
+from benchmarks.nvlink_nccl import AllGather, AllToAll
+from benchmarks.nvlink_peers import find_peers, use_nvshmem
+from benchmarks.nvlink_report import Entry, markdown, plot
+from benchmarks.nvlink_timing import (
+    Barrier,
+    largest_bound,
+    quantiles,
+    summarise,
+    time_contenders,
+    time_graph,
+    time_parts,
+)
 from fuscoc_runtime import Shuffle
 
-HIDE_LAUNCH_CYCLES = 1_500_000  # the GPU is kept busy while the host enqueues a measured call
 ARTIFACTS = Path("build/nvlink")
+BACKENDS = ("cuda", "triton")
 
 
-def artifact(shape: str) -> Path:
+def artifact(shape: str, backend: str) -> Path:
     """The compiled shuffle of a model; compiles it if it is not there yet."""
-    path = ARTIFACTS / shape
+    path = ARTIFACTS / f"{shape}-{backend}"
     if not path.exists():
         import fuscoc
 
-        fuscoc.compile(spec(SHAPES[shape]), path)
+        fuscoc.compile(spec(SHAPES[shape], backend), path)
     return path
 
 
-class Barrier:
-    """All GPUs reach the same point, on the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._word = torch.zeros(1, device=device)
-
-    def __call__(self) -> None:
-        dist.all_reduce(self._word)
-
-
-def time_contenders(
-    contenders: list[Contender], iterations: int, barrier: Barrier
-) -> dict[str, torch.Tensor]:
-    """Microseconds [iterations, 2] (dispatch, combine) for each contender, largest over ranks."""
-    marks = {
-        c.name: [
-            [torch.cuda.Event(enable_timing=True) for _ in range(4)] for _ in range(iterations)
-        ]
-        for c in contenders
-    }
-    for i in range(iterations):
-        for contender in contenders:
-            events = marks[contender.name][i]
-            for call, begin, end in ((contender.dispatch, 0, 1), (contender.combine, 2, 3)):
-                torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
-                barrier()
-                events[begin].record()
-                call()
-                events[end].record()
-    torch.cuda.synchronize()
-    times = {}
-    for name, rows in marks.items():
-        own = torch.tensor(
-            [[e[0].elapsed_time(e[1]) * 1e3, e[2].elapsed_time(e[3]) * 1e3] for e in rows],
-            device="cuda",
-        )
-        dist.all_reduce(own, op=dist.ReduceOp.MAX)
-        times[name] = own.cpu()
-    return times
-
-
-def time_graph(contender: Contender, replays: int, barrier: Barrier) -> torch.Tensor:
-    """Microseconds [replays] of dispatch + combine replayed from one CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        contender.dispatch()
-        contender.combine()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        contender.dispatch()
-        contender.combine()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
-    for begin, end in events:
-        torch.cuda._sleep(100_000)
-        barrier()
-        begin.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    own = torch.tensor([b.elapsed_time(e) * 1e3 for b, e in events], device="cuda")
-    dist.all_reduce(own, op=dist.ReduceOp.MAX)
-    return own.cpu()
-
-
-def time_parts(contender: Contender, iterations: int, barrier: Barrier) -> dict[str, float]:
-    """Microseconds of GPU time of rank 0 in a dispatch and a combine, by what the kernels do.
-
-    ``fused`` kernels rearrange and communicate at once. Planning that dispatch got for free is
-    host time, its synchronisations included.
-    """
-    calls = (contender.dispatch, contender.combine)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(iterations):
-            for call in calls:
-                torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
-                barrier()
-                call()
-        torch.cuda.synchronize()
-    parts: dict[str, float] = {}
-    for event in profile.key_averages():
-        part = _part(event.key)
-        if part is not None:
-            parts[part] = parts.get(part, 0.0) + event.device_time_total / iterations
-    if contender.plan is not None:
-        times = []
-        for _ in range(iterations):
-            torch.cuda.synchronize()
-            dist.barrier()
-            started = time.perf_counter()
-            contender.plan()
-            torch.cuda.synchronize()
-            times.append((time.perf_counter() - started) * 1e6)
-        parts["planning"] = statistics.median(times)
-    return parts
-
-
-def _part(kernel: str) -> str | None:
-    """What a kernel or copy does, by its name; None for the barrier and bookkeeping."""
-    if any(word in kernel for word in ("AllReduce", "Memcpy", "Memset", "spin_kernel")):
-        return None
-    if "nccl" in kernel:
-        return "communication"
-    if kernel.startswith("moe_"):
-        return "planning" if kernel.startswith("moe_plan") else "fused"
-    return "rearrangement"
-
-
-def summarise(times: torch.Tensor, limit: Bound) -> dict[str, float]:
-    total = times.sum(1)
-    tenth, median, ninetieth = torch.quantile(total, torch.tensor([0.1, 0.5, 0.9])).tolist()
-    return {
-        "dispatch_us": times[:, 0].median().item(),
-        "combine_us": times[:, 1].median().item(),
-        "total_us": median,
-        "p10_us": tenth,
-        "p90_us": ninetieth,
-        "bound_us": limit.total,
-        "times_bound": median / limit.total,
-    }
-
-
-def largest_bound(limit: Bound) -> Bound:
-    words = torch.tensor([limit.dispatch, limit.combine], device="cuda")
-    dist.all_reduce(words, op=dist.ReduceOp.MAX)
-    return Bound(*words.tolist())
+def artifacts(options: argparse.Namespace) -> Iterable[Path]:
+    """All that the options ask for."""
+    for backend in options.backend:
+        yield artifact(options.shape, backend)
+    for kind in fp8_cases.KINDS if options.fp8 else ():
+        yield fp8_cases.artifact(options.shape, SHAPES[options.shape], kind, ARTIFACTS)
 
 
 def make_batch(
@@ -213,6 +104,67 @@ def routings(
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Shuffles:
+    """What fuscoc takes part with, by the contender's name."""
+
+    bf16: dict[str, Shuffle]
+    fp8: dict[str, Shuffle]
+
+    @classmethod
+    def open(cls, options: argparse.Namespace, max_sources: int) -> Shuffles:
+        bf16 = {}
+        for backend in options.backend:
+            for num_sms in options.num_sms:
+                name = f"fuscoc {backend}" + (f", {num_sms} SMs" if num_sms else "")
+                path = artifact(options.shape, backend)
+                bf16[name] = Shuffle(path, max_sources=max_sources, num_sms=num_sms or None)
+        model = SHAPES[options.shape]
+        fp8 = {
+            kind: Shuffle(
+                fp8_cases.artifact(options.shape, model, kind, ARTIFACTS), max_sources=max_sources
+            )
+            for kind in (fp8_cases.KINDS if options.fp8 else ())
+        }
+        return cls(bf16, fp8)
+
+    def contenders(self, model: Model, batch: Batch, owner: torch.Tensor) -> list[Contender]:
+        found = [Fuscoc(each, model, batch).contender(name) for name, each in self.bf16.items()]
+        for kind, shuffle in self.fp8.items():
+            own = largest_bound(fp8_cases.limits(model, batch, owner, kind))
+            fp8 = fp8_cases.Fp8(shuffle, model, batch, kind)
+            found.append(fp8.contender(f"fuscoc fp8, {kind}", own))
+        return found
+
+
+def measure(
+    contenders: list[Contender], batch: Batch, owner: torch.Tensor, options: argparse.Namespace
+) -> list[dict[str, object]]:
+    """Verify and time the contenders on one batch."""
+    row_bytes, barrier = batch.x.shape[1] * batch.x.element_size(), Barrier(batch.x.device)
+    limit = largest_bound(bound(batch.all_idx, owner, row_bytes, dist.get_rank()))
+    problems = {contender.name: contender.verify() for contender in contenders}
+    time_contenders(contenders, 3, barrier)
+    times = time_contenders(contenders, options.iterations, barrier)
+    entries = []
+    for contender in contenders:
+        wrong: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(wrong, problems[contender.name])
+        entry: dict[str, object] = {
+            "contender": contender.name,
+            **summarise(times[contender.name], contender.bound or limit),
+            "wrong": [line for lines in wrong for line in lines],
+        }
+        if options.breakdown:
+            entry["parts"] = time_parts(contender, 5, barrier)
+        combine = contender.combine
+        if options.graph and contender.name.startswith("fuscoc") and combine is not None:
+            tenth, median, ninetieth = quantiles(time_graph(contender, combine, 50, barrier))
+            entry |= {"graph_us": median, "graph_p10_us": tenth, "graph_p90_us": ninetieth}
+        entries.append(entry)
+    return entries
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shape", choices=SHAPES, default="deepseek-v3")
@@ -222,82 +174,72 @@ def arguments() -> argparse.Namespace:
         "--routing", type=Path, help="a recorded routing: .npy, int64 [ranks, tokens, topk]"
     )
     parser.add_argument("--iterations", type=int, default=25)
+    parser.add_argument("--backend", choices=BACKENDS, nargs="+", default=list(BACKENDS))
     parser.add_argument("--num-sms", type=int, nargs="+", default=[0], help="0: all")
-    parser.add_argument("--no-nccl", action="store_true")
+    parser.add_argument("--no-nccl", action="store_true", help="fuscoc alone")
+    parser.add_argument(
+        "--nvshmem", action="store_true", help="symmetric memory by NVSHMEM: one more contender"
+    )
+    parser.add_argument("--fp8", action="store_true", help="also fp8 rows with scales: fp8_cases")
     parser.add_argument("--graph", action="store_true", help="replay both from one CUDA graph")
     parser.add_argument("--breakdown", action="store_true", help="where the time goes")
-    parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
+    parser.add_argument("--compile-only", action="store_true", help="write artifacts and stop")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     return parser.parse_args()
 
 
+def report(entries: list[Entry], skipped: dict[str, str], options: argparse.Namespace) -> None:
+    """Print the tables; write JSON and the plot where they are asked for."""
+    print(markdown(entries), flush=True)
+    for name, reason in skipped.items():
+        print(f"skipped: {name}: {reason}", flush=True)
+    if options.json:
+        setup = {
+            "gpu": torch.cuda.get_device_name(),
+            "ranks": dist.get_world_size(),
+            "shape": options.shape,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "skipped": skipped,
+        }
+        options.json.write_text(json.dumps({"setup": setup, "results": entries}, indent=2))
+    if options.plot:
+        plot(entries, options.plot)
+
+
 def main() -> None:
     options = arguments()
     if options.compile_only:
-        print(artifact(options.shape))
+        print(*artifacts(options), sep="\n")
         return
     rank, device = int(os.environ["RANK"]), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     num_ranks, model = dist.get_world_size(), SHAPES[options.shape]
+    nvshmem = use_nvshmem() if options.nvshmem else "it needs --nvshmem"
+    peers, skipped = find_peers(model, nvshmem)
     generator = torch.Generator(device).manual_seed(1000 + rank)
-    owner, barrier = owners(model, num_ranks, device), Barrier(device)
+    owner = owners(model, num_ranks, device)
     cases = routings(options, model, generator)
     sizes: list[int] = [0] * num_ranks
     dist.all_gather_object(sizes, max(idx.shape[0] for _, idx in cases))
-    shuffles = {
-        num_sms: Shuffle(artifact(options.shape), max_sources=max(sizes), num_sms=num_sms or None)
-        for num_sms in options.num_sms
-    }
-    report = []
+    shuffles = Shuffles.open(options, max(sizes))
+    entries: list[Entry] = []
     for kind, topk_idx in cases:
         batch = make_batch(model, topk_idx, generator, owner)
-        limit = largest_bound(bound(batch.all_idx, owner, model.hidden * 2, rank))
-        contenders = [
-            Fuscoc(shuffle, model, batch).contender(
-                f"fuscoc {shuffle.backend}" + (f", {num_sms} SMs" if num_sms else "")
-            )
-            for num_sms, shuffle in shuffles.items()
-        ]
+        contenders = shuffles.contenders(model, batch, owner)
         if not options.no_nccl:
             contenders += [
-                NcclAllToAll(model, batch, owner, dedup).contender(f"NCCL a2a, {name}")
+                AllToAll(model, batch, owner, dedup).contender(f"NCCL a2a, {name}")
                 for name, dedup in (("rank-deduplicated", True), ("naive", False))
             ]
-        problems = {c.name: c.verify() for c in contenders}
-        time_contenders(contenders, 3, barrier)
-        times = time_contenders(contenders, options.iterations, barrier)
-        for contender in contenders:
-            wrong: list[list[str]] = [[] for _ in range(num_ranks)]
-            dist.all_gather_object(wrong, problems[contender.name])
-            entry: dict[str, object] = {
-                "routing": kind, "num_tokens": topk_idx.shape[0], "contender": contender.name,
-                **summarise(times[contender.name], limit),
-                "wrong": [line for lines in wrong for line in lines],
-            }  # fmt: skip
-            if options.breakdown:
-                entry["parts"] = time_parts(contender, 5, barrier)
-            if options.graph and contender.name.startswith("fuscoc"):
-                graph = time_graph(contender, 50, barrier)
-                tenth, median, ninetieth = torch.quantile(
-                    graph, torch.tensor([0.1, 0.5, 0.9])
-                ).tolist()
-                entry |= {"graph_us": median, "graph_p10_us": tenth, "graph_p90_us": ninetieth}
-            report.append(entry)
+            contenders.append(AllGather(model, batch).contender("NCCL all-gather, reduce-scatter"))
+            contenders += [make(model, batch, owner) for make in peers]
+        case = {"routing": kind, "num_tokens": topk_idx.shape[0]}
+        entries += [case | entry for entry in measure(contenders, batch, owner, options)]
     if rank == 0:
-        print(markdown(report), flush=True)
-        if options.json:
-            header = {
-                "gpu": torch.cuda.get_device_name(),
-                "ranks": num_ranks,
-                "shape": options.shape,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            }
-            options.json.write_text(json.dumps({"setup": header, "results": report}, indent=2))
-        if options.plot:
-            plot(report, options.plot)
+        report(entries, {} if options.no_nccl else skipped, options)
     dist.destroy_process_group()
 
 

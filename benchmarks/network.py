@@ -1,0 +1,240 @@
+"""Dispatch and combine over a two-tier network: nodes pretended on one machine.
+
+    python -m benchmarks.network --compile-only
+    torchrun --nproc-per-node 4 -m benchmarks.network --nodes 2
+
+Every node's ranks get their own NCCL_HOSTID, so NCCL uses its socket transport between nodes and
+NVLink inside them; all contenders get the same four threads of four sockets. Where there are fewer
+GPUs than ranks, ranks of different nodes share one, and time-slicing disturbs them.
+
+Contenders are interleaved in one process group, on the same inputs, and verified in the same run. A
+time is that of the slowest rank, from a barrier until its GPU is done; the median counts. fuscoc's
+times include everything; those on NCCL get their layout for free, and ``preprocessing`` in the
+breakdown is what finding it takes. The bound is the time of raw sends and receives, in slices of 8
+MB, of what must cross: every token once to every node, shared evenly by a node's ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.network_cases import KINDS, Batch, Model, make_batch, routing
+from benchmarks.network_contenders import (
+    Contender,
+    Fuscoc,
+    KnownRouting,
+    Naive,
+    RankDeduplicated,
+    RawWire,
+    SeparatePermutes,
+)
+from benchmarks.network_report import Entry, markdown, plot, summarise
+from fuscoc_runtime import Shuffle, Topology
+from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
+
+ARTIFACTS = Path("build/network")
+VARIANTS = {
+    "fuscoc": "balance auto schedule auto",
+    "balancer off": "balance none schedule auto",
+    "planner off": "dedup(none) balance none",
+    "FAST stages": "balance auto schedule fast",
+}
+"""What is compiled, by name: the options of its dispatch."""
+WARM_UP = 2
+
+
+def compile_variants(model: Model) -> None:
+    import fuscoc
+
+    for name, options in VARIANTS.items():
+        fuscoc.compile(model.spec(options), ARTIFACTS / name.replace(" ", "-"))
+
+
+def open_variant(name: str, topology: Topology, device: torch.device, *, trace: bool) -> Shuffle:
+    path = ARTIFACTS / name.replace(" ", "-")
+    return Shuffle(path, topology=topology, device=device, trace=trace)
+
+
+def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:
+    """Milliseconds [iterations, 2] (dispatch, combine) of each, of the slowest rank."""
+    own = torch.zeros(len(contenders), iterations, 2, device="cuda")
+    for i in range(-WARM_UP, iterations):
+        for number, contender in enumerate(contenders):
+            for part, call in enumerate((contender.dispatch, contender.combine)):
+                torch.cuda.synchronize()
+                dist.barrier()
+                torch.cuda.synchronize()
+                started = time.perf_counter()
+                call()
+                torch.cuda.synchronize()
+                if i >= 0:
+                    own[number, i, part] = (time.perf_counter() - started) * 1e3
+    dist.all_reduce(own, op=dist.ReduceOp.MAX)
+    return {c.name: times.cpu() for c, times in zip(contenders, own, strict=True)}
+
+
+def gather_objects(mine: object) -> list[Any]:
+    """Of every rank, by rank."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def trace_calls(shuffle: Shuffle, batch: Batch, path: Path | None) -> dict[str, float]:
+    """The wire's idle part in a dispatch and a combine, the largest of all ranks."""
+    contender = Fuscoc("traced", batch, shuffle)
+    contender.combine()
+    idle = {}
+    spans: list[Span] = []
+    for name in ("dispatch", "combine"):
+        dist.barrier()
+        begun = len(shuffle.spans)
+        getattr(contender, name)()
+        here = shuffle.spans[begun:]
+        wire = [span for span in here if span.lane.startswith("wire")]
+        idle[name] = max(gather_objects(idle_part(wire)))
+        spans += here
+    everybody = gather_objects(spans)
+    if path is not None and dist.get_rank() == 0:
+        write_trace(path, [span for each in everybody for span in each])
+    return idle
+
+
+def run_case(
+    kind: str,
+    batch: Batch,
+    model: Model,
+    shuffles: dict[str, Shuffle],
+    node: dist.ProcessGroup,
+    options: argparse.Namespace,
+) -> list[Entry]:
+    topology = batch.topology
+    fuscoc = Fuscoc("fuscoc", batch, shuffles["fuscoc"])
+    naive = Naive(batch)
+    contenders: list[Contender] = [
+        RawWire(batch, model),
+        fuscoc,
+        KnownRouting("fuscoc, plan for free", batch, shuffles["fuscoc"]),
+        naive,
+        RankDeduplicated(batch, naive),
+        SeparatePermutes(batch, fuscoc, node),
+        *(Fuscoc(name, batch, shuffles[name]) for name in shuffles if name != "fuscoc"),
+    ]
+    problems = {c.name: gather_objects(c.verify()) for c in contenders}
+    times = time_contenders(contenders, options.iterations)
+    bound = float(times[contenders[0].name].sum(1).median())
+    report = []
+    for contender in contenders:
+        wrong = [line for lines in problems[contender.name] for line in lines]
+        entry: Entry = {
+            "routing": kind,
+            "num_tokens": len(batch.moe.x),
+            "topology": str(topology),
+            "contender": contender.name,
+            **summarise(times[contender.name], bound),
+            "wrong": wrong,
+        }
+        if not isinstance(contender, RawWire):
+            entry["parts"] = contender.breakdown(3)
+        report.append(entry)
+    return report
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2048])
+    parser.add_argument("--kind", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument(
+        "--routing", type=Path, help="a recorded routing: .npy, int64 [ranks, tokens, topk]"
+    )
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--compile-only", action="store_true", help="write the artifacts and stop")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--trace", type=Path, help="of one dispatch and one combine, uniform")
+    return parser.parse_args()
+
+
+def cases(
+    options: argparse.Namespace, model: Model, topology: Topology
+) -> list[tuple[str, Tensor]]:
+    """(name, this rank's topk_idx) of every case."""
+    rank = dist.get_rank()
+    found = [
+        (kind, routing(kind, tokens, model, topology, rank))
+        for kind in options.kind
+        for tokens in options.tokens
+    ]
+    if options.routing is not None:
+        import numpy
+
+        found.append((options.routing.stem, torch.from_numpy(numpy.load(options.routing)[rank])))
+    return found
+
+
+def main() -> None:
+    options, model = arguments(), Model()
+    if options.compile_only:
+        compile_variants(model)
+        return
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    topology = Topology(options.nodes, num_ranks // options.nodes)
+    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
+    os.environ.setdefault("NCCL_SOCKET_NTHREADS", "4")
+    os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "4")
+    # Ranks of one node are on different GPUs, whatever the others use.
+    num_gpus = torch.cuda.device_count()
+    device = torch.device("cuda", rank if num_gpus >= num_ranks else topology.local_rank(rank))
+    if topology.ranks_per_node == 1:
+        device = torch.device("cuda", rank % num_gpus)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    nodes = [list(topology.node_ranks(number)) for number in range(topology.num_nodes)]
+    node, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
+    shuffles = {
+        name: open_variant(name, topology, device, trace=False) for name in options.variants
+    }
+    report: list[Entry] = []
+    for kind, idx in cases(options, model, topology):
+        batch = make_batch(model, idx, topology, device)
+        report += run_case(kind, batch, model, shuffles, node, options)
+        if rank == 0:
+            print(markdown(report[-len(shuffles) - 5 :]), flush=True)
+    idle = {}
+    if options.trace is not None:
+        shuffle = open_variant("fuscoc", topology, device, trace=True)
+        idx = routing("uniform", options.tokens[0], model, topology, rank)
+        idle = trace_calls(shuffle, make_batch(model, idx, topology, device), options.trace)
+    if rank == 0:
+        print("wire idle between first and last slice:", idle, flush=True)
+        setup = {
+            "gpu": torch.cuda.get_device_name(),
+            "gpus": num_gpus,
+            "topology": str(topology),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "wire_idle": idle,
+        }
+        if options.json:
+            options.json.write_text(json.dumps({"setup": setup, "results": report}, indent=2))
+        if options.plot:
+            plot(report, options.plot)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The results of `benchmarks/network.py` as markdown tables and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Entry = dict[str, Any]
+PARTS = ("preprocessing", "rearrangement", "communication")
+COLUMNS = ("dispatch_ms", "combine_ms", "total_ms", "p10_ms", "p90_ms")
+
+
+def summarise(times: Tensor, bound: float) -> dict[str, float]:
+    """``times``: milliseconds [iterations, 2]; ``bound``: of both together."""
+    total = times.sum(1)
+    tenth, median, ninetieth = torch.quantile(total, torch.tensor([0.1, 0.5, 0.9])).tolist()
+    return {
+        "dispatch_ms": times[:, 0].median().item(),
+        "combine_ms": times[:, 1].median().item(),
+        "total_ms": median,
+        "p10_ms": tenth,
+        "p90_ms": ninetieth,
+        "bound_ms": bound,
+        "times_bound": median / bound if bound else 0.0,
+    }
+
+
+def markdown(report: Sequence[Entry]) -> str:
+    """Times in milliseconds; parts of a contender are timed one after the other."""
+    lines = [
+        "| routing | tokens | contender | dispatch | combine | total | p10 | p90 | × bound | "
+        "fuscoc is faster by | preprocessing / rearrangement / communication | correct |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for entry in report:
+        numbers = " | ".join(f"{entry[column]:.2f}" for column in COLUMNS)
+        ours = next(
+            each["total_ms"]
+            for each in report
+            if each["contender"] == "fuscoc" and _case(each) == _case(entry)
+        )
+        parts = entry.get("parts")
+        shown = " / ".join(f"{parts.get(p, 0.0):.2f}" for p in PARTS) if parts else ""
+        lines.append(
+            f"| {entry['routing']} | {entry['num_tokens']} | {entry['contender']} | {numbers} "
+            f"| {entry['times_bound']:.2f} | {entry['total_ms'] / ours:.2f} | {shown} "
+            f"| {'yes' if not entry['wrong'] else entry['wrong']} |"
+        )
+    return "\n".join(lines)
+
+
+def _case(entry: Entry) -> tuple[Any, ...]:
+    return entry["routing"], entry["num_tokens"]
+
+
+def plot(report: Sequence[Entry], path: Path) -> None:
+    """Totals as multiples of the bound, a group of bars for each routing and size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    cases = list(dict.fromkeys(_case(entry) for entry in report))
+    names = list(dict.fromkeys(entry["contender"] for entry in report))
+    figure, axes = plt.subplots(figsize=(2 + 2.2 * len(cases), 4.5))
+    width = 0.8 / len(names)
+    for position, name in enumerate(names):
+        found = {_case(e): e["times_bound"] for e in report if e["contender"] == name}
+        at = [i for i, case in enumerate(cases) if case in found]
+        left = [i + (position + 0.5) * width - 0.4 for i in at]
+        bars = axes.bar(left, [found[cases[i]] for i in at], width, label=name)
+        axes.bar_label(bars, fmt="%.1f", fontsize=6)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(cases)), [f"{kind}\n{tokens}" for kind, tokens in cases])
+    axes.set_ylabel("dispatch + combine, × bound")
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
