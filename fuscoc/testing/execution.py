@@ -15,7 +15,14 @@ from fuscoc.testing.routing import Routing, with_sources
 from fuscoc.testing.spec import Spec
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.demo.verify import check_result, check_rows, expect, slot_keys, work_on
+from fuscoc_runtime.demo.verify import (
+    by_slot,
+    check_result,
+    check_rows,
+    expect,
+    slot_keys,
+    work_on,
+)
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.relation import evaluate_relation
@@ -74,7 +81,8 @@ def check_execution(artifact: Artifact | str | Path, spec: Spec, routing: Routin
     worked = []
     for wanted, found in zip(expected.rows, run.dispatched, strict=True):
         check_rows(wanted, found.rows, found.handle)
-        worked.append(work_on(spec.shuffle, found.rows, wanted.written, slot_keys(wanted)))
+        held = by_slot(found.rows, found.handle)
+        worked.append(work_on(spec.shuffle, held, wanted.written, slot_keys(wanted)))
     if expected.results is not None:
         for result, got in zip(expected.results, run.combine(worked), strict=True):
             check_result(result, got)

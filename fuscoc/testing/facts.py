@@ -88,8 +88,9 @@ class Rows:
 class Writes:
     """Rows written into targets: first ``direct``, then ``forward``, then ``local``.
 
-    ``rank`` and ``slot`` are written with the segment ``segment`` (see ``PlanFacts.segments``);
-    ``UNWRITTEN`` when a copy inside the memory reads a slot that no other rank wrote.
+    ``rank`` and ``slot``, of a compact target the row, are written with the segment ``segment``
+    (see ``PlanFacts.segments``); ``UNWRITTEN`` when a copy inside the memory reads a slot that no
+    other rank wrote.
     """
 
     rank: Ints
@@ -127,6 +128,11 @@ class PlanFacts:
         side = {"net_send": "src", "direct": "src", "reduce_source": "dst"}.get(name)
         strides = self.shuffle.src_strides if side else 0
         return (*COLUMNS[name], *(f"{side}_stride{i}" for i in range(strides)))
+
+    @property
+    def place(self) -> str:
+        """What is written in a target: a slot, or a row of a compact one."""
+        return "row" if self.shuffle.is_compact else "slot"
 
     def row_counts(self, name: str) -> Ints:
         """int64 [num_ranks]: what ``RankPlan.rows`` says of a buffer."""

@@ -20,9 +20,11 @@ class Expected:
     """All live points of all ranks, by (source rank, domain order); int64 [num_live] each.
 
     ``source_rank``, ``point`` (in the domain of that rank), ``source`` (the segment's id there),
-    ``rank`` and ``slot`` of the destination. ``num_slots`` [num_ranks]: slots of every target,
-    padding included. ``key_owner``, ``key_counts``, ``key_offset`` [num_keys]: rank, rows and
-    first slot of every key; empty for a dense target.
+    ``rank`` and ``slot`` of the destination, and ``row``, where the segment lies there: the slot,
+    or the number of the segment on that rank if the target is compact. ``num_slots`` and
+    ``num_rows`` [num_ranks]: slots of every target, padding included, and its rows. ``key_owner``,
+    ``key_counts``, ``key_offset`` [num_keys]: rank, rows and first slot of every key; empty for a
+    dense target.
     """
 
     source_rank: Ints
@@ -30,7 +32,9 @@ class Expected:
     source: Ints
     rank: Ints
     slot: Ints
+    row: Ints
     num_slots: Ints
+    num_rows: Ints
     key_owner: Ints
     key_counts: Ints
     key_offset: Ints
@@ -51,7 +55,8 @@ def expect(
         slot = joined([ints(each.columns["slot"]) for each in points])[alive]
         num_slots = ints([each.target_length or 0 for each in points])
         none = np.zeros(0, np.int64)
-        return Expected(source_rank, point, source, rank, slot, num_slots, none, none, none)
+        live = (source_rank, point, source, rank, slot, slot)
+        return Expected(*live, num_slots, num_slots, none, none, none)
 
     target = shuffle.target
     key = joined([ints(each.columns["key"]) for each in points])[alive]
@@ -67,4 +72,10 @@ def expect(
     slot[order] = np.arange(len(key)) - before(counts)[key[order]] + offset[key[order]]
     num_slots = np.zeros(topology.num_ranks, np.int64)
     np.add.at(num_slots, owner, padded)
-    return Expected(source_rank, point, source, rank, slot, num_slots, owner, counts, offset)
+    row, num_rows = slot, num_slots
+    if target.compact:
+        segments, number = np.unique([rank, source_rank, source], axis=1, return_inverse=True)
+        num_rows = np.bincount(segments[0], minlength=topology.num_ranks)
+        row = number.ravel() - before(num_rows)[rank]
+    live = (source_rank, point, source, rank, slot, row)
+    return Expected(*live, num_slots, num_rows, owner, counts, offset)

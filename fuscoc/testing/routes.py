@@ -40,10 +40,35 @@ def draw_routes(
         palette = np.array(draw(st.one_of(spread, few)), np.int64)
         for data in ranks:
             _draw_entries(draw, shuffle, data, place, palette)
+    else:
+        _draw_operands(draw, shuffle, ranks, place, num_places)
     if target.kind == "packed":
         _fit_capacity(shuffle, target, topology, ranks)
     else:
         _draw_slots(draw, shuffle, target, topology, ranks)
+
+
+def _draw_operands(
+    draw: st.DrawFn,
+    shuffle: ShuffleSpec,
+    ranks: Sequence[RankData],
+    place: Scalar,
+    num_places: int,
+) -> None:
+    """Any numbers for the routes that a key or a rank is computed from, such as ids to hash."""
+    routes = {each.name for each in shuffle.inputs if each.role == "route"}
+    parts = subexpressions(place)
+    for load in {each for each in parts if isinstance(each, Load) and each.input in routes}:
+        ids = st.lists(st.integers(-100, 2**20), min_size=1, max_size=8)
+        palette = np.array(draw(ids), np.int64)
+        for data in ranks:
+            _draw_entries(draw, shuffle, data, load, palette)
+    for data in ranks:
+        places = Domain(shuffle, data).values(place)
+        if np.any((places < -1) | (places >= num_places)):
+            raise NoRoutingError(
+                f"`{shuffle.name}` computes keys or ranks that are not among its {num_places}"
+            )
 
 
 def _draw_entries(
@@ -136,7 +161,11 @@ def _drop_collisions(
         if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
             data = ranks[expected.source_rank[at]]
             if not isinstance(target.rank, Load):
-                raise NoRoutingError(f"`{shuffle.name}` writes slot {place[1]} twice by itself")
+                wrong = "writes twice" if place in seen else "does not have"
+                raise NoRoutingError(
+                    f"whatever its inputs are, `{shuffle.name}` on {topology} goes to slot "
+                    f"{place[1]} of rank {place[0]}, which it {wrong}"
+                )
             entry = Domain(shuffle, data).entries(target.rank)[expected.point[at]]
             data.inputs[target.rank.input].view(-1)[int(entry)] = -1
         seen.add(place)

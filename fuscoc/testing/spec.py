@@ -100,6 +100,7 @@ def describe(checked: lang.CheckedShuffle) -> schema.ShuffleSpec:
         extents_kernel=None,
         dispatch=schema.PathSpec(()),
         combine_steps=None,
+        casts=tuple(schema.CastSpec(each.field, each.scales, each.block) for each in checked.casts),
     )
 
 
@@ -117,6 +118,7 @@ def _target(
         target.align,
         target.capacity,
         schema.PlacementSpec(target.placement.kind, target.placement.table),
+        target.compact,
     )
 
 

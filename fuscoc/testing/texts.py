@@ -2,7 +2,8 @@
 
 Every text is one shuffle. Its parts are drawn independently: where segments come from (rows, a
 grid, tiles of a grid, pieces of ragged pictures or documents), where they go (packed by key, or
-slots that the spec computes), fan-out, fields, placement, capacity, the way back and the policy.
+slots that the spec computes), fan-out, fields and their casts, placement, capacity, the way back
+and the policy.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from fuscoc.lang.dtypes import ITEM_BYTES, SUMMABLE
-from fuscoc.lang.policy import SUPPORTED
+from fuscoc.lang.policy import CHOICES
+from fuscoc.testing.casts import FieldText, casts
 from fuscoc_runtime.topology import Topology
 
 NUM_KEYS = (1, 2, 3, 5, 8, 16, 24, 64)
 DEDUPS = ("", "dedup(node)", "dedup(rank)", "dedup(none)")
+COMPACT_DEDUPS = ("", "dedup(rank)")
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,18 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     lines = [f"index {source.indices[0]} : rows"]
     lines += source.declarations
     lines += [f"const fan = {fan_out}", "index k : fan"] if fan_out else []
-    segment = [
-        f"{name} : {dtype}{_shape([*source.cells, *shape])}"
+    fields = [
+        FieldText(name, dtype, (*source.cells, *shape))
         for name, dtype, shape in zip("abc", dtypes, shapes, strict=False)
     ]
-    lines.append(f"segment item {{ {', '.join(segment)} }}")
+    cast = draw(casts(fields, may_apply=not summed and not source.cells))
+    lines.append(f"segment item {{ {', '.join(map(str, cast.arriving))} }}")
     cell = "item" if not source.cells else f"{dtypes[0]}{_shape(shapes[0])}"
+    if cast.clause and not source.cells:
+        cell = "leaving"
+        lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
+    is_compact = False
     if draw(st.booleans()):
         number = source.number
         lines += [
@@ -77,21 +85,26 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
         ]
         target = f"slots[where({params}).slot{number}] on where({params}).rank"
     else:
-        lines += draw(packed_target(params, topology))
+        is_compact = draw(st.booleans())
+        lines += draw(packed_target(params, topology, is_compact))
         target = f"by_key[r({params}), *]"
     if weighted:
         dtype = draw(st.sampled_from(["f32", "bf16"]))
         lines.append(f"weight w({params}) : {dtype} = input weights")
-    lines.append(f"dispatch {source.access} -> {target} {draw(policies())}".rstrip())
+    options = " ".join(filter(None, (cast.clause, draw(policies(is_compact)))))
+    lines.append(f"dispatch {source.access} -> {target} {options}".rstrip())
     if summed:
-        lines.append(f"combine reverse reduce sum{'(w)' if weighted else ''}")
+        reduction = "sum(w)" if weighted else draw(st.sampled_from(["sum", "max"]))
+        lines.append(f"combine reverse reduce {reduction}")
     elif draw(st.booleans()):
         lines.append("combine reverse")
     return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
 @st.composite
-def packed_target(draw: st.DrawFn, params: str, topology: Topology | None) -> list[str]:
+def packed_target(
+    draw: st.DrawFn, params: str, topology: Topology | None, is_compact: bool
+) -> list[str]:
     """Keys with their placement, alignment and capacity, and the route to them."""
     placement = draw(st.sampled_from(["cyclic", "table owner", "block"]))
     num_keys = draw(st.sampled_from(NUM_KEYS))
@@ -99,21 +112,22 @@ def packed_target(draw: st.DrawFn, params: str, topology: Topology | None) -> li
         num_keys = topology.num_ranks * (num_keys % 3 + 1)  # equally many on every rank
     align = draw(st.sampled_from([1, 2, 3, 16]))
     capacity = draw(st.sampled_from(["", " capacity exact", f" capacity max {4 * align + 5}"]))
+    compact = " compact" if is_compact else ""
     dtype = draw(st.sampled_from(["int64", "int32"]))
     return [
         f"index e : {num_keys}",
-        f"layout by_key[e, s] of item packed(s) align {align}{capacity}",
+        f"layout by_key[e, s] of item packed(s){compact} align {align}{capacity}",
         f"place e on rank by {placement}",
         f"route r({params}) -> e = input keys : {dtype}",
     ]
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> str:
+def policies(draw: st.DrawFn, is_compact: bool) -> str:
     """Options of a dispatch: every value that the compiler supports."""
-    options = [draw(st.sampled_from(DEDUPS))]
+    options = [draw(st.sampled_from(COMPACT_DEDUPS if is_compact else DEDUPS))]
     for knob in ("balance", "schedule"):
-        values = sorted(SUPPORTED[knob])
+        values = sorted(CHOICES[knob])
         chosen = draw(st.sampled_from(["", *values]))
         options.append(f"{knob} {chosen}" if chosen else "")
     return " ".join(option for option in options if option)

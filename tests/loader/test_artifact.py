@@ -225,7 +225,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("shuffles.0.target.num_keys", True, r"target\.num_keys: expected int, found True"),
         ("shuffles.0.target.key", {"load": "idx"}, r"target\.key: .* is not a scalar"),
         ("shuffles.0.target.capacity", "max", r"target\.capacity: unexpected 'max'"),
-        ("shuffles.0.combine.kind", "max", r"combine\.kind: 'max' is none of 'copy', 'sum'"),
+        ("shuffles.0.combine.kind", "mean", r"'mean' is none of 'copy', 'sum', 'max'"),
         ("shuffles.0.policy.balance", "luck", r"policy\.balance: 'luck' is none of 'none', "),
         ("shuffles.0.dispatch.steps.1.op", "jump", r"dispatch\.steps\[1\]: unexpected"),
         ("shuffles.0.dispatch.steps.0.wait", 1, r"dispatch\.steps\[0\]\.wait: expected list"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from fuscoc.testing import PlanViolation, check_plan
+from fuscoc.testing import PlanViolation, check_plan, plan_of
 from fuscoc_runtime.plan import Plan
 from tests.testing.broken import (
     TERM_COLUMNS,
+    TEXT,
     column,
     edit,
     entry,
@@ -234,6 +236,52 @@ def test_the_unbroken_plan_is_valid() -> None:
     for balance in ("none", "greedy", "lpt", "split"):
         for schedule in (None, "pairwise", "fast"):
             check_plan(plan(balance=balance, schedule=schedule), routing())
+
+
+COMPACT = TEXT.replace("packed(s)", "packed(s) compact")
+
+
+@cache
+def compact() -> Plan:
+    return plan_of(spec(COMPACT), routing())
+
+
+def slot_of(row: int) -> int:
+    """A slot of rank 0 that refers to ``row``; -1: padding."""
+    return int(torch.nonzero(compact().ranks[0].row_index == row)[0])
+
+
+REFERENCES: dict[str, tuple[str, Break]] = {
+    "a slot that refers to another row": (
+        "check_row_index",
+        tensor(0, "row_index", lambda index: index.copy_((index - 1).clamp(min=-1))),
+    ),
+    "padding that refers to a row": (
+        "check_row_index",
+        tensor(0, "row_index", lambda index: index.__setitem__(slot_of(-1), 0)),
+    ),
+    "slots that refer to each other's rows": (
+        "check_row_index",
+        tensor(0, "row_index", lambda index: swapped(slot_of(0), slot_of(1))(index)),
+    ),
+    "two rows exchanged": ("check_delivery", at(0, "direct", "dst_slot", swapped(1, 3))),
+    "a row written twice": ("check_writes", at(0, "direct", "dst_slot", entry(3, 0))),
+    "a copy inside the memory": (
+        "check_writes",
+        lambda broken: lists(
+            broken, 0, "local", {"src_slot": torch.tensor([0]), "dst_slot": torch.tensor([1])}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_check_plan_catches_in_a_compact_target(name: str) -> None:
+    check_plan(compact(), routing())
+    invariant, mutate = REFERENCES[name]
+    with pytest.raises(PlanViolation) as caught:
+        check_plan(mutate(compact()), routing())
+    assert caught.value.invariant == invariant, str(caught.value)
 
 
 def stages(change: Callable[[Any], None], name: str) -> Break:

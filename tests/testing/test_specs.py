@@ -16,7 +16,10 @@ from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.schema import ShuffleSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMPILED = ("relation", "extents_kernel", "dispatch", "combine_steps", "cuda", "cuda_note", "baked")
+COMPILED = (
+    *("relation", "extents_kernel", "dispatch", "combine_steps", "baked"),
+    *("cuda", "cuda_note", "node", "node_note"),
+)
 """What only the compiler knows."""
 
 

@@ -28,7 +28,7 @@ from fuscoc.testing.invariants.network import (
     check_schedule,
 )
 from fuscoc.testing.invariants.round_trip import check_round_trip
-from fuscoc.testing.invariants.slots import check_capacity, check_keys
+from fuscoc.testing.invariants.slots import check_capacity, check_keys, check_row_index
 from fuscoc.testing.routing import Routing
 from fuscoc_runtime.plan import Plan
 
@@ -42,6 +42,7 @@ INVARIANTS: tuple[Check, ...] = (
     check_delivery,
     check_buffers,
     check_keys,
+    check_row_index,
     check_hops,
     check_node_dedup,
     check_rank_dedup,

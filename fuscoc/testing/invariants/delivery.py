@@ -16,7 +16,7 @@ def check_delivery(facts: PlanFacts) -> None:
         known = facts.segments[name] >= 0
         require_all(facts.tables[name], known, "check_delivery", "reads no segment of the source")
     expected, writes = facts.expected, facts.writes
-    belongs = _segment_of_slot(facts)
+    belongs = _segment_of_row(facts)
     at = first(belongs[writes.rank, writes.slot] != writes.segment)
     if at is not None:
         table, index = facts.writer(at)
@@ -24,18 +24,18 @@ def check_delivery(facts: PlanFacts) -> None:
         right = _point(facts, rank, slot)
         table.fail(
             "check_delivery",
-            f"writes {_segment(facts, int(writes.segment[at]))} to slot {slot} of rank {rank}, "
-            f"which is for {right}",
+            f"writes {_segment(facts, int(writes.segment[at]))} to {facts.place} {slot} of rank "
+            f"{rank}, which is for {right}",
             index,
         )
     arrived = np.zeros(belongs.shape, np.bool_)
     arrived[writes.rank, writes.slot] = True
-    at = first(~arrived[expected.rank, expected.slot])
+    at = first(~arrived[expected.rank, expected.row])
     if at is not None:
-        rank, slot = int(expected.rank[at]), int(expected.slot[at])
+        rank, slot = int(expected.rank[at]), int(expected.row[at])
         raise PlanViolation(
             "check_delivery",
-            f"{_point(facts, rank, slot)} never arrives in slot {slot} of rank {rank}",
+            f"{_point(facts, rank, slot)} never arrives in {facts.place} {slot} of rank {rank}",
             rank=int(expected.source_rank[at]),
         )
 
@@ -48,17 +48,14 @@ def check_writes(facts: PlanFacts) -> None:
         table, index = facts.writer(at)
         table.fail(
             "check_writes",
-            f"slot {writes.slot[at]} of rank {writes.rank[at]} is written twice",
+            f"{facts.place} {writes.slot[at]} of rank {writes.rank[at]} is written twice",
             index,
         )
-    at = first(_segment_of_slot(facts)[writes.rank, writes.slot] < 0)
+    at = first(_segment_of_row(facts)[writes.rank, writes.slot] < 0)
     if at is not None:
         table, index = facts.writer(at)
-        table.fail(
-            "check_writes",
-            f"slot {writes.slot[at]} of rank {writes.rank[at]} is padding, yet it is written",
-            index,
-        )
+        where = f"{facts.place} {writes.slot[at]} of rank {writes.rank[at]}"
+        table.fail("check_writes", f"{where} is padding, yet it is written", index)
     local = facts.tables["local"]
     copied = writes.segment[len(writes.segment) - len(local) :]
     problem = "reads a slot that no other rank has written"
@@ -98,18 +95,18 @@ def _too_often(facts: PlanFacts, segment: Ints, place: Ints) -> int | None:
     return None if at is None else int(np.flatnonzero(ids == ids[at])[-1])
 
 
-def _segment_of_slot(facts: PlanFacts) -> Ints:
-    """int64 [num_ranks, most slots]: the segment that belongs there; -1 for padding."""
+def _segment_of_row(facts: PlanFacts) -> Ints:
+    """int64 [num_ranks, most rows]: the segment that belongs there; -1 for padding."""
     expected = facts.expected
-    most = max(int(facts.row_counts("target").max()), int(expected.num_slots.max()))
+    most = max(int(facts.row_counts("target").max()), int(expected.num_rows.max()))
     belongs = np.full((facts.topology.num_ranks, most), -1, np.int64)
-    belongs[expected.rank, expected.slot] = facts.point_segment
+    belongs[expected.rank, expected.row] = facts.point_segment
     return belongs
 
 
 def _point(facts: PlanFacts, rank: int, slot: int) -> str:
     expected = facts.expected
-    at = first((expected.rank == rank) & (expected.slot == slot))
+    at = first((expected.rank == rank) & (expected.row == slot))
     if at is None:
         return "nobody (padding)"
     point, source, owner = expected.point[at], expected.source[at], expected.source_rank[at]

@@ -20,6 +20,7 @@ def check_lists(facts: PlanFacts) -> None:
     rows = {name: facts.row_counts(name) for name in (f.name for f in fields(BufferRows))}
     num_terms = {name: np.diff(facts.terms[name].begin) for name in TERMS}
     weights = np.array([sum(plan.point_recv_counts) for plan in facts.ranks])
+    slots = np.array([plan.num_slots for plan in facts.ranks])
 
     def inside(table: Table, column: str, limit: Ints) -> None:
         ok = (table[column] >= 0) & (table[column] < limit)
@@ -43,7 +44,7 @@ def check_lists(facts: PlanFacts) -> None:
     for name, buffer in (("reduce_direct", "staging"), ("reduce_forward", "forward_staging")):
         table, terms = facts.tables[name], facts.terms[name]
         inside(table, "dst_row", rows[buffer][facts.peer(table)])
-        inside(terms, "term_slot", rows["target"][terms.rank])
+        inside(terms, "term_slot", slots[terms.rank])
         inside(terms, "term_point", weights[terms.rank])
     staged = facts.terms["reduce_source"]
     inside(staged, "term_row", rows["staging"][staged.rank])
@@ -92,7 +93,7 @@ def check_buffers(facts: PlanFacts) -> None:
     """Bytes are conserved: every buffer has exactly the rows that are put into it."""
     length = {name: np.diff(table.begin) for name, table in facts.tables.items()}
     wanted = {
-        "target": facts.expected.num_slots,
+        "target": facts.expected.num_rows,
         "staging": length["direct"] + length["net_send"],
         "forward_staging": length["forward"],
         "slices": facts.send_counts.sum(axis=1),
@@ -110,12 +111,13 @@ def check_buffers(facts: PlanFacts) -> None:
                 problem = f"says that the largest {name} buffer has {largest} rows, not {has.max()}"
                 raise PlanViolation("check_buffers", problem, rank=plan.rank)
     written = len(facts.writes.rank)
-    num_live = len(facts.expected.rank)
-    require(
-        written == num_live,
-        "check_buffers",
-        f"{num_live} points move and {written} rows are written",
-    )
+    expected = facts.expected
+    if facts.shuffle.is_compact:
+        moved, what = int(expected.num_rows.sum()), "segments of ranks"
+    else:
+        moved, what = len(expected.rank), "points"
+    problem = f"{moved} {what} move and {written} rows are written"
+    require(written == moved, "check_buffers", problem)
 
 
 def first_of(*columns: Ints) -> Bools:
