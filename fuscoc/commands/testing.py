@@ -57,10 +57,7 @@ def property_test(
             shuffle=shuffle,
             defines=parse_defines(define),
         )
-    except NoRoutingError as error:
-        typer.echo(f"error: nothing to test: {error}", err=True)
-        raise typer.Exit(1) from None
-    except RoutingFileError as error:
+    except (NoRoutingError, RoutingFileError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(int(not report.passed))

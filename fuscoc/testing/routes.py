@@ -161,10 +161,10 @@ def _drop_collisions(
         if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
             data = ranks[expected.source_rank[at]]
             if not isinstance(target.rank, Load):
-                wrong = "writes twice" if place in seen else "does not have"
+                wrong = "which is taken" if place in seen else "which does not exist"
                 raise NoRoutingError(
-                    f"whatever its inputs are, `{shuffle.name}` on {topology} goes to slot "
-                    f"{place[1]} of rank {place[0]}, which it {wrong}"
+                    f"whatever is given to it, `{shuffle.name}` on {topology} goes to slot "
+                    f"{place[1]} of rank {place[0]}, {wrong}"
                 )
             entry = Domain(shuffle, data).entries(target.rank)[expected.point[at]]
             data.inputs[target.rank.input].view(-1)[int(entry)] = -1
