@@ -143,7 +143,9 @@ def _index_args(
             )
         elif scope.find(arg, {INDEX}, "an index"):
             extent, wanted = scope.extents.get(arg.name), scope.extents.get(param)
-            if extent == wanted or extent is None or wanted is None:
+            if extent is None or wanted is None:
+                continue
+            if extent == wanted:
                 args.append(IndexRef(arg.name))
             else:
                 scope.sink.report(

@@ -111,7 +111,7 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
         value = scope.constants[name.name]
         return None if value is None else Const(value)
     if kind == INDEX:
-        return IndexRef(name.name)
+        return IndexRef(name.name) if name.name in scope.extents else None
     return ExtentRef(name.name) if kind == EXTENT else None
 
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 MOE = (ROOT / "examples" / "moe.fsc").read_text(encoding="utf-8")
 VIT = (ROOT / "examples" / "vit_patches.fsc").read_text(encoding="utf-8")
 SPECS = sorted([*ROOT.glob("examples/*.fsc"), *ROOT.glob("tests/errors/*.fsc")])
-URI = "file:///work/moe.fsc"
+URI = "file:///specs/moe.fsc"
 SERVER = "from fuscoc.cli import main; main()"
 PATIENCE = 60.0
 
