@@ -19,6 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# torch.optim imports it later, and its default arguments then keep the job's group alive, whose
+# threads may abort a process that ends.
+import torch.distributed.nn
 import torch.nn.functional as F
 from torch import Tensor, nn
 

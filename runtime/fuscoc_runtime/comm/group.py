@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from fuscoc_runtime.comm.liveness import ProcessId, this_process
 from fuscoc_runtime.comm.requests import LANES
-from fuscoc_runtime.errors import NetworkError, ProtocolError, TopologyError
+from fuscoc_runtime.errors import ClosedError, NetworkError, ProtocolError, TopologyError
 from fuscoc_runtime.topology import Topology
 
 # The communication library's own limit is only a backstop: waits end earlier, with a better error.
@@ -40,7 +41,8 @@ class Membership:
 
     Attributes:
         rank: index in ``group``; ranks are numbered node by node.
-        group: all ranks; None for a process that belongs to no job.
+        known_group: all ranks; None for a process that belongs to no job. Not kept alive: what is
+            left of a gloo group after ``destroy_process_group`` may abort the process at its end.
         processes: the process of every rank.
         device: where this rank computes.
         store: a key-value store of these ranks and this membership alone.
@@ -48,10 +50,24 @@ class Membership:
 
     rank: int
     topology: Topology
-    group: dist.ProcessGroup | None
+    known_group: ReferenceType[dist.ProcessGroup] | None
     processes: tuple[ProcessId, ...]
     device: torch.device
     store: Store
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """All ranks; None for a process that belongs to no job.
+
+        Raises:
+            ClosedError: the group has been destroyed.
+        """
+        if self.known_group is None:
+            return None
+        group = self.known_group()
+        if group is None:
+            raise ClosedError("the process group")
+        return group
 
 
 def join(timeout: float, device: torch.device | None = None) -> torch.device:
@@ -145,7 +161,7 @@ def find_members(
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
     store = PrefixStore(f"fuscoc/{tokens[0]}", _get_default_store())
-    return Membership(rank, found, world, processes, device, store)
+    return Membership(rank, found, ref(world), processes, device, store)
 
 
 def _gather_objects(
@@ -215,7 +231,7 @@ def node_group(members: Membership) -> dist.ProcessGroup:
     return found
 
 
-def network_groups(members: Membership) -> list[dist.ProcessGroup | None]:
+def network_groups(members: Membership) -> list[ReferenceType[dist.ProcessGroup] | None]:
     """All ranks again, for every lane of the network hop; collective over them.
 
     NCCL works off a group's operations one after the other, and lanes are to overlap with each
@@ -223,7 +239,7 @@ def network_groups(members: Membership) -> list[dist.ProcessGroup | None]:
     """
     group = members.group
     if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
-        return [group] * LANES
+        return [members.known_group] * LANES
     ranks = dist.get_process_group_ranks(group)
     local = group is not dist.group.WORLD
-    return [dist.new_group(ranks, use_local_synchronization=local) for _ in range(LANES)]
+    return [ref(dist.new_group(ranks, use_local_synchronization=local)) for _ in range(LANES)]

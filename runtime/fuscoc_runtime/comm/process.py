@@ -226,7 +226,8 @@ class ProcessComm:
     def _start(self, request: StartRound) -> None:
         """Post a round as one group. Rounds are posted in the same order everywhere, so the peers'
         operations match."""
-        network = self._networks[request.lane]
+        known = self._networks[request.lane]
+        network = known() if known is not None else None
         sends = _operations(dist.isend, request.sends, network)
         receives = _operations(dist.irecv, request.receives, network)
         peers = [*(peer for peer, _ in receives), *(peer for peer, _ in sends)]
