@@ -21,6 +21,9 @@ from fuscoc_runtime.topology import Topology
 if TYPE_CHECKING:
     from fuscoc_runtime.plan import Plan
 
+# Slots of the rings between the network and the kernels: the engine's number, which needs torch.
+RING_SLOTS = 8
+
 
 def show(
     shuffle: ShuffleSpec,
@@ -209,7 +212,10 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
         table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
     size = f"{shuffle.policy.slice_bytes:,} bytes"
-    table.caption = f"{whose} The network is crossed in slices of {size}."
+    table.caption = (
+        f"{whose} The network is crossed in slices of {size}; the three buffers of its rows are "
+        f"rings of {RING_SLOTS} slices, however many rows there are."
+    )
     return table
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuscoc.cli import main
 from fuscoc.driver import read_source
-from fuscoc.explain import facts
+from fuscoc.explain import facts, tables
 from fuscoc.explain.command import (
     read_shuffles,
     run_time_names,
@@ -34,6 +34,7 @@ from fuscoc.explain.formula import Symbol as Named
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.strategies import cases, specs
+from fuscoc_runtime.engine import machine
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -248,3 +249,7 @@ def test_what_nothing_depends_on_is_refused(explain) -> None:
     code, _, err = explain(EXAMPLES / "moe.fsc", "--shuffle", "other")
     assert code == 1
     assert "there is no shuffle `other`" in err
+
+
+def test_rings_are_those_of_the_engine() -> None:
+    assert tables.RING_SLOTS == machine.RING_SLOTS
