@@ -32,8 +32,9 @@ def compile(source: str | Path, out: str | Path, **defines: int) -> Path:
         FileExistsError: ``out`` exists and is not an artifact.
     """
     from fuscoc import driver
+    from fuscoc.source import as_source
 
-    return driver.compile_source(driver.as_source(source), out, defines)
+    return driver.compile_source(as_source(source), out, defines)
 
 
 def load(artifact: Artifact | str | Path, name: str | None = None, **options: Any) -> Shuffle:

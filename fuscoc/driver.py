@@ -29,22 +29,6 @@ WhenChecked = Callable[[Checked], object]
 """Called with the shuffles of a spec without errors and the warnings about it."""
 
 
-def read_source(path: Path) -> SourceFile:
-    """The text of a ``.fsc`` file, which is UTF-8; the path as given names it in messages.
-
-    Bytes that are not UTF-8 become characters that the language refuses, so that the parser can
-    point at them.
-    """
-    return SourceFile(str(path), path.read_bytes().decode("utf-8-sig", errors="replace"))
-
-
-def as_source(spec: str | Path) -> SourceFile:
-    """A spec given as a path or as its text; text is told by its newline or its brace."""
-    if isinstance(spec, str) and ("\n" in spec or "{" in spec):
-        return SourceFile("spec.fsc", spec)
-    return read_source(Path(spec))
-
-
 def compile_source(
     source: SourceFile,
     out: str | Path,

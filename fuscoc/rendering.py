@@ -13,6 +13,8 @@ error[FSC011]: `by_tokn` is not declared
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from fuscoc.diagnostics import Diagnostic, Fix, Label
 
 TAB = 4
+MOST_COLUMNS = 160
+"""Of a source line that are shown: a generated spec may hold it all in one line."""
 _STYLES = {
     "error": "\033[1;31m",
     "warning": "\033[1;33m",
@@ -57,34 +61,58 @@ def render(diagnostic: Diagnostic, source: SourceFile, *, colour: bool = False) 
     for number, on_line in sorted(by_line.items()):
         if previous is not None and number > previous + 1:
             rows.append(style("...", "place"))
-        rows.append(f"{style(f'{number:>{width}} |', 'place')} {_shown(source.line_text(number))}")
-        for label, is_primary in on_line:
-            underline, text = _underline(label, source, "^" if is_primary else "-")
-            marked = style(underline.lstrip() + text, severity if is_primary else "place")
+        marks = [_underline(label, source, "^" if prime else "-") for label, prime in on_line]
+        text, marks = _cropped(_shown(source.line_text(number)), marks)
+        rows.append(f"{style(f'{number:>{width}} |', 'place')} {text}")
+        for (label, is_primary), underline in zip(on_line, marks, strict=True):
+            note = f" {label.text}" if label.text else ""
+            marked = style(underline.lstrip() + note, severity if is_primary else "place")
             rows.append(f"{gutter} {' ' * (len(underline) - len(underline.lstrip()))}{marked}")
         previous = number
     equals = style(f"{' ' * width} =", "place")
     rows += [f"{equals} note: {note}" for note in diagnostic.notes]
     if diagnostic.help is not None:
         rows.append(f"{equals} help: {diagnostic.help}")
-    for number, text, marks in fixed:
+    for number, written, new in fixed:
         if number == fixed[0][0]:
             rows.append(gutter)
+        text, [underline] = _cropped(written, [new])
         rows.append(f"{style(f'{number:>{width}} |', 'place')} {text}")
-        indent = " " * (len(marks) - len(marks.lstrip()))
-        rows.append(f"{gutter} {indent}{style(marks.lstrip(), 'fix')}")
+        indent = " " * (len(underline) - len(underline.lstrip()))
+        rows.append(f"{gutter} {indent}{style(underline.lstrip(), 'fix')}")
     return "".join(f"{row.rstrip()}\n" for row in rows)
 
 
-def _underline(label: Label, source: SourceFile, mark: str) -> tuple[str, str]:
-    """The marks under a label's first line, aligned with ``_shown``, and its text."""
+def _cropped(text: str, marks: list[str]) -> tuple[str, list[str]]:
+    """The part of a long line about its first mark, with the marks moved along.
+
+    What a mark has beyond that part is left out; one that lies beyond it stands at the end.
+    """
+    ends = list(accumulate(map(_columns, text)))
+    if not ends or ends[-1] <= MOST_COLUMNS:
+        return text, marks
+    first = min(len(each) - len(each.lstrip()) for each in marks)
+    begin = bisect_right(ends, max(0, first - MOST_COLUMNS // 4))
+    skipped = ends[begin - 1] if begin else 0
+    end = bisect_right(ends, skipped + MOST_COLUMNS)
+    shown = ("…" if begin else "") + text[begin:end] + ("…" if end < len(text) else "")
+    moved = [each[skipped:][:MOST_COLUMNS] for each in marks]
+    behind = " " * MOST_COLUMNS
+    return shown, [
+        " " * bool(begin) + (there if there.strip() else behind + each[-1])
+        for there, each in zip(moved, marks, strict=True)
+    ]
+
+
+def _underline(label: Label, source: SourceFile, mark: str) -> str:
+    """The marks under a label's first line, aligned with ``_shown``."""
     line, column = source.line_column(label.span.start)
     text = source.line_text(line)
     before = text[: column - 1]
     covered = text[column - 1 : column - 1 + label.span.end - label.span.start].rstrip()
     indent = _columns(_shown(before))
     length = _columns(_shown(before + covered)) - indent
-    return " " * indent + mark * max(length, 1), f" {label.text}" if label.text else ""
+    return " " * indent + mark * max(length, 1)
 
 
 def _fixed_lines(fix: Fix, source: SourceFile) -> list[tuple[int, str, str]]:

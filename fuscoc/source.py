@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +57,19 @@ class SourceFile:
             return Span(start, span.end)
         rest_of_line = re.match(r"[ \t]*\r?(\n|$)", self.text[span.end :])
         return Span(start, span.end + rest_of_line.end()) if rest_of_line else span
+
+
+def read_source(path: Path) -> SourceFile:
+    """The text of a ``.fsc`` file, which is UTF-8; the path as given names it in messages.
+
+    Bytes that are not UTF-8 become characters that the language refuses, so that the parser can
+    point at them.
+    """
+    return SourceFile(str(path), path.read_bytes().decode("utf-8-sig", errors="replace"))
+
+
+def as_source(spec: str | Path) -> SourceFile:
+    """A spec given as a path or as its text; text is told by its newline or its brace."""
+    if isinstance(spec, str) and ("\n" in spec or "{" in spec):
+        return SourceFile("spec.fsc", spec)
+    return read_source(Path(spec))

@@ -63,10 +63,10 @@ def as_artifact(
             raise ValueError("constants only change a spec, and this is compiled already")
         return spec if isinstance(spec, Artifact) else load_artifact(spec)
     try:
-        from fuscoc import driver
+        from fuscoc.source import as_source
         from fuscoc.spec_cache import compile_cached
 
-        source = driver.as_source(spec)
+        source = as_source(spec)
         cache = default_cache() if cache_dir is None else Path(cache_dir)
         return load_artifact(compile_cached(source, constants, cache))
     except ImportError as error:

@@ -21,7 +21,7 @@ from fuscoc.commands.options import (
 )
 from fuscoc.diagnostics import CompileError
 from fuscoc.reports import FileReport, fixable
-from fuscoc.source import SourceFile
+from fuscoc.source import SourceFile, read_source
 
 
 def check(
@@ -69,7 +69,6 @@ def check(
 
         fuscoc check *.fsc --format sarif > fuscoc.sarif
     """
-    from fuscoc import driver
 
     if diff and format is not Format.TEXT:
         raise typer.BadParameter("--diff prints a diff in place of --format's document")
@@ -77,7 +76,7 @@ def check(
     reports = []
     changed = False
     for path in files:
-        source = driver.read_source(path)
+        source = read_source(path)
         if fix or diff:
             fixed = _fixed(source, defines, topologies, write=not diff)
             changed |= fixed != source

@@ -23,7 +23,7 @@ from fuscoc.commands.options import (
     write_report,
 )
 from fuscoc.diagnostics import CompileError, Diagnostic
-from fuscoc.source import SourceFile
+from fuscoc.source import SourceFile, read_source
 
 if TYPE_CHECKING:
     from fuscoc.lang.check import Checked
@@ -98,7 +98,7 @@ def compile_(
         raise typer.BadParameter("--after needs --emit ir")
     if format is not Format.TEXT and (emit is not None or print_between_passes):
         raise typer.BadParameter("--format's document is all that is printed: leave out stages")
-    source, defines = driver.read_source(spec), parse_defines(define)
+    source, defines = read_source(spec), parse_defines(define)
     topologies = parse_topologies(topology)
     trace = _print_pass if print_between_passes else None
     if emit is None:

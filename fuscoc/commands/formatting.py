@@ -10,7 +10,7 @@ import typer
 
 from fuscoc.commands.options import Colour, ColourWhen, os_problem, show
 from fuscoc.diagnostics import CompileError
-from fuscoc.source import SourceFile
+from fuscoc.source import SourceFile, read_source
 
 STDIN = Path("-")
 
@@ -63,10 +63,10 @@ def fmt(
 
 def _format(path: Path, *, dry: bool, print_diff: bool) -> bool:
     """Format one file; true if it would change and stays as it is."""
-    from fuscoc import driver, fixing
+    from fuscoc import fixing
     from fuscoc.lang.format import format_text
 
-    source = _read_stdin() if path == STDIN else driver.read_source(path)
+    source = _read_stdin() if path == STDIN else read_source(path)
     after = SourceFile(source.path, format_text(source))
     if print_diff:
         typer.echo(fixing.diff(source, after), nl=False)

@@ -23,7 +23,7 @@ from fuscoc.explain.formula import (
 from fuscoc.explain.tables import show
 from fuscoc.lang.check import declared
 from fuscoc.lang.parser import parse
-from fuscoc.source import SourceFile
+from fuscoc.source import SourceFile, read_source
 from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.errors import ArtifactError
@@ -64,7 +64,7 @@ def run(
             hint = "every size is known"
         raise UnknownExtentError(f"nothing depends on `{unknown}`; {hint}")
     topology = Topology.parse(topologies[0]) if topologies else None
-    dims = {} if what.is_dir() else target_dims(driver.read_source(what), defines, shuffles)
+    dims = {} if what.is_dir() else target_dims(read_source(what), defines, shuffles)
     for number, shuffle in enumerate(shuffles):
         if number:
             console.print()
@@ -87,7 +87,7 @@ def read_shuffles(
     """
     if what.is_dir():
         return load_artifact(what).manifest.shuffles
-    source = driver.read_source(what)
+    source = read_source(what)
     driver.check_source(source, defines, topologies)
     return decode(Manifest, json.loads(driver.emit_files(source, defines, "manifest"))).shuffles
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuscoc.driver import as_source
 from fuscoc.lang import checked as lang
 from fuscoc.lang.check import check
+from fuscoc.source import as_source
 from fuscoc_runtime import scalar, schema
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.cli import main
-from fuscoc.driver import read_source
 from fuscoc.explain import facts, tables
 from fuscoc.explain.command import (
     read_shuffles,
@@ -32,6 +31,7 @@ from fuscoc.explain.formula import (
 )
 from fuscoc.explain.formula import Symbol as Named
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.source import read_source
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.strategies import cases, specs
 from fuscoc_runtime.engine import machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from fuscoc.diagnostics import (
     nearest,
     render,
 )
+from fuscoc.rendering import MOST_COLUMNS
 from fuscoc.source import SourceFile, Span
 
 PACKAGE = Path(__file__).parents[2] / "fuscoc"
@@ -28,6 +30,21 @@ PACKAGE = Path(__file__).parents[2] / "fuscoc"
 def shown(text: str, start: int, end: int, **parts: object) -> list[str]:
     diagnostic = Diagnostic("FSC011", "message", Label(Span(start, end), "label"), **parts)  # type: ignore[arg-type]
     return render(diagnostic, SourceFile("a.fsc", text)).splitlines()
+
+
+@given(st.text("ab \u6f22", min_size=1, max_size=900), st.data())
+def test_of_a_long_line_the_part_about_the_mark_is_shown(filler: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(filler)))
+    _, _, _, line, marks = shown(filler[:at] + "MARK" + filler[at:], at, at + 4)
+    line, marks = line.removeprefix("1 | "), marks.removeprefix("  | ")
+    columns = [2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line]
+    # An underline may reach over an ellipsis at either end, and the mark is never cut.
+    assert sum(columns) <= MOST_COLUMNS + 2
+    begin = line.index("MARK")
+    assert sum(columns[:begin]) == marks.index("^^^^ label")
+    cut = line.startswith("\u2026"), line.endswith("\u2026")
+    assert line.strip("\u2026") in (filler[:at] + "MARK" + filler[at:])
+    assert any(cut) == (line != (filler[:at] + "MARK" + filler[at:]).rstrip())
 
 
 def test_all_parts() -> None:
