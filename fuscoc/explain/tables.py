@@ -15,6 +15,7 @@ from fuscoc.explain import facts
 from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.tables import titled_table
 from fuscoc_runtime.schema import FieldSpec, LaunchStep, PathSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -131,7 +132,7 @@ def planning(shuffle: ShuffleSpec) -> str:
 
 
 def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
-    table = _table("Given with every call", ["name", "what", "type"], ["bytes"])
+    table = titled_table("Given with every call", ["name", "what", "type"], ["bytes"])
     for name in shuffle.extents:
         table.add_row(name, "run-time extent", "", "")
     for each in shuffle.inputs:
@@ -151,7 +152,7 @@ def _layouts(
     shuffle: ShuffleSpec, values: Mapping[str, int], target_dims: Sequence[Formula]
 ) -> Table:
     left = ["layout", "field", "extents", "cell", "strides in bytes"]
-    table = _table("Layouts of a rank", left, ["bytes"])
+    table = titled_table("Layouts of a rank", left, ["bytes"])
     for layout in facts.layouts(shuffle, target_dims):
         is_packed = shuffle.target.kind == "packed" and layout.role == "target"
         unit = "rows" if shuffle.is_compact else "slots"
@@ -174,8 +175,8 @@ def _layouts(
 
 
 def _copies(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
-    columns = ["longest run", "runs", "vectors of"]
-    table = _table("A segment in the source", ["field"], [*columns, "strides of the runs in bytes"])
+    columns = ["longest run", "runs", "vectors of", "strides of the runs in bytes"]
+    table = titled_table("A segment in the source", ["field"], columns)
     for each in facts.copies(shuffle):
         loops = [
             f"{count:,} at {text(with_values(stride, values))}" for count, stride in each.loops
@@ -191,7 +192,7 @@ def _copies(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
 
 
 def _hops(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
-    table = _table("Hops", ["hop", "from → to"], ["copies of a segment, at most"])
+    table = titled_table("Hops", ["hop", "from → to"], ["copies of a segment, at most"])
     for hop in facts.hops(shuffle):
         table.add_row(hop.scope, hop.path, text(with_values(hop.copies, values)))
     return table
@@ -199,7 +200,7 @@ def _hops(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
 
 def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None) -> Table:
     title = "Row buffers of a rank, " + ("as planned" if plan else "at most")
-    table = _table(title, ["buffer", "rows that are"], ["rows", "bytes of a row", "bytes"])
+    table = titled_table(title, ["buffer", "rows that are"], ["rows", "bytes of a row", "bytes"])
     segments = with_values(facts.num_segments(shuffle), values)
     if not isinstance(segments, int | Symbol):
         segments = Symbol("segments of a rank", "segments")
@@ -226,7 +227,7 @@ def _planned_rows(plan: Plan) -> dict[str, int]:
 
 
 def _kernels(shuffle: ShuffleSpec) -> Table:
-    table = _table("Steps", ["", "kernel", "list", "from → to"], [])
+    table = titled_table("Steps", ["", "kernel", "list", "from → to"], [])
     kernels = {shuffle.extents_kernel: "sizes → points and cells of each"}
     kernels[shuffle.relation.kernel] = "points → where each goes"
     for number, (kernel, ends) in enumerate((name, ends) for name, ends in kernels.items() if name):
@@ -260,7 +261,7 @@ def _ends(step: LaunchStep) -> list[str]:
 
 def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
     where = f" on {topology}" if topology else ""
-    table = _table(f"Backends{where}, the first that can runs it", ["kernels", "", "why"], [])
+    table = titled_table(f"Backends{where}, the first that can runs it", ["kernels", "", "why"], [])
     for each in backends(shuffle, topology):
         style = "green" if each.usable else "yellow"
         answer = "yes" if each.usable else "no"
@@ -277,15 +278,3 @@ def _size(num_bytes: Formula) -> str:
     if isinstance(num_bytes, int) and num_bytes >= 10_000:
         return f"{num_bytes:,} ({decimal(num_bytes)})"
     return text(num_bytes)
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", caption_justify="left", box=None,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table

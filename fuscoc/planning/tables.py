@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.table import Table
 
 from fuscoc.planning.compare import compare_policies, compare_schedules
+from fuscoc.tables import titled_table
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.summary import PlanSummary, human_bytes, human_seconds
 
@@ -35,7 +34,7 @@ def show(plan: Plan, routing: str, console: Console) -> None:
 
 def hop_table(summary: PlanSummary) -> Table:
     """Rows and bytes by hop, beside those of a plain all-to-all of every point."""
-    table = _table("Hops", ["hop"], ["rows", "bytes", "rows of a plain all-to-all", "saved"])
+    table = titled_table("Hops", ["hop"], ["rows", "bytes", "rows of a plain all-to-all", "saved"])
     for hop in summary.hops:
         saved = f"{hop.saved:.0%}" if hop.saved > 0 else ""
         table.add_row(
@@ -47,7 +46,8 @@ def hop_table(summary: PlanSummary) -> Table:
 def nic_table(plan: Plan) -> Table:
     """Rows of the NICs of every node: the mean, and the busiest before and after balancing."""
     columns = ["sent, mean", "busiest", "received, mean", "busiest before", "busiest after"]
-    table = _table(f"NIC load, rows (balance {plan.shuffle.policy.balance})", ["node"], columns)
+    title = f"NIC load, rows (balance {plan.shuffle.policy.balance})"
+    table = titled_table(title, ["node"], columns)
     shape = plan.topology.num_nodes, plan.topology.ranks_per_node
     network = plan.traffic.network
     sent = network.sum(axis=1).reshape(shape)
@@ -69,7 +69,7 @@ def policy_table(plan: Plan) -> Table:
     """Predicted times of every policy."""
     columns = ["busiest NIC", "cut flows", "predicted", "over the oracle"]
     title = "Balance policies, all nodes sending at once, without incast"
-    table = _table(title, ["balance"], columns)
+    table = titled_table(title, ["balance"], columns)
     rows = compare_policies(plan)
     for row in rows:
         over = row.seconds / plan.oracle if plan.oracle else 1.0
@@ -87,7 +87,7 @@ def policy_table(plan: Plan) -> Table:
 
 def schedule_table(plan: Plan) -> Table:
     """Stages and predicted times of every schedule."""
-    table = _table("Schedules", ["schedule"], ["stages", "predicted", "over the oracle"])
+    table = titled_table("Schedules", ["schedule"], ["stages", "predicted", "over the oracle"])
     for row in compare_schedules(plan):
         over = row.seconds / plan.oracle if plan.oracle else 1.0
         table.add_row(
@@ -102,15 +102,3 @@ def schedule_table(plan: Plan) -> Table:
 
 def _name(name: str, executable: bool, chosen: bool) -> str:
     return f"{name}{'' if executable else ' *'}{' (this plan)' if chosen else ''}"
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", caption_justify="left", box=None,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table

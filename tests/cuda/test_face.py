@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import fuscoc
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.gpus import ROOT, torchrun
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_face(num_ranks: int, tmp_path: Path) -> None:
-    if torch.cuda.device_count() < num_ranks:
-        pytest.skip(f"needs {num_ranks} GPUs, found {torch.cuda.device_count()}")
     artifacts = [
-        str(fuscoc.compile(ROOT / spec, tmp_path / Path(spec).stem))
+        fuscoc.compile(ROOT / spec, tmp_path / Path(spec).stem)
         for spec in ("examples/moe.fsc", "tests/cuda/quantised.fsc")
     ]
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(num_ranks), "tests/cuda/face_run.py", *artifacts,
-    ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, timeout=240,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    torchrun(num_ranks, "tests/cuda/face_run.py", *artifacts)

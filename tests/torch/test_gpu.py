@@ -9,27 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import fuscoc
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def torchrun(num_ranks: int, *arguments: str) -> str:
-    if torch.cuda.device_count() < num_ranks:
-        pytest.skip(f"needs {num_ranks} GPUs, found {torch.cuda.device_count()}")
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(num_ranks), *arguments,
-    ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, timeout=280,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+from tests.gpus import ROOT, torchrun
 
 
 @pytest.mark.gpu
@@ -37,13 +19,13 @@ def torchrun(num_ranks: int, *arguments: str) -> str:
 def test_face(num_ranks: int, tmp_path: Path) -> None:
     """Gradients, torch.compile, CUDA graphs, no wait on the host, streams and pools."""
     moe = fuscoc.compile(ROOT / "examples/moe.fsc", tmp_path / "moe", hidden=2048, experts=64)
-    assert "the face holds" in torchrun(num_ranks, "tests/torch/gpu_run.py", str(moe))
+    assert "the face holds" in torchrun(num_ranks, "tests/torch/gpu_run.py", moe)
 
 
 @pytest.mark.gpu
 def test_overlap(tmp_path: Path) -> None:
     moe = fuscoc.compile(ROOT / "examples/moe.fsc", tmp_path / "moe")
-    printed = torchrun(2, "examples/overlap.py", str(moe))
+    printed = torchrun(2, "examples/overlap.py", moe)
     assert len(re.findall(r"rank \d: shuffle .* of the shorter is hidden", printed)) == 2
 
 
