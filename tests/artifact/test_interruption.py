@@ -67,8 +67,9 @@ def test_an_interrupted_write_changes_nothing(old: Path, monkeypatch: pytest.Mon
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background are deaf to it
 from fuscoc.cli import main
 write = Path.write_bytes
 def slow(path, content):
@@ -93,10 +94,13 @@ def test_a_stopped_command_leaves_nothing(
         env={**os.environ, "PYTHONPATH": ".:runtime"},
     )
     with command:
-        assert command.stdout is not None
-        assert command.stdout.readline() == "writing\n"
-        command.send_signal(number)
-        _, err = command.communicate(timeout=60)
+        try:
+            assert command.stdout is not None
+            assert command.stdout.readline() == "writing\n"
+            command.send_signal(number)
+            _, err = command.communicate(timeout=60)
+        finally:
+            command.kill()
     assert "Traceback" not in err
     assert command.returncode == code
     assert os.listdir(tmp_path) == []
