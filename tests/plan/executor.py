@@ -109,33 +109,65 @@ class Executor:
     def _network_hop(self) -> list[list[tuple[tuple[int, int], dict[str, Array]]]]:
         """Landing rows of every forwarder, each with where it came from."""
         landing = [[] for _ in self.plans]  # type: list[list[Any]]
-        for plan in self.plans:
-            sent = sorted(entries(plan, "net_send"), key=lambda each: each["dst_row"])
-            assert [each["dst_row"] for each in sent] == list(range(plan.rows.slices))
-            assert sum(plan.net_send_counts) == len(sent)
-            rows = iter(sent)
+        windows = self._hand_over()
+        for plan, window in zip(self.plans, windows, strict=True):
+            slices = {}
+            for each in entries(plan, "net_send"):
+                origin = (plan.rank, each["src_offset"])
+                slices[each["dst_row"]] = origin, self._read(plan.rank, each)
+            for each in entries(plan, "carried"):
+                slices[each["dst_row"]] = window[each["src_row"]]
+            assert sorted(slices) == list(range(plan.rows.slices))
+            assert sum(plan.net_send_counts) == len(slices)
+            rows = iter(slices[row] for row in sorted(slices))
             for to, count in enumerate(plan.net_send_counts):
-                for each in itertools.islice(rows, count):
+                for origin, row in itertools.islice(rows, count):
                     node = self.topology.node(to)
                     assert node != self.topology.node(plan.rank)
-                    self.traffic.network[plan.rank, each["src_offset"], node] += 1
-                    origin = (plan.rank, each["src_offset"])
-                    landing[to].append((origin, self._read(plan.rank, each)))
+                    self.traffic.network[(*origin, node)] += 1
+                    landing[to].append((origin, row))
                 assert self.plans[to].net_recv_counts[plan.rank] == count
         for plan in self.plans:
             assert len(landing[plan.rank]) == plan.rows.landing == sum(plan.net_recv_counts)
         return landing
 
+    def _hand_over(self) -> list[dict[int, Any]]:
+        """What every rank has been handed to send, by row of its window."""
+        windows = [{} for _ in self.plans]  # type: list[dict[int, Any]]
+        for plan in self.plans:
+            first = self.topology.node(plan.rank) * self.topology.ranks_per_node
+            for each in entries(plan, "carry"):
+                to = first + each["dst_peer"]
+                assert to != plan.rank, "a rank hands nothing to itself"
+                assert each["dst_row"] not in windows[to]
+                origin = (plan.rank, each["src_offset"])
+                windows[to][each["dst_row"]] = origin, self._read(plan.rank, each)
+        for plan, window in zip(self.plans, windows, strict=True):
+            assert sorted(window) == list(range(plan.rows.carried))
+        return windows
+
     def _return_hop(self, back: list[list[Any]], staging: list[dict[int, Any]]) -> None:
         """Landing rows' results to their senders, into the staging rows after the direct ones."""
+        returned = [{} for _ in self.plans]  # type: list[dict[int, Any]]
         for plan in self.plans:
             rows = iter(back[plan.rank])
             for to, count in enumerate(plan.net_recv_counts):
-                first = len(numpy_columns(self.plans[to], "direct")["dst_slot"])
-                first += sum(self.plans[to].net_send_counts[: plan.rank])
+                first = sum(self.plans[to].net_send_counts[: plan.rank])
                 for row in range(first, first + count):
-                    assert row not in staging[to]
-                    staging[to][row] = next(rows)
+                    returned[to][row] = next(rows)
+        for plan in self.plans:
+            node = self.topology.node(plan.rank) * self.topology.ranks_per_node
+            num_direct = len(numpy_columns(plan, "direct")["dst_slot"])
+            to_rows = {row: (plan.rank, num_direct + row) for row in returned[plan.rank]}
+            if "hand_back" in plan.lists:
+                to_rows = {
+                    each["src_row"]: (node + each["dst_peer"], each["dst_row"])
+                    for each in entries(plan, "hand_back")
+                }
+            assert sorted(to_rows) == sorted(returned[plan.rank])
+            for row, (to, staged) in to_rows.items():
+                assert staged not in staging[to]
+                staging[to][staged] = returned[plan.rank][row]
         for plan in self.plans:
             assert sorted(staging[plan.rank]) == list(range(plan.rows.staging))
 
@@ -224,7 +256,12 @@ def segment_cells(runs: FieldRuns, each: Mapping[str, int], side: str) -> Array:
 
 
 def entries(plan: RankPlan, name: str) -> Iterator[dict[str, int]]:
-    """A list's descriptors as dictionaries; term columns are no part of them."""
+    """A list's descriptors as dictionaries; term columns are no part of them.
+
+    Only plans that hand rows over have the lists for that.
+    """
+    if name not in plan.lists:
+        return
     columns = numpy_columns(plan, name)
     own = {key: values for key, values in columns.items() if not key.startswith("term_")}
     own |= {key: columns[key] for key in ("term_begin", "term_end") if key in columns}

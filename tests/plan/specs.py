@@ -20,7 +20,7 @@ from fuscoc_runtime.topology import Topology
 
 ALL_DEDUP = ("node", "rank")
 
-Balance = Literal["none", "static", "greedy", "lpt", "split", "auto"]
+Balance = Literal["none", "static", "greedy", "lpt", "split", "rebalance", "auto"]
 
 
 def index(name: str) -> dict[str, str]:

@@ -16,7 +16,6 @@ from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import Plan, native, plan_all, plan_rank
 from fuscoc_runtime.plan.balance import POLICIES, communication_groups
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.forwarders import EXECUTABLE
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import (
     ALL_DEDUP,
@@ -170,8 +169,38 @@ def test_auto_is_never_much_worse_than_the_best_policy(
         planned = plan_all(balanced(shuffle, balance), topology, points, model)
         return planned.predicted.completion
 
-    best = min(seconds(policy) for policy in EXECUTABLE)
+    best = min(seconds(policy) for policy in POLICIES)
     assert seconds("auto") <= 1.02 * best + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("balance", "loads", "nvlink", "carries"),
+    [
+        ("auto", [90, 2], 9.0, True),
+        ("auto", [46, 46], 9.0, False),
+        ("auto", [90, 2], 0.2, False),
+        ("split", [90, 2], 9.0, False),
+        ("rebalance", [90, 2], 0.2, True),
+    ],
+)
+def test_rows_are_carried_where_it_pays(
+    balance: Balance, loads: list[int], nvlink: float, *, carries: bool
+) -> None:
+    """Not if all send alike, nor if NVLink costs more than the network saves."""
+    topology = Topology(2, 2)
+    idx = [
+        torch.tensor([[(rank // 2 + 1) % 2 * 2 + i % 2] for i in range(loads[rank % 2])])
+        for rank in range(4)
+    ]
+    shuffle = balanced(routed(topk=1, num_keys=4), balance)
+    model = CostModel(50e9, nvlink * 50e9, stage_latency=10e-6, segment_bytes=14336)
+    points = [
+        relation(shuffle, topology, rank, routed_data(each, rank)) for rank, each in enumerate(idx)
+    ]
+    traffic = plan_all(shuffle, topology, points, model).traffic
+    assert bool(traffic.handed.any()) == carries
+    if carries:
+        assert traffic.network.sum(axis=1).tolist() == [46, 46, 46, 46]
 
 
 @given(demands(), st.sampled_from(get_args(Balance)))
@@ -183,7 +212,7 @@ def test_forwarders_are_those_of_the_policy(
     planned = plan(idx, topology, balance, num_keys=topology.num_ranks)
     demand = planned.traffic.demand
     demand.check()
-    shares = {name: POLICIES[name](demand).share for name in EXECUTABLE}
+    shares = {name: assign(demand).share for name, assign in POLICIES.items()}
     shares["static"] = shares["none"]
     wanted = list(shares.values()) if balance == "auto" else [shares[balance]]
     assert any(np.array_equal(planned.forwarders.share, share) for share in wanted)

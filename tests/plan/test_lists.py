@@ -125,7 +125,9 @@ def test_weights_travel_by_rank_then_source_then_domain(plans: list[RankPlan]) -
 
 
 def test_buffer_rows(plans: list[RankPlan]) -> None:
-    assert plans[0].rows == BufferRows(target=6, staging=6, forward_staging=0, slices=3, landing=0)
+    assert plans[0].rows == BufferRows(
+        target=6, staging=6, forward_staging=0, slices=3, landing=0, carried=0
+    )
     assert {plan.max_rows for plan in plans} == {
-        BufferRows(target=8, staging=6, forward_staging=4, slices=3, landing=3)
+        BufferRows(target=8, staging=6, forward_staging=4, slices=3, landing=3, carried=0)
     }

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuscoc_runtime.comm.requests import LANES
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
@@ -35,6 +36,13 @@ def sides(schedule: Schedule, rank: int) -> tuple[Side, Side]:
     return Side(schedule.sends(rank), sent), Side(schedule.receives(rank), received)
 
 
+def rows_of_rounds(side: Side, num_rounds: int) -> list[int]:
+    rows = [0] * num_rounds
+    for number, _, _, length in side.listed:
+        rows[number] += length
+    return rows
+
+
 @given(rounds())
 def test_every_row_travels_once(made: tuple[Schedule, int]) -> None:
     schedule, _ = made
@@ -44,7 +52,7 @@ def test_every_row_travels_once(made: tuple[Schedule, int]) -> None:
             in_wire_order = side.rounds()[side.order()]
             assert (np.diff(in_wire_order) >= 0).all()
             found = np.bincount(side.rounds(), minlength=schedule.num_stages)
-            assert found.tolist() == side.rows_of_rounds(schedule.num_stages).tolist()
+            assert found.tolist() == rows_of_rounds(side, schedule.num_stages)
             assert side.is_ordered == (side.order().tolist() == list(range(side.num_rows)))
 
 
@@ -76,13 +84,22 @@ def test_a_round_is_no_larger_than_a_slice(made: tuple[Schedule, int]) -> None:
     m = schedule.assignment.ranks_per_node
     for rank in range(len(schedule.assignment.share)):
         for side in sides(schedule, rank):
-            assert side.rows_of_rounds(schedule.num_stages).max(initial=0) <= rows + m
+            assert max(rows_of_rounds(side, schedule.num_stages), default=0) <= rows + m
 
 
 @pytest.mark.parametrize(
     ("total", "most_bytes", "expected"),
-    [(10_000, 1 << 30, 4743), (10_000, 64_000, 64), (10_000, 1, 1), (1, 1 << 30, 47)],
+    [(10_000, 1 << 30, 5000), (100_000, 1 << 30, 16667), (10_000, 64_000, 64), (10_000, 1, 1)],
 )
 def test_the_size_of_a_slice(total: int, most_bytes: int, expected: int) -> None:
-    """sqrt(total * 1000 B * 10 us * 450 GB/s / 2) bytes, unless the spec says less."""
+    """About sqrt(total * 1000 B * 10 us * 450 GB/s / 2) bytes (4.7 and 15 MB), unless the spec says
+    less: 2 and 6 rounds."""
     assert slice_rows(total, 1000, most_bytes, MODEL) == expected
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 1 << 24))
+def test_slices_fit_and_lanes_get_equally_many(total: int, row_bytes: int, most_bytes: int) -> None:
+    rows = slice_rows(total, row_bytes, most_bytes, MODEL)
+    assert 1 <= rows <= max(1, most_bytes // row_bytes)
+    num_rounds = -(-total // rows)
+    assert num_rounds % LANES == 0 or rows <= num_rounds  # so few that they do not divide evenly

@@ -28,7 +28,22 @@ def test_parse_and_discovery_round_trip(topology: Topology) -> None:
     assert Topology.from_hosts(hosts) == topology
 
 
-@pytest.mark.parametrize("text", ["", "4", "2x", "x2", "2 x 2", "0x4", "2x0", "-1x2", "2x2x2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4",
+        "2x",
+        "x2",
+        "2 x 2",
+        "0x4",
+        "2x0",
+        "-1x2",
+        "2x2x2",
+        "257x256",
+        "9999999999x9999999999",
+    ],
+)
 def test_bad_text(text: str) -> None:
     with pytest.raises(TopologyError):
         Topology.parse(text)

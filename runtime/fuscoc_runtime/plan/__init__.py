@@ -6,6 +6,7 @@ from fuscoc_runtime.plan.planner import plan_rank
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
+    Handover,
     PlanContext,
     Points,
     RankPlan,
@@ -15,6 +16,7 @@ from fuscoc_runtime.plan.types import (
 __all__ = [
     "BufferRows",
     "DescriptorList",
+    "Handover",
     "Plan",
     "PlanContext",
     "Points",

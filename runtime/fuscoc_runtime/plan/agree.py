@@ -6,11 +6,9 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
-from fuscoc_runtime.plan.arrays import upload
 
 T = TypeVar("T")
 
@@ -35,32 +33,29 @@ def error_size(error: FuscoRuntimeError | None) -> int:
     return len(_encode(error)) if error is not None else 0
 
 
-def agree(
-    error: FuscoRuntimeError | None, device: torch.device, word: int = 0
-) -> Generator[Request, Any, list[int]]:
+def agree(error: FuscoRuntimeError | None, word: int = 0) -> Generator[Request, Any, list[int]]:
     """Collective: if no rank has an error, every rank's ``word``, an int64; else all raise the
     error of the lowest rank that has one.
     """
-    [mine] = upload([torch.tensor([error_size(error), word])], device)
-    sizes, words = (yield AllGather(mine)).unbind(1)
-    yield from raise_together(error, sizes, device)
-    told: list[int] = words.tolist()
+    gathered = yield AllGather(torch.tensor([error_size(error), word]))
+    sizes, words = gathered.t().tolist()
+    yield from raise_together(error, sizes)
+    told: list[int] = words
     return told
 
 
 def raise_together(
-    error: FuscoRuntimeError | None, sizes: Tensor, device: torch.device
+    error: FuscoRuntimeError | None, sizes: list[int]
 ) -> Generator[Request, Any, None]:
     """Raise the error of the lowest failing rank, given every rank's ``error_size``."""
-    bytes_of_rank: list[int] = sizes.tolist()
-    if not any(bytes_of_rank):
+    if not any(sizes):
         return
-    text = torch.zeros(max(bytes_of_rank), dtype=torch.uint8, device=device)
+    text = torch.zeros(max(sizes), dtype=torch.uint8)
     if error is not None:
         encoded = torch.frombuffer(bytearray(_encode(error)), dtype=torch.uint8)
-        text[: len(encoded)] = encoded.to(device)
+        text[: len(encoded)] = encoded
     texts = yield AllGather(text)
-    rank, size = next((rank, size) for rank, size in enumerate(bytes_of_rank) if size)
+    rank, size = next((rank, size) for rank, size in enumerate(sizes) if size)
     cause = error.__cause__ if error is not None else None
     raise _caused(from_json(bytes(texts[rank, :size].tolist()).decode()), cause)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.plan.flows import Int64Array
 
-def exclusive_cumsum(counts: Tensor, dim: int = 0) -> Tensor:
-    """Sum of everything before: [2, 3, 4] -> [0, 2, 5]."""
-    return counts.cumsum(dim) - counts
+
+def before(counts: Int64Array) -> Int64Array:
+    """Sum of everything before, on the host: [2, 3, 4] -> [0, 2, 5]."""
+    return np.asarray(np.cumsum(counts) - counts)
 
 
 def stable_order(values: Tensor) -> Tensor:
@@ -53,11 +56,11 @@ def count(values: Tensor, num_values: int, mask: Tensor | None = None) -> Tensor
     return counts.scatter_add_(0, values, ones)
 
 
-def upload(tables: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def upload(tables: Sequence[Int64Array], device: torch.device) -> list[Tensor]:
     """Host tables on ``device``, in one copy that the host does not wait for."""
     if device.type != "cuda":
-        return list(tables)
-    joined = torch.cat([table.reshape(-1) for table in tables])
+        return [torch.from_numpy(table) for table in tables]
+    joined = torch.from_numpy(np.concatenate([table.reshape(-1) for table in tables]))
     sent = joined.pin_memory().to(device, non_blocking=True)
-    parts = torch.split(sent, [table.numel() for table in tables])
+    parts = torch.split(sent, [table.size for table in tables])
     return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]

@@ -21,8 +21,9 @@ def same_local_rank(demand: Demand) -> Assignment:
     One forwarder a flow, and every communication group is one local index. Worst case: ``m`` times
     the ideal, when one local index has all the traffic.
     """
-    local = np.arange(demand.num_ranks) % demand.ranks_per_node
-    return _whole(demand, np.repeat(local[:, None], demand.num_nodes, axis=1))
+    local = np.arange(demand.ranks_per_node)
+    same = np.arange(demand.num_ranks)[:, None, None] % demand.ranks_per_node == local
+    return Assignment(demand.flows[:, :, None] * same, carried=False)
 
 
 def greedy_groups(demand: Demand) -> Assignment:

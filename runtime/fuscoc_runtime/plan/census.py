@@ -2,28 +2,34 @@
 
 One AllGather of a small vector per rank, the only time that a plan makes the host wait for the
 device (if no flow is cut). From it every rank computes, alike, all slot bases, all buffer sizes and
-the counts of every later exchange.
+the counts of every later exchange. A rank's row of it:
+
+    bytes of its error (0: none), slots of a dense target, points whose key or rank does not exist,
+    live points [num_ranks], pairs [num_ranks], network rows [num_nodes], live points by key
+    [num_keys], and, where a table places the keys, their owners [num_keys]
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import FuscoRuntimeError, PlacementMismatchError
 from fuscoc_runtime.plan.agree import agree, attempt, error_size, raise_together
-from fuscoc_runtime.plan.arrays import count, iota, upload
+from fuscoc_runtime.plan.arrays import count, upload
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.hops import Copies, NumCopies
 from fuscoc_runtime.plan.points import SortedPoints, check_points, count_bad
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.topology import Topology
 
-NUM_SCALARS = 4
+NUM_SCALARS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +39,15 @@ class Census:
     ``length`` [R]: slots of a dense target. ``points``, ``pairs`` [R, R]: live points and NVLink
     copies, source rank x destination rank. ``flows`` [R, num_nodes]: network rows, source rank x
     destination node. ``keys`` [R, num_keys]: live points by source rank and key (no columns for a
-    dense target).
+    dense target). ``owners`` [num_keys]: the table that places the keys; empty if none does.
     """
 
-    length: Tensor
-    points: Tensor
-    pairs: Tensor
-    flows: Tensor
-    keys: Tensor
+    length: Int64Array
+    points: Int64Array
+    pairs: Int64Array
+    flows: Int64Array
+    keys: Int64Array
+    owners: Int64Array
 
     def num_copies(self, topology: Topology, rank: int) -> NumCopies:
         """Copies that start at ``rank``."""
@@ -49,59 +56,79 @@ class Census:
         return NumCopies(near, sum(pairs) - near, sum(self.flows[rank].tolist()))
 
 
-def take_census(
-    ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies
-) -> Generator[Request, Any, Census]:
-    """Collective: count, gather, compare. Raises on every rank what any rank has found wrong."""
+def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies) -> Tensor:
+    """This rank's row of the census, without an error."""
     num_ranks, target = ctx.topology.num_ranks, ctx.shuffle.target
     parts = [
-        *upload([torch.tensor([0, points.target_length or 0])], ctx.device),
-        _checksum(ctx, points),
+        *upload([np.array([0, points.target_length or 0], np.int64)], ctx.device),
         count_bad(points),
-        count(ordered.rank, num_ranks, ordered.live),
+        count(ordered.points.rank, num_ranks, ordered.live),
         copies.per_rank,
         copies.per_node,
     ]
     if target.kind == "packed":
-        parts.append(count(ordered.target, target.num_keys, ordered.live))
-    gathered = yield AllGather(torch.cat(parts))
-    scalars, *counts = torch.split(
-        gathered, [NUM_SCALARS, num_ranks, num_ranks, ctx.topology.num_nodes, _num_keys(ctx)], dim=1
-    )
-    sizes, length, checksums, num_bad = scalars.unbind(1)
-    yield from raise_together(None, sizes, ctx.device)
-    if bool(num_bad.any()):
+        parts.append(count(ordered.points.target, target.num_keys, ordered.live))
+    if has_table(ctx) and points.key_to_rank is not None:
+        parts.append(points.key_to_rank)
+    return torch.cat(parts)
+
+
+def take_census(
+    ctx: PlanContext, points: Points, row: Tensor, meanwhile: Callable[[], None] | None = None
+) -> Generator[Request, Any, Census]:
+    """Collective: gather, compare. Raises on every rank what any rank has found wrong.
+
+    ``meanwhile``: of ``AllGather``.
+    """
+    gathered: Int64Array = (yield AllGather(row, meanwhile)).numpy()
+    sizes, length, num_bad = gathered[:, :NUM_SCALARS].T.tolist()
+    yield from raise_together(None, sizes)
+    if any(num_bad):
         found = attempt(ctx.rank, lambda: check_points(ctx, points))
-        yield from agree(found, ctx.device)
-    _check_placement(ctx, checksums)
-    return Census(length, *counts)
+        yield from agree(found)
+    parts, begin = [], NUM_SCALARS
+    for size in _num_counts(ctx):
+        parts.append(gathered[:, begin : begin + size])
+        begin += size
+    points_of, pairs, flows, keys, owners = parts
+    if has_table(ctx):
+        _check_placement(ctx, owners)
+    return Census(np.array(length), points_of, pairs, flows, keys, owners[ctx.rank])
 
 
 def fail_census(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
     """Take part in the census with nothing but an error; every rank raises."""
-    num_counts = 2 * ctx.topology.num_ranks + ctx.topology.num_nodes + _num_keys(ctx)
-    row = torch.zeros(NUM_SCALARS + num_counts, dtype=torch.int64)
+    row = torch.zeros(census_size(ctx), dtype=torch.int64)
     row[0] = error_size(error)
     gathered = yield AllGather(row.to(ctx.device))
-    yield from raise_together(error, gathered[:, 0], ctx.device)
+    yield from raise_together(error, gathered[:, 0].tolist())
     raise error
 
 
-def _num_keys(ctx: PlanContext) -> int:
+def census_size(ctx: PlanContext) -> int:
+    """Words of a rank's row."""
+    return NUM_SCALARS + sum(_num_counts(ctx))
+
+
+def has_table(ctx: PlanContext) -> bool:
+    """Whether a table places the keys."""
+    target = ctx.shuffle.target
+    return target.kind == "packed" and target.placement.kind == "table"
+
+
+def num_keys(ctx: PlanContext) -> int:
+    """Keys of the target; a dense one has none."""
     return ctx.shuffle.target.num_keys if ctx.shuffle.target.kind == "packed" else 0
 
 
-def _checksum(ctx: PlanContext, points: Points) -> Tensor:
-    """int64 [1]: a fingerprint of the table that places keys, if one does; its sum wraps alike
-    everywhere."""
-    target, owner = ctx.shuffle.target, points.key_to_rank
-    if target.kind == "dense" or target.placement.kind != "table" or owner is None:
-        return torch.zeros(1, dtype=torch.int64, device=ctx.device)
-    return (owner * (iota(owner) + 1)).sum().view(1)
+def _num_counts(ctx: PlanContext) -> tuple[int, ...]:
+    num_ranks, keys = ctx.topology.num_ranks, num_keys(ctx)
+    return num_ranks, num_ranks, ctx.topology.num_nodes, keys, keys if has_table(ctx) else 0
 
 
-def _check_placement(ctx: PlanContext, checksums: Tensor) -> None:
-    different = torch.nonzero(checksums != checksums[0]).flatten().tolist()
+def _check_placement(ctx: PlanContext, owners: Int64Array) -> None:
+    """All ranks place keys by the same table."""
+    different = np.flatnonzero((owners != owners[0]).any(axis=1))
     target = ctx.shuffle.target
-    if different and target.kind == "packed":
-        raise PlacementMismatchError(target.placement.table or "", different[0])
+    if len(different) and target.kind == "packed":
+        raise PlacementMismatchError(target.placement.table or "", int(different[0]))

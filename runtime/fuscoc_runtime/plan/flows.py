@@ -115,7 +115,8 @@ class Assignment:
     def pairs(self) -> Int64Array:
         """int64 [num_ranks, num_ranks]: rows that one rank sends to another over the network.
 
-        The rows of a pair are ordered by (source rank, row order of the source).
+        The rows of a pair are ordered by (source rank, row order of the source), but those of the
+        sender itself come first: nothing has to be handed over before they can leave.
         """
         num_ranks, num_nodes, m = self.share.shape
         if not self.carried:
@@ -125,6 +126,22 @@ class Assignment:
         local = np.arange(m)
         pairs[:, local, :, local] = carried.transpose(2, 0, 1)
         return pairs.reshape(num_ranks, num_ranks)
+
+    @cached_property
+    def handed(self) -> Int64Array:
+        """int64 [num_ranks, num_ranks]: rows of a source that another rank of its node sends."""
+        num_ranks, num_nodes, m = self.share.shape
+        handed = np.zeros((num_nodes, m, num_nodes, m), np.int64)
+        if self.carried:
+            by_carrier = self.share.sum(axis=1).reshape(num_nodes, m, m)
+            node = np.arange(num_nodes)
+            handed[node, :, node] = by_carrier * (1 - np.eye(m, dtype=np.int64))
+        return handed.reshape(num_ranks, num_ranks)
+
+    @cached_property
+    def hands_over(self) -> bool:
+        """Whether any row is sent by another rank than its source."""
+        return bool(self.handed.any())
 
     def forwarder(self) -> Int64Array:
         """int64 [num_ranks, num_nodes]: the rank that receives a whole flow; -1 for empty flows.

@@ -17,31 +17,31 @@ from torch import Tensor
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.arrays import count, exclusive_cumsum, iota, upload
-from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.arrays import before, upload
+from fuscoc_runtime.plan.balance import POLICIES, balance
+from fuscoc_runtime.plan.carry import landing_before
 from fuscoc_runtime.plan.census import Census
-from fuscoc_runtime.plan.cost import CostModel, oracle, predict_assignment, simplest
+from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
-from fuscoc_runtime.plan.hops import Hops
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.topology import Topology
 
-EXECUTABLE = ("none", "greedy", "lpt", "split")
-"""Policies of which every row is sent by its own source, simplest first."""
-
 SAME_LOCAL_RANK = ("none", "static")
 """Two names of one policy."""
 
-NATIVE_BALANCE = ("lpt", "auto")
+NATIVE_BALANCE = ("lpt", "rebalance", "auto")
 NATIVE_SCHEDULE = ("fast", "auto")
 """Policies that need the compiled part of the planner; two nodes have nothing to schedule."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Who forwards how much: ``rows``, int64 [R, R] on the host, network rows by source rank and
-    forwarder."""
+    """Who forwards how much, and who sends it.
+
+    Network rows, int64 [R, R] on the host: ``rows`` by source rank and forwarder, ``sent`` by the
+    rank that sends them and forwarder.
+    """
 
     demand: Demand
     assignment: Assignment
@@ -51,20 +51,28 @@ class Shares:
         num_ranks = self.demand.num_ranks
         return self.assignment.share.reshape(num_ranks, num_ranks)
 
+    @property
+    def sent(self) -> Int64Array:
+        return self.assignment.pairs
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether ranks send rows for others of their node."""
+        return self.assignment.hands_over
+
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """What a rank leaves to which forwarder.
+    """What a rank leaves to which forwarder, int64 on the host.
 
-    ``forwarder``, ``row``, ``position``: int64 [num_remote_pairs], in the order of ``RemotePairs``:
-    the rank that serves the pair, the pair's landing row there, and the pair's place among all that
-    it serves. ``pairs``: int64 [R, R] on the host, pairs by source rank and forwarder.
+    ``landing``, ``position`` [R], by forwarder: what to add to the number of a network row to get
+    its landing row there, and to that of a remote pair to get its place among all pairs that are
+    served there. ``pairs`` [R, R], by source rank and forwarder.
     """
 
-    forwarder: Tensor
-    row: Tensor
-    position: Tensor
-    pairs: Tensor
+    landing: Int64Array
+    position: Int64Array
+    pairs: Int64Array
 
 
 def check_policy(ctx: PlanContext) -> NativeBuildError | None:
@@ -83,59 +91,53 @@ def check_policy(ctx: PlanContext) -> NativeBuildError | None:
 
 def share_out(ctx: PlanContext, census: Census) -> Shares:
     """Choose the forwarders; all ranks choose alike."""
-    demand = Demand(
-        np.ascontiguousarray(census.flows.numpy()), np.ascontiguousarray(census.pairs.numpy())
-    )
+    demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
     model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
     return Shares(demand, choose_forwarders(demand, ctx.shuffle.policy.balance, model))
 
 
 def assign_forwarders(
-    ctx: PlanContext, hops: Hops, census: Census, shares: Shares
+    ctx: PlanContext, remote_row: Tensor, census: Census, shares: Shares
 ) -> Generator[Request, Any, Forwarding]:
-    """Collective if the policy cuts flows, which all ranks know."""
-    num_ranks, m, rows = ctx.topology.num_ranks, ctx.topology.ranks_per_node, shares.rows
-    mine = rows[ctx.rank]
+    """Collective if the policy cuts flows, which all ranks know. ``remote_row``: of ``Listed``."""
+    rows, rank = shares.rows, ctx.rank
+    end = np.cumsum(rows[rank])
     # Rows are ordered by node, and the forwarders of a node take consecutive ones, which land
-    # behind those of lower ranks.
-    row_forwarder = np.repeat(np.arange(num_ranks), mine)
-    landing = rows[: ctx.rank].sum(axis=0) - (np.cumsum(mine) - mine)
-    row_landing = np.arange(len(row_forwarder)) + landing[row_forwarder]
-    tables = torch.from_numpy(row_forwarder), torch.from_numpy(row_landing)
-    forwarder_there, landing_there = upload(tables, ctx.device)
-    forwarder = forwarder_there[hops.remote.row]
+    # behind those of lower ranks, or of those whose sender comes before.
+    earlier = landing_before(ctx.topology, rank) if shares.hands_over else None
     if shares.assignment.num_cuts().any():
-        pairs = yield AllGather(count(forwarder, num_ranks))
+        # Pairs are ordered by row.
+        [bounds] = upload([end], ctx.device)
+        served = torch.searchsorted(remote_row, bounds)
+        pairs = (yield AllGather(torch.diff(served, prepend=served.new_zeros(1)))).numpy()
     else:
-        per_node = node_pairs(ctx.topology, census).repeat_interleave(m, dim=1)
-        pairs = torch.where(torch.from_numpy(rows) > 0, per_node, 0)
-    [shift] = upload([pairs[: ctx.rank].sum(0) - exclusive_cumsum(pairs[ctx.rank])], ctx.device)
+        per_node = np.repeat(node_pairs(ctx.topology, census), ctx.topology.ranks_per_node, axis=1)
+        pairs = np.where(rows > 0, per_node, 0)
     return Forwarding(
-        forwarder,
-        landing_there[hops.remote.row],
-        iota(forwarder) + shift[forwarder],
+        _total(rows, rank, earlier) - before(rows[rank]),
+        _total(pairs, rank, earlier) - before(pairs[rank]),
         pairs,
     )
 
 
 def choose_forwarders(demand: Demand, policy: str, model: CostModel) -> Assignment:
-    """The assignment of ``policy``: ``static``, one of ``EXECUTABLE``, or ``auto``.
+    """The assignment of ``policy``: ``static``, or one that ``balance`` knows.
 
-    ``auto`` takes the simplest of ``EXECUTABLE`` within ``cost.TOLERANCE`` of the best predicted
-    completion. Equal demands give equal assignments on every rank.
+    Equal demands give equal assignments on every rank.
     """
     if policy in SAME_LOCAL_RANK or demand.num_nodes == 1 or demand.ranks_per_node == 1:
         return POLICIES["none"](demand)
-    if policy != "auto":
-        return POLICIES[policy](demand)
-    return simplest(
-        (POLICIES[name](demand) for name in EXECUTABLE),
-        lambda each: predict_assignment(demand, each, model).completion,
-        oracle(demand, model),
-    )
+    return balance(demand, policy, model)
 
 
-def node_pairs(topology: Topology, census: Census) -> Tensor:
+def node_pairs(topology: Topology, census: Census) -> Int64Array:
     """Pairs by source rank and destination node: int64 [num_ranks, num_nodes]."""
     shape = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
-    return census.pairs.view(shape).sum(2)
+    return np.asarray(census.pairs.reshape(shape).sum(axis=2))
+
+
+def _total(counts: Int64Array, rank: int, earlier: Int64Array | None) -> Int64Array:
+    """int64 [R]: of ``counts`` [source, forwarder], what lies before that of ``rank``."""
+    if earlier is None:
+        return np.asarray(counts[:rank].sum(axis=0))
+    return np.asarray((counts * earlier).sum(axis=0))

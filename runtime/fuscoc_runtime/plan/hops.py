@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan.arrays import count, differs, stable_order
-from fuscoc_runtime.plan.points import SortedPoints
+from fuscoc_runtime.plan.points import LivePoints, SortedPoints
 from fuscoc_runtime.plan.types import PlanContext
 
 
@@ -77,12 +77,13 @@ class NumCopies:
     rows: int
 
 
-def order_copies(ctx: PlanContext, points: SortedPoints) -> Copies:
+def order_copies(ctx: PlanContext, ordered: SortedPoints) -> Copies:
     """Group the points into copies."""
+    points = ordered.points
     topology, dedup = ctx.topology, ctx.shuffle.policy.dedup
     num_ranks, num_nodes, m = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
     node = points.rank // m
-    leads_pair = points.live
+    leads_pair = ordered.live
     if "rank" in dedup:
         leads_pair = leads_pair & differs(points.pair)
     leads_row = leads_pair & (node != topology.node(ctx.rank))
@@ -101,7 +102,7 @@ def order_copies(ctx: PlanContext, points: SortedPoints) -> Copies:
     )
 
 
-def list_hops(points: SortedPoints, copies: Copies, sizes: NumCopies) -> Hops:
+def list_hops(points: LivePoints, copies: Copies, sizes: NumCopies) -> Hops:
     """List the copies."""
     near = copies.order[: sizes.near]
     far = copies.order[sizes.near : sizes.near + sizes.far]

@@ -1,8 +1,9 @@
-"""What the wires of a cluster are taken to do, when nobody has measured them."""
+"""What the wires of a cluster do, or are taken to do where nobody has measured them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.plan.cost import CostModel
@@ -16,6 +17,27 @@ NVLINK_BANDWIDTH = 450e9
 
 STAGE_LATENCY = 10e-6
 """Seconds to start a stage of the network hop."""
+
+LEAST_LATENCY = 1e-6
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the network does for every rank while all of them send: bytes a second and direction,
+    and the seconds that a message takes besides."""
+
+    bandwidth: float
+    latency: float
+
+    @classmethod
+    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> Link:
+        """That explains the seconds of two messages, given as (bytes, seconds)."""
+        num_bytes, seconds = (b - a for a, b in zip(small, large, strict=True))
+        bandwidth = num_bytes / seconds if seconds > 0 else large[0] / large[1]
+        return cls(bandwidth, max(LEAST_LATENCY, small[1] - small[0] / bandwidth))
+
+    def __str__(self) -> str:
+        return f"{self.bandwidth / 1e9:.3g} GB/s a rank, {self.latency * 1e6:.3g} us"
 
 
 def network_fields(shuffle: ShuffleSpec) -> tuple[FieldSpec, ...]:

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.schema import PackedTarget
 from fuscoc_runtime.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class KeyOrder:
+    """Keys by rank, int64 on the host.
+
+    ``by_rank`` [num_keys]: all keys, those of rank 0 first, ascending within a rank. ``bounds``
+    [num_ranks + 1]: where those of every rank begin, and the end.
+    """
+
+    by_rank: Int64Array
+    bounds: Int64Array
+
+    @classmethod
+    def of(cls, owners: Int64Array, topology: Topology) -> KeyOrder:
+        """``owners``: int64 [num_keys], the rank of every key."""
+        by_rank = np.argsort(owners, kind="stable")
+        return cls(by_rank, np.searchsorted(owners[by_rank], np.arange(topology.num_ranks + 1)))
 
 
 def key_to_rank(

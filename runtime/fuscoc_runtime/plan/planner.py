@@ -1,46 +1,61 @@
 """One rank's plan: relation outputs -> descriptor lists.
 
-The stages, in order: sorted points, copies, census (AllGather), hops, forwarders, rounds, slots:
-then a rank can send. Descriptions (AllToAll) and the lists of forwarder and target follow.
-Everything is vectorised and runs on the compute device; only counts come to the host. The hierarchy
+The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders,
+rounds: then a rank can send. Slots of every point, descriptions (AllToAll) and the lists of
+forwarder and target follow. Everything is vectorised and runs on the compute device, as kernels
+where ``device`` has them and else as tensor operations; only counts come to the host. The hierarchy
 is FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network, one per rank over
 NVLink, the rest from the receiver's own memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllToAll, Request
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt
-from fuscoc_runtime.plan.arrays import count, inverse, stable_order, upload
-from fuscoc_runtime.plan.census import Census, fail_census, take_census
+from fuscoc_runtime.plan.arrays import upload
+from fuscoc_runtime.plan.carry import hand_over, landing_order
+from fuscoc_runtime.plan.census import Census, count_points, fail_census, take_census
+from fuscoc_runtime.plan.device import has_kernels, has_receiver_kernels
+from fuscoc_runtime.plan.device.source import (
+    ListedByKernels,
+    describe_placed,
+    list_placed,
+    place_points,
+)
+from fuscoc_runtime.plan.device.target import receive_placed
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import (
+    Forwarding,
     Shares,
     assign_forwarders,
     check_policy,
     node_pairs,
     share_out,
 )
-from fuscoc_runtime.plan.hops import Copies, Hops, list_hops, order_copies
-from fuscoc_runtime.plan.links import cost_model, network_row_bytes
-from fuscoc_runtime.plan.points import SortedPoints, sort_points
-from fuscoc_runtime.plan.receive import check_slots, forwarder_lists, target_lists
-from fuscoc_runtime.plan.rounds import NO_TRANSFERS, Side, arrange_stages, cut, slice_rows
-from fuscoc_runtime.plan.send import (
-    describe_forwards,
-    describe_points,
-    net_send,
-    source_addresses,
-    source_lists,
+from fuscoc_runtime.plan.hops import order_copies
+from fuscoc_runtime.plan.links import cost_model
+from fuscoc_runtime.plan.points import sort_points
+from fuscoc_runtime.plan.receive import Received, check_slots, receive
+from fuscoc_runtime.plan.rounds import (
+    NO_TRANSFERS,
+    Side,
+    arrange_stages,
+    cut,
+    slice_rows,
+    slices_of,
 )
-from fuscoc_runtime.plan.slots import SlotLayout, assign_rows, assign_slots, lay_out_slots
+from fuscoc_runtime.plan.schedule import Schedule
+from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
+from fuscoc_runtime.plan.slots import SlotCounts, count_slots, lay_out_slots
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
@@ -57,27 +72,37 @@ NO_ENTRIES = torch.zeros(0, dtype=torch.int64)
 class Draft:
     """The part of a plan that needs no word from the other ranks but their counts.
 
-    A rank can send as soon as it has this: ``wire`` lacks what is about forwarding, ``lists`` has
-    ``net_send`` alone. ``num_rows``, ``most_rows``: of the target, here and on any rank.
+    A rank can send as soon as it has this: ``wire`` lacks what is about landing, ``lists`` has
+    those that fill slices alone. ``carried_rounds``: where rows are handed over, int64 [num_rows]
+    on the host, the round in which each of this rank's network rows leaves. ``num_rows``,
+    ``most_rows``: of the target, here and on any rank; ``num_carried``, ``most_carried``: rows sent
+    for other ranks, likewise.
     """
 
     points: Points
-    live: SortedPoints
+    listed: Listed
     census: Census
-    hops: Hops
     shares: Shares
-    layout: SlotLayout
+    slots: SlotCounts
     wire: Wire
-    addresses: dict[str, Tensor]
     lists: dict[str, DescriptorList]
+    carried_rounds: Int64Array | None
+
+    @property
+    def num_carried(self) -> int:
+        return int(self.shares.assignment.handed[:, self.wire.rank].sum())
+
+    @property
+    def most_carried(self) -> int:
+        return int(self.shares.assignment.handed.sum(axis=0).max())
 
     @property
     def num_rows(self) -> int:
-        return int(self.layout.num_rows[self.wire.rank])
+        return int(self.slots.rows[self.wire.rank])
 
     @property
     def most_rows(self) -> int:
-        return int(self.layout.num_rows.max())
+        return int(self.slots.rows.max())
 
 
 def plan_rank(
@@ -105,24 +130,27 @@ def draft_plan(
     prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from fail_census(ctx, prepared))
-    ordered, copies = prepared
-    census = yield from take_census(ctx, points, ordered, copies)
-    layout = lay_out_slots(ctx, points, census)
+    census = yield from take_census(ctx, points, prepared.row, prepared.meanwhile)
+    slots = count_slots(ctx, census)
     shares = share_out(ctx, census)
-    live = ordered.first(int(census.points[ctx.rank].sum()))
-    hops = list_hops(live, copies, census.num_copies(ctx.topology, ctx.rank))
-    addresses = source_addresses(ctx, points.columns)
-    return Draft(
-        points,
-        live,
-        census,
-        hops,
-        shares,
-        layout,
-        _rounds(ctx, shares),
-        addresses,
-        {"net_send": net_send(addresses, hops.row_source)},
+    listed = prepared.list(census)
+    rounds = _rounds(ctx, shares)
+    wire = _wire(ctx, shares, rounds)
+    if rounds is None or not shares.hands_over:
+        lists = {"net_send": listed.net_send}
+        return Draft(points, listed, census, shares, slots, wire, lists, None)
+    node = ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
+    handed = hand_over(
+        ctx,
+        shares.rows,
+        {rank: _sends(shares, rounds, rank) for rank in node},
+        wire.num_rounds,
+        _num_direct(ctx, census),
+        listed.addresses,
+        listed.row_source,
     )
+    wire = replace(wire, handover=handed.entries)
+    return Draft(points, listed, census, shares, slots, wire, handed.lists, handed.row_rounds)
 
 
 def finish_plan(ctx: PlanContext, draft: Draft) -> Generator[Request, Any, RankPlan]:
@@ -134,112 +162,150 @@ def finish_plan(ctx: PlanContext, draft: Draft) -> Generator[Request, Any, RankP
     Raises:
         SlotOutOfRangeError, SlotOverlapError: on all ranks, if any rank's target has them.
     """
-    census, hops, rows = draft.census, draft.hops, torch.from_numpy(draft.shares.rows)
-    forwarding = yield from assign_forwarders(ctx, hops, census, draft.shares)
-    slots = assign_slots(ctx, draft.live, draft.layout)
-    point_row = assign_rows(ctx, draft.live, slots, census)
-    order, words = describe_points(ctx, draft.live, hops, slots, forwarding, draft.wire.send)
-    received = yield _exchange(ctx, words, census.points)
+    census, shares = draft.census, draft.shares
+    wire = replace(draft.wire, landing_order=_order(ctx, draft.wire.receive))
+    forwarding = yield from assign_forwarders(ctx, draft.listed.remote_row, census, shares)
+    described = _describe(ctx, draft, forwarding)
+    words = yield _exchange(ctx, described.words, census.points)
     if ctx.shuffle.target.kind == "dense":
         length = int(census.length[ctx.rank])
-        yield from agree(check_slots(ctx, received, census.points[:, ctx.rank], length), ctx.device)
-    forwarded = describe_forwards(ctx, hops, point_row, forwarding)
+        yield from agree(check_slots(ctx, words, census.points[:, ctx.rank], length))
+    forwards = described.forwards
     if ctx.topology.num_nodes > 1:
-        forwarded = yield _exchange(ctx, forwarded, forwarding.pairs)
-
-    recv_counts = rows[:, ctx.rank].tolist()
-    forwards = forwarder_lists(ctx, forwarded, sum(recv_counts))
-    num_rounds = draft.wire.num_rounds
-    targets, entries, row_index = target_lists(
-        ctx,
-        received,
-        census.pairs[:, ctx.rank],
-        num_rounds,
-        int(draft.layout.num_slots[ctx.rank]),
-    )
-    sizes = buffer_rows(ctx, census, rows, forwarding.pairs, draft.layout.num_rows)
+        forwards = yield _exchange(ctx, forwards, forwarding.pairs)
+        if shares.hands_over:
+            blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
+            landed = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
+            forwards = torch.cat([blocks[source] for source in landed])
+    received = _receive(ctx, draft, wire, described, words, forwards)
+    sizes = buffer_rows(ctx, census, shares, forwarding.pairs, draft.slots.rows)
     return RankPlan(
         rank=ctx.rank,
         num_sources=len(draft.points.columns["rank"]) // ctx.shuffle.fanout,
-        lists={
-            **draft.lists,
-            **source_lists(ctx, draft.addresses, hops, point_row),
-            **forwards,
-            **targets,
-        },
+        lists={**described.lists, **draft.lists, **received.lists},
         rows=BufferRows(*sizes[:, ctx.rank].tolist()),
-        max_rows=BufferRows(*sizes.amax(1).tolist()),
-        net_send_counts=tuple(rows[ctx.rank].tolist()),
-        net_recv_counts=tuple(recv_counts),
-        wire=_complete(draft.wire, forwards["forward"]["src_row"], entries),
-        point_order=draft.live.point[order],
+        max_rows=BufferRows(*sizes.max(axis=1).tolist()),
+        net_send_counts=tuple(shares.sent[ctx.rank].tolist()),
+        net_recv_counts=tuple(shares.sent[:, ctx.rank].tolist()),
+        flow_counts=tuple(shares.rows[ctx.rank].tolist()),
+        wire=replace(wire, forward_order=received.forward_order, entries=received.entries),
+        point_order=described.point_order,
         point_send_counts=tuple(census.points[ctx.rank].tolist()),
         point_recv_counts=tuple(census.points[:, ctx.rank].tolist()),
-        keys=slots.keys,
-        key_counts=slots.key_counts,
-        key_offsets=slots.key_offsets,
-        row_index=row_index,
+        keys=described.keys,
+        key_counts=described.key_counts,
+        key_offsets=described.key_offsets,
+        row_index=received.row_index,
     )
 
 
-def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Copies]:
-    """What a rank plans before it meets the others."""
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What a rank plans before it meets the others: its row of the census, what to do while that
+    travels, and what will list its copies."""
+
+    row: Tensor
+    meanwhile: Callable[[], None] | None
+    list: Callable[[Census], Listed]
+
+
+def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
     error = check_policy(ctx)
     if error is not None:
         raise error
+    if has_kernels(ctx):
+        placed = place_points(ctx, points)
+        return _Prepared(placed.row, placed.place, lambda census: list_placed(ctx, placed, census))
     ordered = sort_points(ctx, points)
-    return ordered, order_copies(ctx, ordered)
+    copies = order_copies(ctx, ordered)
+    row = count_points(ctx, points, ordered, copies)
+    return _Prepared(row, None, lambda census: list_copies(ctx, points, ordered, copies, census))
 
 
-def _rounds(ctx: PlanContext, shares: Shares) -> Wire:
+def _describe(ctx: PlanContext, draft: Draft, forwarding: Forwarding) -> Described:
+    """Slots, and what the other ranks have to know, by kernels or by tensors."""
+    rows, rounds = draft.shares.rows[ctx.rank], draft.carried_rounds
+    listed, wire, known = (
+        draft.listed,
+        draft.wire,
+        (lay_out_slots(ctx, draft.census), draft.census, forwarding),
+    )
+    if isinstance(listed, ListedByKernels):
+        slices = wire.send.in_row_order() if rounds is None else slices_of(rows, rounds)
+        return describe_placed(ctx, listed, *known, slices, wire.receive)
+    assert isinstance(listed, ListedByTensors)
+    return describe(ctx, listed, *known, rows, wire.send.rounds() if rounds is None else rounds)
+
+
+def _receive(
+    ctx: PlanContext,
+    draft: Draft,
+    wire: Wire,
+    described: Described,
+    words: Tensor,
+    forwards: Tensor,
+) -> Received:
+    """The lists of forwarder and destination, by kernels or by tensors."""
+    pairs, num_slots = draft.census.pairs[:, ctx.rank], int(draft.slots.slots[ctx.rank])
+    arguments = ctx, words, forwards, pairs, num_slots, wire
+    if described.arriving is not None and has_receiver_kernels(ctx, wire):
+        return receive_placed(*arguments, described.arriving)
+    return receive(*arguments)
+
+
+def _rounds(ctx: PlanContext, shares: Shares) -> Schedule | None:
     """Cut the stages of the network hop into rounds. Equal counts give all ranks equal rounds."""
-    rows, policy = shares.rows, ctx.shuffle.policy
-    send_counts, recv_counts = tuple(rows[ctx.rank].tolist()), tuple(rows[:, ctx.rank].tolist())
+    rows, policy = shares.sent, ctx.shuffle.policy
     busiest = max(int(rows.sum(axis=0).max()), int(rows.sum(axis=1).max()))
     if busiest == 0:
-        sides = Side(NO_TRANSFERS, send_counts), Side(NO_TRANSFERS, recv_counts)
-        return Wire(ctx.rank, 0, *sides, None, None, None, NO_ENTRIES)
+        return None
     model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
     stages = arrange_stages(shares.demand, shares.assignment, policy.schedule, model)
-    row_bytes = network_row_bytes(ctx.shuffle)
-    rounds = cut(stages, slice_rows(busiest, row_bytes, model.slice_bytes, model))
-    send = Side(rounds.sends(ctx.rank), send_counts)
-    receive = Side(rounds.receives(ctx.rank), recv_counts)
-
-    def order(side: Side) -> Tensor | None:
-        if side.is_ordered:
-            return None
-        return upload([torch.from_numpy(side.order())], ctx.device)[0]
-
-    orders = order(send), order(receive), None
-    return Wire(ctx.rank, rounds.num_stages, send, receive, *orders, NO_ENTRIES)
+    return cut(stages, slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model))
 
 
-def _complete(wire: Wire, forward_row: Tensor, entries: Tensor) -> Wire:
-    """A draft's wire with what forwarding and targets know: ``forward_row``, the landing row of
-    every entry of ``forward``, and the entries of the target's lists by round."""
-    forward_order = None
-    if wire.landing_order is not None:
-        forward_order = stable_order(inverse(wire.landing_order)[forward_row])
-    [landing_round] = upload([torch.from_numpy(wire.receive.rounds())], forward_row.device)
-    by_round = count(landing_round[forward_row], wire.num_rounds)
-    return replace(wire, forward_order=forward_order, entries=torch.cat([by_round, entries]))
+def _sends(shares: Shares, rounds: Schedule, rank: int) -> Side:
+    return Side(rounds.sends(rank), tuple(shares.sent[rank].tolist()))
 
 
-def _exchange(ctx: PlanContext, words: Tensor, counts: Tensor) -> AllToAll:
+def _wire(ctx: PlanContext, shares: Shares, rounds: Schedule | None) -> Wire:
+    """A rank's part in the rounds."""
+    recv_counts = tuple(shares.sent[:, ctx.rank].tolist())
+    if rounds is None:
+        nothing = Side(NO_TRANSFERS, recv_counts)
+        return Wire(ctx.rank, 0, nothing, nothing, None, None, None, NO_ENTRIES)
+    send, receive = _sends(shares, rounds, ctx.rank), Side(rounds.receives(ctx.rank), recv_counts)
+
+    order = _order(ctx, send)
+    return Wire(ctx.rank, rounds.num_stages, send, receive, order, None, None, NO_ENTRIES)
+
+
+def _order(ctx: PlanContext, side: Side) -> Tensor | None:
+    """``Side.order`` on the device, if it changes anything."""
+    return None if side.is_ordered else upload([side.order()], ctx.device)[0]
+
+
+def _exchange(ctx: PlanContext, words: Tensor, counts: Int64Array) -> AllToAll:
     """Rows of ``words`` to every rank; ``counts`` [source rank, destination rank]."""
     send, recv = counts[ctx.rank], counts[:, ctx.rank]
     return AllToAll(words, tuple(send.tolist()), tuple(recv.tolist()))
 
 
 def buffer_rows(
-    ctx: PlanContext, census: Census, network: Tensor, pairs: Tensor, num_rows: Tensor
-) -> Tensor:
+    ctx: PlanContext, census: Census, shares: Shares, pairs: Int64Array, num_rows: Int64Array
+) -> Int64Array:
     """Fields of ``BufferRows``, in their order, of every rank: [num_fields, num_ranks].
 
-    ``network``, ``pairs``: int64 [R, R], rows and pairs by source rank and forwarder.
+    ``pairs``: int64 [R, R], pairs by source rank and forwarder.
     """
-    node = torch.arange(ctx.topology.num_ranks) // ctx.topology.ranks_per_node
-    near = node_pairs(ctx.topology, census).gather(1, node[:, None])[:, 0]
-    sent, landing, forwarded = network.sum(1), network.sum(0), pairs.sum(0)
-    return torch.stack([num_rows, near + sent, forwarded, sent, landing])
+    sent, forwarded = shares.sent, pairs.sum(axis=0)
+    staging = _num_direct(ctx, census) + census.flows.sum(axis=1)
+    carried = shares.assignment.handed.sum(axis=0)
+    return np.stack([num_rows, staging, forwarded, sent.sum(axis=1), sent.sum(axis=0), carried])
+
+
+def _num_direct(ctx: PlanContext, census: Census) -> Int64Array:
+    """int64 [num_ranks]: pairs of every rank inside its own node."""
+    rank = np.arange(ctx.topology.num_ranks)
+    pairs = node_pairs(ctx.topology, census)[rank, rank // ctx.topology.ranks_per_node]
+    return np.asarray(pairs)

@@ -13,31 +13,34 @@ from fuscoc_runtime.plan.types import PlanContext, Points
 
 
 @dataclass(frozen=True, eq=False)
-class SortedPoints:
-    """Points ordered by (source, destination rank, domain order), those that do not move last.
+class LivePoints:
+    """The points that move, ordered by (source, destination rank, domain order).
 
-    int64 [num_points] each. ``target`` is the key of a packed target and the slot of a dense one.
-    ``pair`` is ``source * num_ranks + rank``: every segment's points for one rank, and so for one
-    node, are neighbours, and that is all that deduplication needs. ``live``: bool, those that move;
-    the others have the rank and the key 0. ``first(n)`` are the first ``n``.
+    int64 [num_live_points] each. ``target`` is the key of a packed target and the slot of a dense
+    one. ``pair`` is ``source * num_ranks + rank``: every segment's points for one rank, and so for
+    one node, are neighbours, and that is all that deduplication needs.
     """
 
     point: Tensor
     pair: Tensor
-    live: Tensor
     source: Tensor
     rank: Tensor
     target: Tensor
 
-    def first(self, size: int) -> SortedPoints:
-        return SortedPoints(
-            self.point[:size],
-            self.pair[:size],
-            self.live[:size],
-            self.source[:size],
-            self.rank[:size],
-            self.target[:size],
-        )
+
+@dataclass(frozen=True, eq=False)
+class SortedPoints:
+    """Points ordered by (source, destination rank, domain order), those that do not move last.
+
+    As ``LivePoints``, and ``live``: bool, those that move; the others have the rank and the key 0.
+    """
+
+    points: LivePoints
+    live: Tensor
+
+    def first(self, size: int) -> LivePoints:
+        """The first ``size`` points."""
+        return LivePoints(*(column[:size] for column in vars(self.points).values()))
 
 
 def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
@@ -49,9 +52,10 @@ def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
     pair, point = torch.sort(key, stable=True)
     live = pair < end
     values = points.columns["key" if target.kind == "packed" else "slot"]
-    return SortedPoints(
-        point, pair, live, pair // num_ranks, pair % num_ranks, torch.where(live, values[point], 0)
+    sorted_points = LivePoints(
+        point, pair, pair // num_ranks, pair % num_ranks, torch.where(live, values[point], 0)
     )
+    return SortedPoints(sorted_points, live)
 
 
 def count_bad(points: Points) -> Tensor:

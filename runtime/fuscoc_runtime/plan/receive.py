@@ -15,13 +15,52 @@ Both reductions share term columns: term_slot, and term_point, the index of the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError, SlotOutOfRangeError, SlotOverlapError
-from fuscoc_runtime.plan.arrays import columns, count, iota, stable_order
+from fuscoc_runtime.plan.arrays import columns, count, inverse, iota, stable_order, upload
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.send import ROUND_SHIFT
-from fuscoc_runtime.plan.types import DescriptorList, PlanContext
+from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Wire
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What a rank does with what others send it. ``forward_order``, ``entries``: as in ``Wire``;
+    ``row_index``: as in ``RankPlan``."""
+
+    lists: dict[str, DescriptorList]
+    forward_order: Tensor | None
+    entries: Tensor
+    row_index: Tensor
+
+
+def receive(
+    ctx: PlanContext,
+    words: Tensor,
+    forwards: Tensor,
+    pair_counts: Int64Array,
+    num_slots: int,
+    wire: Wire,
+) -> Received:
+    """Lists of this rank as forwarder and as destination.
+
+    ``words`` [num_points, 2 or 3], ``forwards`` [num_pairs, 2]: what ``describe_points`` and
+    ``describe_forwards`` of every source sent, by source rank; ``forwards`` in the order of the
+    landing rows. ``pair_counts`` [num_ranks]: pairs of this rank from each. ``wire``: of a draft.
+    """
+    lists = forwarder_lists(ctx, forwards, wire.receive.num_rows)
+    forward_row, forward_order = lists["forward"]["src_row"], None
+    if wire.landing_order is not None:
+        forward_order = stable_order(inverse(wire.landing_order)[forward_row])
+    [landing_round] = upload([wire.receive.rounds()], ctx.device)
+    by_round = count(landing_round[forward_row], wire.num_rounds)
+    targets, entries, row_index = target_lists(ctx, words, pair_counts, wire.num_rounds, num_slots)
+    return Received({**lists, **targets}, forward_order, torch.cat([by_round, entries]), row_index)
 
 
 def forwarder_lists(
@@ -43,11 +82,11 @@ def forwarder_lists(
 
 
 def target_lists(
-    ctx: PlanContext, words: Tensor, pair_counts: Tensor, num_rounds: int, num_slots: int
+    ctx: PlanContext, words: Tensor, pair_counts: Int64Array, num_rounds: int, num_slots: int
 ) -> tuple[dict[str, DescriptorList], Tensor, Tensor]:
     """Lists of this rank as destination.
 
-    ``words`` [num_points, 3]: what ``describe_points`` of every source sent, by source rank;
+    ``words`` [num_points, 2 or 3]: what ``describe_points`` of every source sent, by source rank;
     ``pair_counts`` [num_ranks], on the host: pairs from each. Also returns int64
     [2 * num_rounds + 1]: entries of ``reduce_forward`` for every round, and of ``local`` for leads
     of this node and of every round; and ``RankPlan.row_index``.
@@ -55,10 +94,9 @@ def target_lists(
     m, ranks = ctx.topology.ranks_per_node, ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
     num_pairs = int(pair_counts.sum())
     num_near = int(pair_counts[ranks.start : ranks.stop].sum())
-    slot, _, word = columns(words)
+    slot, word = columns(words[:, :2])
     is_lead, place = word >= 0, iota(slot)
-    # A pair's points follow its lead.
-    lead = torch.where(is_lead, place, 0).cummax(0).values
+    lead = place + word.clamp(max=0)
     end = place + count(lead, len(slot))
     # Leads first, then further points; of each, those of this node and then round by round.
     kind = torch.where(is_lead, 0, num_rounds + 1) + (word[lead] >> ROUND_SHIFT)
@@ -91,14 +129,14 @@ def target_lists(
 
 
 def check_slots(
-    ctx: PlanContext, words: Tensor, point_counts: Tensor, length: int
+    ctx: PlanContext, words: Tensor, point_counts: Int64Array, length: int
 ) -> FuscoRuntimeError | None:
     """The first slot that lies outside the target, or else the lowest that is written twice."""
     slot = words[:, 0]
 
     def source(position: int) -> tuple[int, int]:
-        rank = int(torch.searchsorted(point_counts.cumsum(0), position, right=True))
-        return rank, int(words[position, 1])
+        rank = int(np.searchsorted(point_counts.cumsum(), position, side="right"))
+        return rank, int(words[position, 2])
 
     outside = torch.nonzero((slot < 0) | (slot >= length)).flatten()
     if len(outside):

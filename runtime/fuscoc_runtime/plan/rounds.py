@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from fuscoc_runtime.comm.requests import LANES
 from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, Transfers, arrange, predict
@@ -36,10 +38,13 @@ def slice_rows(total: int, row_bytes: int, most_bytes: int, model: CostModel) ->
     Every slice costs a latency; nothing covers the gathering of the first slice and the forwarding
     of the last, which both run at NVLink's pace. With ``B`` bytes and slices of ``s`` that is
     ``B / s * latency + 2 * s / bandwidth``, least at ``sqrt(B * latency * bandwidth / 2)``. A slice
-    holds ``most_bytes`` at most, and one row at least.
+    holds ``most_bytes`` at most, and one row at least. All lanes of the network get equally many.
     """
-    best = math.sqrt(total * row_bytes * model.stage_latency * model.nvlink_bandwidth / 2)
-    return max(1, min(int(best), most_bytes) // max(1, row_bytes))
+    latency_bytes = model.stage_latency * model.nvlink_bandwidth
+    best = max(row_bytes, math.sqrt(total * row_bytes * latency_bytes / 2))
+    most_rows = max(1, most_bytes // max(1, row_bytes))
+    per_lane = max(-(-total // (LANES * most_rows)), round(total * row_bytes / (LANES * best)), 1)
+    return -(-total // (LANES * per_lane))
 
 
 def cut(schedule: Schedule, rows: int) -> Schedule:
@@ -59,6 +64,10 @@ def cut(schedule: Schedule, rows: int) -> Schedule:
     return replace(schedule, peer=peer, begin=begin, end=end)
 
 
+Slices = tuple[Int64Array, Int64Array, Int64Array]
+"""Consecutive rows with one peer and one round: first row, peer, round; int64 [num_slices] each."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """What one rank sends (or receives) over the network, in wire order: by round, then peer.
@@ -75,7 +84,13 @@ class Side:
     def num_rows(self) -> int:
         return sum(self.counts)
 
-    @property
+    @cached_property
+    def listed(self) -> list[tuple[int, int, int, int]]:
+        """Round, peer, first row and number of rows of every slice."""
+        columns = self.slices.stage, self.slices.peer, self.begin, self.lengths
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    @cached_property
     def begin(self) -> Int64Array:
         """int64 [num_slices]: the first row of every slice."""
         counts = np.array(self.counts, np.int64)
@@ -86,15 +101,9 @@ class Side:
         """int64 [num_slices]: rows of every slice."""
         return np.asarray(self.slices.end - self.slices.begin)
 
-    def rows_of_rounds(self, num_rounds: int) -> Int64Array:
-        """int64 [num_rounds]: rows of every round."""
-        rows = np.zeros(num_rounds, np.int64)
-        np.add.at(rows, self.slices.stage, self.lengths)
-        return rows
-
     def order(self) -> Int64Array:
         """int64 [num_rows]: the row at every place of the wire order."""
-        return _ranges(self.begin, self.lengths)
+        return ranges(self.begin, self.lengths)
 
     def rounds(self) -> Int64Array:
         """int64 [num_rows]: the round of every row."""
@@ -102,13 +111,28 @@ class Side:
         found[self.order()] = np.repeat(self.slices.stage, self.lengths)
         return found
 
+    def in_row_order(self) -> Slices:
+        """The slices, ordered by their first rows."""
+        begin = self.begin
+        order = np.argsort(begin)
+        return begin[order], self.slices.peer[order], self.slices.stage[order]
+
     @property
     def is_ordered(self) -> bool:
         """Whether rows travel in their own order."""
         return bool((np.diff(self.begin) >= 0).all())
 
 
-def _ranges(begin: Int64Array, lengths: Int64Array) -> Int64Array:
+def slices_of(counts: Int64Array, rounds: Int64Array) -> Slices:
+    """The slices of rows of which ``counts`` [R] go to every peer, given the round of each."""
+    peer = np.repeat(np.arange(len(counts)), counts)
+    starts = np.ones(len(rounds), bool)
+    starts[1:] = (np.diff(peer) != 0) | (np.diff(rounds) != 0)
+    begin = np.flatnonzero(starts)
+    return begin, peer[begin], rounds[begin]
+
+
+def ranges(begin: Int64Array, lengths: Int64Array) -> Int64Array:
     """begin[0], begin[0] + 1, ... ``lengths[0]`` of them, then those of the next range."""
     before = np.cumsum(lengths) - lengths
     return np.asarray(np.arange(int(lengths.sum())) + np.repeat(begin - before, lengths))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -85,34 +85,31 @@ class Schedule:
 
     def sends(self, rank: int) -> Transfers:
         """What ``rank`` sends over the network."""
-        m = self.assignment.ranks_per_node
-        node = np.full(self.num_stages, rank // m)
-        return self._transfers(rank, node, self.peer[:, rank // m], sending=True)
+        node = rank // self.assignment.ranks_per_node
+        target = self.peer[:, node]
+        stage = np.flatnonzero(target >= 0)
+        source = np.full(len(stage), node)
+        return self._transfers(self.assignment.pairs[rank], stage, source, target[stage])
 
     def receives(self, rank: int) -> Transfers:
         """What ``rank`` receives, in the order of its senders' stages."""
         stage, source = np.nonzero(self.peer == rank // self.assignment.ranks_per_node)
-        node = np.full(self.num_stages, -1)
-        node[stage] = source
-        here = np.full(self.num_stages, rank // self.assignment.ranks_per_node)
-        return self._transfers(rank, node, here, sending=False)
+        return self._transfers(self.assignment.pairs[:, rank], stage, source, source)
 
     def _transfers(
-        self, rank: int, source: Int64Array, target: Int64Array, *, sending: bool
+        self, counts: Int64Array, stage: Int64Array, source: Int64Array, other: Int64Array
     ) -> Transfers:
-        """``source``, ``target``: the nodes of every stage; -1 where this rank is idle."""
+        """``counts`` [num_ranks]: rows exchanged with every rank. ``source``, ``other``: of every
+        stage in which something moves, the node that sends, and that of the other ranks."""
         m = self.assignment.ranks_per_node
-        stage = np.flatnonzero((source >= 0) & (target >= 0))
-        source, target = source[stage], target[stage]
-        other = (target if sending else source)[:, None] * m + np.arange(m)
-        pairs = self.assignment.pairs
-        rows = pairs[rank, other] if sending else pairs[other, rank]
-        whole = self.tile[source, target][:, None]
-        begin = rows * self.begin[stage, source][:, None] // whole
-        end = rows * self.end[stage, source][:, None] // whole
+        peer = other[:, None] * m + np.arange(m)
+        rows = counts[peer]
+        at = stage, source
+        whole = self.tile[source, self.peer[at]][:, None]
+        begin = rows * self.begin[at][:, None] // whole
+        end = rows * self.end[at][:, None] // whole
         kept = end > begin
-        stages = np.repeat(stage, kept.sum(axis=1))
-        return Transfers(stages, other[kept], begin[kept], end[kept])
+        return Transfers(stage[kept.nonzero()[0]], peer[kept], begin[kept], end[kept])
 
 
 def predict(demand: Demand, schedule: Schedule, model: CostModel) -> Prediction:
@@ -144,12 +141,14 @@ def arrange(kind: str, demand: Demand, assignment: Assignment, model: CostModel)
     return Schedule(kind, assignment, tile, peer[used], np.zeros_like(end[used]), end[used])
 
 
+@cache
 def spread_out_peers(num_nodes: int) -> Int64Array:
     """int64 [num_nodes - 1, num_nodes]: in stage ``k`` node ``i`` sends to node ``i + k + 1``."""
     node = np.arange(num_nodes)
     return (node + node[1:, None]) % num_nodes
 
 
+@cache
 def pairwise_peers(num_nodes: int) -> Int64Array:
     """int64 [num_stages, num_nodes]: nodes exchange in pairs, a round-robin tournament.
 

@@ -9,17 +9,21 @@ reduce_source  every source: dst_offset, dst_stride*, term_begin, term_end, term
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan.arrays import count, iota, stable_order, upload
+from fuscoc_runtime.plan.census import Census
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import Forwarding
-from fuscoc_runtime.plan.hops import Hops
-from fuscoc_runtime.plan.points import SortedPoints
-from fuscoc_runtime.plan.rounds import Side
-from fuscoc_runtime.plan.slots import Slots
-from fuscoc_runtime.plan.types import DescriptorList, PlanContext
+from fuscoc_runtime.plan.hops import Copies, Hops, list_hops
+from fuscoc_runtime.plan.points import LivePoints, SortedPoints
+from fuscoc_runtime.plan.slots import SlotLayout, Slots, assign_rows, assign_slots
+from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Points
 
 ROUND_SHIFT = 44
 """Where the number of a round begins in a word; no list is as long as that."""
@@ -29,6 +33,105 @@ def net_send(addresses: Mapping[str, Tensor], row_source: Tensor) -> DescriptorL
     """The rows that this rank sends over the network; ``addresses``: of the sources."""
     columns = {name: column[row_source] for name, column in addresses.items()}
     return {**columns, "dst_row": iota(row_source)}
+
+
+class Listed(Protocol):
+    """What a rank knows of its copies when it knows the counts of all ranks.
+
+    ``net_send``: the list; ``addresses``: where every source is, by column. ``row_source``: int64
+    [num_rows], the source of every network row; ``remote_row``: int64 [num_remote_pairs], the row
+    of every remote pair, both as in ``Hops``.
+    """
+
+    @property
+    def net_send(self) -> DescriptorList: ...
+
+    @property
+    def addresses(self) -> dict[str, Tensor]: ...
+
+    @property
+    def row_source(self) -> Tensor: ...
+
+    @property
+    def remote_row(self) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ListedByTensors:
+    """``Listed``, and what it was made of."""
+
+    net_send: DescriptorList
+    addresses: dict[str, Tensor]
+    live: LivePoints
+    hops: Hops
+
+    @property
+    def row_source(self) -> Tensor:
+        return self.hops.row_source
+
+    @property
+    def remote_row(self) -> Tensor:
+        return self.hops.remote.row
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """What the other ranks have to know, and what this rank does as a source.
+
+    ``point_order``, ``keys``, ``key_counts``, ``key_offsets``: as in ``RankPlan``. ``words``: of
+    ``describe_points``; ``forwards``: of ``describe_forwards``; ``lists``: of ``source_lists``.
+    ``arriving``: slices of landing rows, for kernels: see ``device/target.py``.
+    """
+
+    point_order: Tensor
+    words: Tensor
+    forwards: Tensor
+    lists: dict[str, DescriptorList]
+    keys: Tensor
+    key_counts: Tensor
+    key_offsets: Tensor
+    arriving: Tensor | None
+
+
+def list_copies(
+    ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies, census: Census
+) -> ListedByTensors:
+    """Cut the sorted points and their copies to what the census says."""
+    live = ordered.first(int(census.points[ctx.rank].sum()))
+    hops = list_hops(live, copies, census.num_copies(ctx.topology, ctx.rank))
+    addresses = source_addresses(ctx, points.columns)
+    return ListedByTensors(net_send(addresses, hops.row_source), addresses, live, hops)
+
+
+def describe(
+    ctx: PlanContext,
+    listed: ListedByTensors,
+    layout: SlotLayout,
+    census: Census,
+    forwarding: Forwarding,
+    rows: Int64Array,
+    row_rounds: Int64Array,
+) -> Described:
+    """Slots, and what the other ranks have to know.
+
+    ``rows`` [R]: this rank's network rows by forwarder. ``row_rounds`` [num_rows]: the round of
+    each of them.
+    """
+    live, hops = listed.live, listed.hops
+    slots = assign_slots(ctx, live, layout, census)
+    point_row = assign_rows(ctx, live, slots, census)
+    served = serve(ctx, hops, rows, forwarding)
+    order, words = describe_points(ctx, live, hops, slots, served, row_rounds)
+    return Described(
+        live.point[order],
+        words,
+        describe_forwards(ctx, hops, point_row, served),
+        source_lists(ctx, listed.addresses, hops, point_row),
+        slots.keys,
+        slots.key_counts,
+        slots.key_offsets,
+        None,
+    )
 
 
 def source_lists(
@@ -67,40 +170,72 @@ def source_terms(hops: Hops, num_sources: int) -> DescriptorList:
     }
 
 
+@dataclass(frozen=True, eq=False)
+class Served:
+    """Who serves the remote pairs: int64 [num_remote_pairs] each, in the order of ``RemotePairs``.
+
+    The forwarder, the pair's landing row there, and the pair's place among all that it serves.
+    """
+
+    forwarder: Tensor
+    row: Tensor
+    position: Tensor
+
+
+def serve(ctx: PlanContext, hops: Hops, rows: Int64Array, forwarding: Forwarding) -> Served:
+    """``rows`` [R]: this rank's network rows by forwarder."""
+    of_row = np.repeat(np.arange(len(rows)), rows)
+    there, landing, position = upload([of_row, forwarding.landing, forwarding.position], ctx.device)
+    forwarder = there[hops.remote.row]
+    return Served(
+        forwarder,
+        hops.remote.row + landing[forwarder],
+        iota(forwarder) + position[forwarder],
+    )
+
+
 def describe_points(
     ctx: PlanContext,
-    live: SortedPoints,
+    live: LivePoints,
     hops: Hops,
     slots: Slots,
-    forwarding: Forwarding,
-    sent: Side,
+    served: Served,
+    row_rounds: Int64Array,
 ) -> tuple[Tensor, Tensor]:
     """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
-    ``sent``: the rounds of this rank's network rows. Returns (order [num_live_points], words
-    [num_live_points, 3]); the words are the slot, the source, and for the lead point of a pair
-    ``position * m + local rank`` of the row that brings it, in the list of the rank that writes it
-    (``direct`` of the source, ``forward`` of the forwarder), to which a row of the network adds
-    ``round + 1 << ROUND_SHIFT``; -1 for the pair's further points.
+    ``row_rounds``: the round of each of this rank's network rows, on the host. Returns (order
+    [num_live_points], words [num_live_points, ``word_width``]); the words are the slot, the writer
+    and, for a dense target, the source. The writer of a pair's lead is ``position * m + local
+    rank`` of the row that brings it, in the list of the rank that writes it (``direct`` of the
+    source, ``forward`` of the forwarder), to which a row of the network adds ``round + 1 <<
+    ROUND_SHIFT``; of a further point it is minus the distance to the lead.
     """
     m = ctx.topology.ranks_per_node
-    writer = torch.full_like(live.point, -1)
+    lead = torch.cat([hops.direct.lead, hops.remote.lead])
+    [round_word] = upload([row_rounds + 1 << ROUND_SHIFT], ctx.device)
+    writer = torch.zeros_like(live.point)
+    writer[lead] = 1
+    place = iota(live.point)
+    writer = torch.where(writer > 0, place, 0).cummax(0).values - place
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
-    [round_word] = upload([torch.from_numpy(sent.rounds() + 1 << ROUND_SHIFT)], ctx.device)
-    position = forwarding.position * m + forwarding.forwarder % m
+    position = served.position * m + served.forwarder % m
     writer[hops.remote.lead] = position + round_word[hops.remote.row]
     order = stable_order(live.rank)
-    words = torch.stack([slots.point_slot, live.source, writer], dim=1)
+    words = torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
     return order, words[order]
 
 
-def describe_forwards(
-    ctx: PlanContext, hops: Hops, point_row: Tensor, forwarding: Forwarding
-) -> Tensor:
+def word_width(ctx: PlanContext) -> int:
+    """Words that describe a point: only errors of a dense target tell of sources."""
+    return 2 if ctx.shuffle.target.kind == "packed" else 3
+
+
+def describe_forwards(ctx: PlanContext, hops: Hops, point_row: Tensor, served: Served) -> Tensor:
     """For every forwarder, pair by pair: the row of the lead, and ``landing row * m + local rank``.
 
     ``point_row``: of ``assign_rows``.
     """
     m = ctx.topology.ranks_per_node
     remote = hops.remote
-    return torch.stack([point_row[remote.lead], forwarding.row * m + remote.rank % m], dim=1)
+    return torch.stack([point_row[remote.lead], served.row * m + remote.rank % m], dim=1)

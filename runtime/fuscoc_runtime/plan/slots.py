@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import CapacityError
-from fuscoc_runtime.plan.arrays import differs, exclusive_cumsum, iota, stable_order, upload
-from fuscoc_runtime.plan.census import Census
-from fuscoc_runtime.plan.placement import key_to_rank
-from fuscoc_runtime.plan.points import SortedPoints
-from fuscoc_runtime.plan.types import PlanContext, Points
+from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
+from fuscoc_runtime.plan.census import Census, has_table
+from fuscoc_runtime.plan.flows import Int64Array
+from fuscoc_runtime.plan.placement import KeyOrder
+from fuscoc_runtime.plan.points import LivePoints
+from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.schema import PackedTarget
 
 MAX_SLOTS = 1 << 47
@@ -21,21 +23,26 @@ MAX_SLOTS = 1 << 47
 
 
 @dataclass(frozen=True, eq=False)
-class SlotLayout:
-    """How the slots of every rank are divided, on the host.
+class SlotCounts:
+    """int64 [R] on the host: slots of the target of every rank, and its rows in memory, which are
+    fewer where it is compact."""
 
-    ``num_slots``, ``num_rows``: int64 [R], slots of the target and its rows in memory, which are
-    fewer where it is compact. ``shift``: int64 [num_keys], what to add to a point's place among
-    this rank's points ordered by key; no keys for a dense target. ``keys``, ``key_counts`` and
-    ``key_offsets`` as in ``RankPlan``.
+    slots: Int64Array
+    rows: Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class SlotLayout:
+    """How slots are divided among keys, on the host.
+
+    ``first``: int64 [num_keys], the slot of this rank's first point of every key; no keys for a
+    dense target. ``keys``, ``key_counts`` and ``key_offsets`` as in ``RankPlan``.
     """
 
-    num_slots: Tensor
-    num_rows: Tensor
-    shift: Tensor
-    keys: Tensor
-    key_counts: Tensor
-    key_offsets: Tensor
+    first: Int64Array
+    keys: Int64Array
+    key_counts: Int64Array
+    key_offsets: Int64Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,55 +57,66 @@ class Slots:
     key_offsets: Tensor
 
 
-def lay_out_slots(ctx: PlanContext, points: Points, census: Census) -> SlotLayout:
-    """Divide the slots of a packed target by counting.
+def count_slots(ctx: PlanContext, census: Census) -> SlotCounts:
+    """Slots and rows of every rank.
 
     Raises:
         CapacityError: a rank needs more than the spec allows.
     """
     target = ctx.shuffle.target
-    if target.kind == "dense" or points.key_to_rank is None:
-        none, zero = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-        return SlotLayout(census.length, census.length, none, none, none, zero)
-    owners = _owners(ctx, target, points.key_to_rank)
-    total = census.keys.sum(0)
-    blocks = total // target.align + (total % target.align > 0)
-    num_blocks = torch.zeros(ctx.topology.num_ranks, dtype=torch.int64)
-    num_blocks.index_add_(0, owners, blocks)
+    if target.kind == "dense":
+        return SlotCounts(census.length, census.length)
+    order = _key_order(ctx, census)
+    blocks = _blocks(target, census.keys.sum(axis=0))
+    num_blocks = np.diff(_running(blocks[order.by_rank])[order.bounds])
     _check_capacity(target, num_blocks.tolist())
-    padded, num_slots = blocks * target.align, num_blocks * target.align
-
-    by_rank = stable_order(owners)
-    first = torch.empty_like(padded)
-    first[by_rank] = exclusive_cumsum(padded[by_rank])
-    first -= exclusive_cumsum(num_slots)[owners]
-
-    mine = first + census.keys[: ctx.rank].sum(0)
-    owned = torch.nonzero(owners == ctx.rank).flatten()
-    offsets = torch.cat([first[owned], num_slots[ctx.rank : ctx.rank + 1]])
-    shift = mine - exclusive_cumsum(census.keys[ctx.rank])
-    num_rows = census.pairs.sum(0) if ctx.shuffle.is_compact else num_slots
-    return SlotLayout(num_slots, num_rows, shift, owned, total[owned], offsets)
+    num_slots = num_blocks * target.align
+    rows = census.pairs.sum(axis=0) if ctx.shuffle.is_compact else num_slots
+    return SlotCounts(num_slots, rows)
 
 
-def assign_slots(ctx: PlanContext, live: SortedPoints, layout: SlotLayout) -> Slots:
+def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
+    """Divide the slots of a packed target by counting."""
+    target = ctx.shuffle.target
+    if target.kind == "dense":
+        none = np.zeros(0, np.int64)
+        return SlotLayout(none, none, none, np.zeros(1, np.int64))
+    order = _key_order(ctx, census)
+    total = census.keys.sum(axis=0)
+    ends = _running(_blocks(target, total)[order.by_rank] * target.align)
+    starts = ends[order.bounds]
+    first = np.empty_like(total)
+    first[order.by_rank] = ends[:-1] - np.repeat(starts[:-1], np.diff(order.bounds))
+
+    mine = slice(*order.bounds[ctx.rank : ctx.rank + 2].tolist())
+    owned = order.by_rank[mine]
+    offsets = ends[mine.start : mine.stop + 1] - ends[mine.start]
+    earlier = census.keys[: ctx.rank].sum(axis=0)
+    return SlotLayout(first + earlier, owned, total[owned], offsets)
+
+
+def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census: Census) -> Slots:
     """The slots of this rank's points: of a dense target as the spec computed them.
 
     Within a key, slots follow (source rank, domain order), whatever the topology.
     """
-    shift, *keys = upload(
-        [layout.shift, layout.keys, layout.key_counts, layout.key_offsets], ctx.device
-    )
+    host = layout.keys, layout.key_counts, layout.key_offsets
+    # A key's points get consecutive slots: the point's place among all ordered by key, shifted.
+    shift, *keys = upload([layout.first - before(census.keys[ctx.rank]), *host], ctx.device)
     if ctx.shuffle.target.kind == "dense":
         return Slots(live.target, *keys)
-    # A key's points get consecutive slots: the point's place among all ordered by key, shifted.
     order = stable_order(live.target)
     slot = torch.empty_like(order)
     slot[order] = iota(order) + shift[live.target[order]]
     return Slots(slot, *keys)
 
 
-def assign_rows(ctx: PlanContext, live: SortedPoints, slots: Slots, census: Census) -> Tensor:
+def rank_rows(ctx: PlanContext, census: Census) -> Int64Array:
+    """int64 [R]: the first row of a compact target that this rank's segments get at every rank."""
+    return np.asarray(census.pairs[: ctx.rank].sum(axis=0))
+
+
+def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census) -> Tensor:
     """int64 [num_live_points]: the row that every point's segment is put into at its rank.
 
     Its slot; in a compact target, its number among the segments of the rank, by (source rank,
@@ -106,20 +124,27 @@ def assign_rows(ctx: PlanContext, live: SortedPoints, slots: Slots, census: Cens
     """
     if not ctx.shuffle.is_compact:
         return slots.point_slot
-    mine = census.pairs[ctx.rank]
-    before = census.pairs[: ctx.rank].sum(0) - exclusive_cumsum(mine)
-    [shift] = upload([before], ctx.device)
+    [shift] = upload([rank_rows(ctx, census) - before(census.pairs[ctx.rank])], ctx.device)
     order = stable_order(live.rank)
     row = torch.empty_like(order)
     row[order] = differs(live.pair)[order].cumsum(0) - 1 + shift[live.rank[order]]
     return row
 
 
-def _owners(ctx: PlanContext, target: PackedTarget, owners: Tensor) -> Tensor:
-    """The owner of every key on the host: only a table has to be fetched from the device."""
-    if target.placement.kind == "table":
-        return owners.cpu()
-    return key_to_rank(target, ctx.topology, ctx.rank, {})
+def _key_order(ctx: PlanContext, census: Census) -> KeyOrder:
+    return KeyOrder.of(census.owners, ctx.topology) if has_table(ctx) else ctx.key_order
+
+
+def _blocks(target: PackedTarget, counts: Int64Array) -> Int64Array:
+    """Blocks of ``align`` slots that so many points take."""
+    return counts if target.align == 1 else -(-counts // target.align)
+
+
+def _running(counts: Int64Array) -> Int64Array:
+    """Sums before every element, and of all: [2, 3, 4] -> [0, 2, 5, 9]."""
+    sums = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=sums[1:])
+    return sums
 
 
 def _check_capacity(target: PackedTarget, num_blocks: Sequence[int]) -> None:

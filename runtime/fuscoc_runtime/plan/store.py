@@ -7,8 +7,6 @@ unsigned type that holds them.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -22,23 +20,27 @@ from torch import Tensor
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.encode import encode
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.plan import Plan
 from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.plan.schedule import Schedule, Transfers
-from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan, Wire
+from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, RankPlan, Wire
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 2
+FORMAT = 3
 HEADER = "header"
 TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
-COUNTS = ("net_send_counts", "net_recv_counts", "point_send_counts", "point_recv_counts")
+COUNTS = (
+    "net_send_counts", "net_recv_counts", "flow_counts", "point_send_counts", "point_recv_counts"
+)  # fmt: skip
 STAGES = ("tile", "peer", "begin", "end")
 SIDES = ("send", "receive")
 SLICES = ("stage", "peer", "begin", "end")
 ORDERS = ("send_order", "landing_order", "forward_order")
+HANDOVER = ("handed", "own", "taken")
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -66,7 +68,8 @@ def save(plan: Plan, path: Path) -> None:
         arrays[name] = np.array([astuple(getattr(each, name)) for each in plan.ranks])
     if plan.schedule is not None:
         arrays |= {name: getattr(plan.schedule, name) for name in STAGES}
-    _write(path, arrays)
+    with whole_file(path) as file:
+        np.savez(file, **arrays)
 
 
 def load(path: Path) -> Plan:
@@ -129,11 +132,19 @@ def _join_wires(arrays: dict[str, Any], wires: Sequence[Wire]) -> None:
     for name in ORDERS:
         orders = [getattr(each, name) for each in wires]
         _join(arrays, name, [none if each is None else each for each in orders])
+    for name in HANDOVER:
+        handed = [getattr(each.handover, name, ()) for each in wires]
+        _join(arrays, name, [torch.tensor(each, dtype=torch.int64) for each in handed])
 
 
 def _split_wires(file: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
     """What ``_wire`` takes, by rank."""
-    names = ["entries", *ORDERS, *(f"{side}.{name}" for side in SIDES for name in SLICES)]
+    names = [
+        "entries",
+        *ORDERS,
+        *HANDOVER,
+        *(f"{side}.{name}" for side in SIDES for name in SLICES),
+    ]
     columns: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in names}
     columns["rank"] = list(range(num_ranks))
     columns["num_rounds"] = _table(file, "num_rounds", num_ranks)
@@ -149,6 +160,8 @@ def _wire(
     def order(name: str) -> Tensor | None:
         return found[name] if len(found[name]) else None
 
+    handed = [tuple(found[name].tolist()) for name in HANDOVER]
+
     return Wire(
         found["rank"],
         found["num_rounds"],
@@ -158,6 +171,7 @@ def _wire(
         order("landing_order"),
         order("forward_order"),
         found["entries"],
+        Handover(*handed) if any(handed) else None,
     )
 
 
@@ -184,15 +198,3 @@ def _table(file: Mapping[str, Any], name: str, num_ranks: int) -> list[Any]:
 def _narrow(values: Int64Array) -> Any:
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     return values.astype(np.min_scalar_type(high)) if low >= 0 else values
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-        os.chmod(scratch, 0o644)
-        os.replace(scratch, path)
-    except BaseException:
-        os.unlink(scratch)
-        raise

@@ -54,7 +54,8 @@ class NicLoad:
 class PlanSummary:
     """Of all ranks together. Times are seconds, ``num_segments`` source segments.
 
-    ``local`` rows are copies inside a destination's own memory, which cost no wire.
+    ``local`` rows are copies inside a destination's own memory, which cost no wire. ``carried``
+    rows cross NVLink to another rank of their node, which sends them.
     ``nic_before``: with every source's forwarders at its own local rank, ``nic``: as planned.
     ``oracle``: what no forwarders and no stages can beat. ``num_stages``: ``None`` without stages.
     """
@@ -66,6 +67,7 @@ class PlanSummary:
     num_points: int
     segment_bytes: int
     network: HopLoad
+    carried: HopLoad
     nvlink: HopLoad
     local: HopLoad
     nic_before: NicLoad
@@ -76,9 +78,10 @@ class PlanSummary:
     oracle: float
 
     @property
-    def hops(self) -> tuple[HopLoad, HopLoad, HopLoad]:
-        """Outermost first."""
-        return self.network, self.nvlink, self.local
+    def hops(self) -> tuple[HopLoad, ...]:
+        """Outermost first; ``carried`` only if there are such rows."""
+        handed = (self.carried,) if self.carried.rows else ()
+        return self.network, *handed, self.nvlink, self.local
 
     def __str__(self) -> str:
         rows = [("hop", "rows", "bytes", "plain all-to-all", "saved")]
@@ -110,7 +113,7 @@ def summarise(plan: Plan) -> PlanSummary:
     stays, stays_before = int(np.trace(traffic.nvlink)), int(np.trace(naive.nvlink))
     local = int(traffic.local.sum()) + stays
     network = int(traffic.network.sum())
-    nvlink = traffic.nvlink_rows
+    nvlink, handed = traffic.nvlink_rows, int(traffic.handed.sum())
     return PlanSummary(
         shuffle=plan.shuffle.name,
         topology=str(plan.topology),
@@ -119,6 +122,7 @@ def summarise(plan: Plan) -> PlanSummary:
         num_points=int(traffic.points.sum()),
         segment_bytes=size,
         network=HopLoad("network", network, int(naive.network.sum()), network * size),
+        carried=HopLoad("NVLink, to senders", handed, 0, handed * size),
         nvlink=HopLoad("NVLink", nvlink, naive.nvlink_rows, nvlink * size),
         local=HopLoad("local", local, stays_before, local * size),
         nic_before=NicLoad.of(traffic.unbalanced()),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuscoc_runtime.plan.balance import same_local_rank
+from fuscoc_runtime.plan.carry import landing_order
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 from fuscoc_runtime.plan.types import DescriptorList, RankPlan
 from fuscoc_runtime.topology import Topology
@@ -20,15 +21,18 @@ class Traffic:
 
     ``points``: live domain points, source -> destination: what is sent without deduplication.
     ``pairs``: NVLink copies after it, source -> destination, wherever they are written from.
-    ``network``: network rows, source -> forwarder. ``nvlink``: copies that a source or a forwarder
-    writes into a rank of its node; its own memory is the diagonal. ``local`` [num_ranks]: copies
-    that a destination makes of rows it has.
+    ``network``: network rows, sender -> forwarder; ``flows``: the same by source, and ``handed``:
+    rows that a source hands to their sender over NVLink. ``nvlink``: copies that a source or a
+    forwarder writes into a rank of its node for good; its own memory is the diagonal. ``local``
+    [num_ranks]: copies that a destination makes of rows it has.
     """
 
     topology: Topology
     points: Int64Array
     pairs: Int64Array
     network: Int64Array
+    flows: Int64Array
+    handed: Int64Array
     nvlink: Int64Array
     local: Int64Array
 
@@ -36,13 +40,18 @@ class Traffic:
     def of(cls, topology: Topology, plans: Sequence[RankPlan]) -> Traffic:
         """Count the lists of all ranks, in rank order."""
         num_ranks, m = topology.num_ranks, topology.ranks_per_node
-        pairs, nvlink = (np.zeros((num_ranks, num_ranks), np.int64) for _ in range(2))
+        pairs, nvlink, handed = (np.zeros((num_ranks, num_ranks), np.int64) for _ in range(3))
+        flows = np.array([plan.flow_counts for plan in plans], np.int64)
         for plan in plans:
             mine = topology.node_ranks(topology.node(plan.rank))
             node = slice(mine.start, mine.stop)
             near = _count(_column(plan.lists["direct"], "dst_peer"), m)
             forward = plan.lists["forward"]
-            row_source = np.repeat(np.arange(num_ranks), plan.net_recv_counts)
+            landed = np.arange(num_ranks)
+            if plan.wire.handover is not None:
+                landed = landing_order(topology, topology.local_rank(plan.rank))
+                handed[plan.rank, node] = _count(_column(plan.lists["carry"], "dst_peer"), m)
+            row_source = np.repeat(landed, flows[landed, plan.rank])
             pair = row_source[_column(forward, "src_row")] * m + _column(forward, "dst_peer")
             forwarded = _count(pair, num_ranks * m).reshape(num_ranks, m)
             pairs[plan.rank, node] += near
@@ -53,6 +62,8 @@ class Traffic:
             np.array([plan.point_send_counts for plan in plans], np.int64),
             pairs,
             np.array([plan.net_send_counts for plan in plans], np.int64),
+            flows,
+            handed,
             nvlink,
             np.array([len(plan.lists["local"]["dst_slot"]) for plan in plans], np.int64),
         )
@@ -67,7 +78,7 @@ class Traffic:
         """How much of every flow each forwarder takes."""
         topology = self.topology
         shape = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
-        return Assignment(self.network.reshape(shape), carried=False)
+        return Assignment(self.flows.reshape(shape), carried=bool(self.handed.any()))
 
     def unbalanced(self) -> Traffic:
         """The same copies when every source's forwarders have its own local rank."""
@@ -78,9 +89,12 @@ class Traffic:
         nvlink = (self.pairs * same).reshape(n, m, n, m)
         node = np.arange(n)
         nvlink[node, :, node] += forwarded.transpose(1, 0, 2)
+        network = same_local_rank(self.demand).pairs
         return replace(
             self,
-            network=same_local_rank(self.demand).pairs,
+            network=network,
+            flows=network,
+            handed=np.zeros_like(self.handed),
             nvlink=nvlink.reshape(self.pairs.shape),
         )
 
@@ -91,6 +105,8 @@ class Traffic:
             self,
             pairs=self.points,
             network=self.points * ~same,
+            flows=self.points * ~same,
+            handed=np.zeros_like(self.handed),
             nvlink=self.points * same,
             local=np.zeros_like(self.local),
         )
@@ -102,7 +118,7 @@ class Traffic:
 
     @property
     def nvlink_rows(self) -> int:
-        """Copies that cross NVLink: all but those into a rank's own memory."""
+        """Copies to their destinations that cross NVLink: not those into a rank's own memory."""
         return int(self.nvlink.sum() - np.trace(self.nvlink))
 
     def by_node(self, matrix: Int64Array) -> Int64Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.links import network_row_bytes
+from fuscoc_runtime.plan.placement import KeyOrder, key_to_rank
 from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -24,7 +27,8 @@ class PlanContext:
     """Who plans what, where. ``device`` is the compute device: all lists live there.
 
     ``model``: the wires that ``balance auto`` reckons with, equal on all ranks; default
-    ``links.cost_model``.
+    ``links.cost_model``. ``kernels``: whether kernels plan where there are some for it; default on
+    CUDA. The plans are the same.
     """
 
     shuffle: ShuffleSpec
@@ -32,6 +36,19 @@ class PlanContext:
     rank: int
     device: torch.device = CPU
     model: CostModel | None = None
+    kernels: bool | None = None
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the network hop."""
+        return network_row_bytes(self.shuffle)
+
+    @cached_property
+    def key_order(self) -> KeyOrder:
+        """The keys by rank, where no table places them."""
+        assert self.shuffle.target.kind == "packed"
+        owners = key_to_rank(self.shuffle.target, self.topology, self.rank, {})
+        return KeyOrder.of(owners.numpy(), self.topology)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +77,20 @@ class BufferRows:
     forward_staging: int  # results coming back to this forwarder: one per forward row
     slices: int  # rows sent over the network
     landing: int  # rows received from the network
+    carried: int  # rows of other ranks of the node among those sent
+
+
+@dataclass(frozen=True)
+class Handover:
+    """Entries, in every round, of the lists that hand rows over between ranks of a node.
+
+    ``handed``: of ``carry``, in the round in which their carrier sends them; ``own``: of
+    ``net_send``; ``taken``: of ``carried``.
+    """
+
+    handed: tuple[int, ...]
+    own: tuple[int, ...]
+    taken: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +102,8 @@ class Wire:
     every place of the wire order; ``forward_order``: int64, the entries of ``forward`` in the order
     of their rounds; each is ``None`` if it changes nothing. ``entries``: int64
     [3 * num_rounds + 1], entries of ``forward`` in every round, of ``reduce_forward`` in every
-    round, of ``local`` before the first and in every round.
+    round, of ``local`` before the first and in every round. ``handover``: ``None`` if every rank of
+    the plan sends all its rows itself; else the entries of ``net_send`` are in wire order.
     """
 
     rank: int
@@ -82,6 +114,7 @@ class Wire:
     landing_order: Tensor | None
     forward_order: Tensor | None
     entries: Tensor
+    handover: Handover | None = None
 
     def to(self, device: torch.device) -> Wire:
         """The same with all arrays on ``device``, except ``entries``, which the host reads."""
@@ -107,6 +140,8 @@ class RankPlan:
     be allocated equal everywhere.
     ``net_send_counts[r]`` / ``net_recv_counts[r]``: network rows to / from rank ``r`` at dispatch;
     combine returns the same rows the other way. ``wire``: in which order, and in what slices.
+    ``flow_counts[r]``: this rank's own network rows that rank ``r`` forwards; those that other
+    ranks send for it are among them, and those that it sends for others are not.
     ``point_order``: int64 [num_live_points], the domain points of this rank in the order in which
     their weights are sent: (destination rank, source, domain order); ``point_send_counts`` and
     ``point_recv_counts`` cut it by rank. A ``term_point`` indexes the received weights.
@@ -124,6 +159,7 @@ class RankPlan:
     max_rows: BufferRows
     net_send_counts: tuple[int, ...]
     net_recv_counts: tuple[int, ...]
+    flow_counts: tuple[int, ...]
     wire: Wire
     point_order: Tensor
     point_send_counts: tuple[int, ...]
@@ -147,6 +183,16 @@ class RankPlan:
     def most_rows(self) -> int:
         """Rows of the target on the rank that has most."""
         return self.max_rows.target
+
+    @property
+    def num_carried(self) -> int:
+        """Rows that this rank sends for others."""
+        return self.rows.carried
+
+    @property
+    def most_carried(self) -> int:
+        """Rows that the rank which sends most for others sends for them."""
+        return self.max_rows.carried
 
     def to(self, device: torch.device) -> RankPlan:
         """The same plan with all arrays on ``device``."""
