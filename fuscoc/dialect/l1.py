@@ -1,14 +1,17 @@
 """L1, hops: the hierarchical path of a shuffle, before anyone knows about descriptor lists.
 
-Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the forwarder's memory.
+Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the forwarder's memory,
+``carrier`` that of a rank which sends rows for another of its node.
 """
 
 from fuscoc.dialect.base import Integer, Op, Ref, Text, VerifyError, attributes, entry_block
 from fuscoc.dialect.mlir import ext, ir
 
-BUFFERS = ("source", "landing", "target")
+BUFFERS = ("source", "carrier", "landing", "target")
 # same_local_rank: the rank of the destination node with the source's local rank.
-FORWARDERS = ("same_local_rank", "greedy_groups", "longest_first", "split_flows", "predicted")
+FORWARDERS = (
+    "same_local_rank", "greedy_groups", "longest_first", "split_flows", "rebalanced", "predicted"
+)  # fmt: skip
 PER = ("point", "rank", "node")
 
 
@@ -40,8 +43,9 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
 def _check_hop(op):
     if not isinstance(op.operation.parent.opview, Path):
         raise VerifyError("must stand inside fsc.path")
-    if (op.read("scope") == "node") != ({"source", "landing"} == {op.read("src"), op.read("dst")}):
-        raise VerifyError("must run between source and landing exactly when its scope is node")
+    ends = {op.read("src"), op.read("dst")}
+    if (op.read("scope") == "node") != (ends in ({"source", "landing"}, {"carrier", "landing"})):
+        raise VerifyError("must run between a sender and landing exactly when its scope is node")
     if (op.read("scope") == "local") != (op.read("src") == op.read("dst")):
         raise VerifyError("must stay in one buffer exactly when its scope is local")
     if "forwarder" in op.attributes and "landing" not in (op.read("src"), op.read("dst")):

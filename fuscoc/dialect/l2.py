@@ -27,7 +27,7 @@ class Descriptors(Op, name="descriptors"):
 
     attrs = attributes(
         sym_name=Text(),
-        builder=Text("source", "forwarder", "target"),
+        builder=Text("source", "carrier", "forwarder", "target"),
         per=Text("point", "rank", "node", "source"),
         columns=Array(Text(), distinct=True),
         terms=Array(Text(), distinct=True, optional=True),
@@ -47,7 +47,8 @@ class GatherSend(Op, name="gather_send"):
     """Copy the segment of every descriptor into a slice or straight into its row on a peer.
 
     ``signal`` is the slot that this rank bumps on every peer of its node when its copies are
-    visible there, or -1.
+    visible there, or -1; nothing is copied before the signals in ``wait`` came from every peer.
+    ``rows`` gives the dtypes of partial results that are copied on the way back.
 
     ``"fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64,
     src = "source"} : () -> ()``
@@ -55,10 +56,12 @@ class GatherSend(Op, name="gather_send"):
 
     attrs = attributes(
         list=Ref("descriptors"),
-        src=Text("source", "landing"),
-        dst=Text("slice", "target"),
+        src=Text("source", "carrier", "landing", "returned"),
+        dst=Text("slice", "carrier", "target", "staging"),
         scope=Text("node", "rank"),
         signal=Integer(-1),
+        wait=Array(Integer(0), distinct=True, optional=True),
+        rows=Array(Record({"name": Text(), "dtype": DType()}), optional=True),
         moves=MOVES,
     )
 

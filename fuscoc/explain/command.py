@@ -55,7 +55,8 @@ def run(
     every = read_shuffles(what, defines, topologies)
     shuffles = [each for each in every if name in (None, each.name)]
     if not shuffles:
-        raise ArtifactError(str(what), f"there is no shuffle `{name}`")
+        holds = ", ".join(each.name for each in every)
+        raise ArtifactError(str(what), f"there is no shuffle `{name}`; it holds {holds}")
     known = {each for shuffle in shuffles for each in run_time_names(shuffle)}
     for unknown in sorted(values.keys() - known):
         match = nearest(unknown, known)

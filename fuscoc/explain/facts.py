@@ -79,13 +79,19 @@ class Buffer:
 
 # What the buffers that kernels are bound to are for, in the order in which they are used.
 BUFFERS = {
+    "carried": "of other ranks of the node, to be sent for them",
     "slices": "gathered to be sent over the network",
     "landing": "arrived from the network",
     "target": "arrived: what dispatch returns",
     "staging": "on the way back: partial results at the source",
     "forward_staging": "on the way back: partial results at the forwarder",
     "return_slices": "on the way back: to be sent over the network",
+    "returned": "on the way back: of other ranks too, to be handed back",
 }
+
+
+RINGS = ("slices", "landing", "return_slices", "returned")
+"""Buffers of rows that cross the network: they have room for some slices, not for all rows."""
 
 
 def num_segments(shuffle: ShuffleSpec) -> Formula:
@@ -197,7 +203,9 @@ def hops(shuffle: ShuffleSpec) -> tuple[Hop, ...]:
     copied = "rank" in shuffle.policy.dedup and not shuffle.is_compact
     local = fanout - 1 if copied else 0
     network = least(fanout, _network_copies(shuffle))
+    handed = [Hop("NVLink", "source → another sender of its node", network)]
     return (
+        *(handed if shuffle.policy.balances_senders else ()),
         Hop("network", "source → forwarder of each other node", network),
         Hop("NVLink", "source or forwarder → rank", least(fanout, _copies_to(shuffle, RANKS))),
         Hop("local", "slot → slot of a rank", local),
@@ -241,7 +249,8 @@ def _bound(path: PathSpec) -> Iterator[str]:
 
 def _row_bytes(shuffle: ShuffleSpec, buffer: str, dtypes: Mapping[str, str]) -> int:
     carried = min(shuffle.fields, shuffle.source_fields, key=segment_bytes)
-    fields = {"target": shuffle.fields, "slices": carried, "landing": carried}
+    fields = dict.fromkeys(("carried", "slices", "landing"), carried)
+    fields["target"] = shuffle.fields
     return sum(
         each.num_elems * ITEM_BYTES[dtypes.get(f"{buffer}.{each.name}", each.dtype)]
         for each in fields.get(buffer, shuffle.source_fields)
@@ -258,8 +267,14 @@ def buffer_rows(shuffle: ShuffleSpec, segments: Formula) -> dict[str, Formula]:
     is_balanced = shuffle.policy.balance not in ("none", "static")
     senders = product(PER_NODE, others) if is_balanced else others
     landing = product(segments, senders, 1 if by_node else least(fanout, in_node))
+    sent = product(segments, least(fanout, network))
+    if shuffle.policy.balances_senders:
+        # A rank sends its node's mean, rounded up for every other node; all may be of its peers.
+        sent = arithmetic("+", sent, others)
     return {
-        "slices": product(segments, least(fanout, network)),
+        "carried": sent,
+        "returned": sent,
+        "slices": sent,
         "landing": landing,
         "target": target_rows(shuffle, segments),
         "staging": product(segments, least(fanout, arithmetic("+", in_node, network))),

@@ -205,7 +205,8 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
     if not isinstance(segments, int | Symbol):
         segments = Symbol("segments of a rank", "segments")
     planned = _planned_rows(plan) if plan else {}
-    for each in facts.buffers(shuffle, segments):
+    found = facts.buffers(shuffle, segments)
+    for each in found:
         rows = planned.get(each.name, with_values(each.rows, values))
         num_bytes = _size(product(rows, each.row_bytes))
         if not isinstance(rows, int):
@@ -213,9 +214,10 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
         table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
     size = f"{shuffle.policy.slice_bytes:,} bytes"
+    *rings, last = [each.name for each in found if each.name in facts.RINGS]
     table.caption = (
-        f"{whose} The network is crossed in slices of {size}; the three buffers of its rows are "
-        f"rings of {RING_SLOTS} slices, however many rows there are."
+        f"{whose} The network is crossed in slices of {size}; {', '.join(rings)} and {last} are "
+        f"rings of {RING_SLOTS} slices at most, fewer where the network is measured to be slow."
     )
     return table
 
@@ -223,7 +225,7 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
 def _planned_rows(plan: Plan) -> dict[str, int]:
     """The rows of a plan's buffers, of the rank that has most."""
     rows = asdict(plan.ranks[0].max_rows)
-    return {**rows, "return_slices": rows["landing"]}
+    return {**rows, "return_slices": rows["landing"], "returned": rows["slices"]}
 
 
 def _kernels(shuffle: ShuffleSpec) -> Table:

@@ -12,7 +12,7 @@ from fuscoc.lang.scope import Scope
 
 # Every value that the language knows; the first is the default. ``auto`` leaves it to fuscoc.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "balance": ("none", "auto", "static", "greedy", "lpt", "split"),
+    "balance": ("none", "auto", "static", "greedy", "lpt", "split", "rebalance"),
     "schedule": ("pairwise", "auto", "fast"),
     "backend": ("auto", "triton", "cuda"),
 }

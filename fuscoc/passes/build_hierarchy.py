@@ -3,7 +3,8 @@
 The two-tier path of FUSCO (arXiv 2512.22036): rows for other nodes go to a forwarder in
 the destination node, which hands them out as a source does in its own node; a rank that wants a
 row in several slots copies it itself. Without a tier's dedup, rows cross that tier once for every
-destination behind it.
+destination behind it. Where senders are balanced (FAST, NSDI '26), rows may cross NVLink to another
+sender of the node first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Dispatch
 from fuscoc.dialect.l1 import Hop, Path
 from fuscoc.dialect.mlir import ir
+
+# Balance policies by which a rank may send rows of another.
+_BALANCES_SENDERS = ("rebalance", "auto")
 
 
 def run(module: Any) -> None:
@@ -32,6 +36,9 @@ def run(module: Any) -> None:
                 slice_bytes=dispatch.read("slice_bytes"),
             )
             with ir.InsertionPoint(path.body.blocks.append()):
+                if dispatch.read("balance") in _BALANCES_SENDERS:
+                    Hop.build(scope="rank", per=per_node, src="source", dst="carrier")
+                    Hop.build(scope="node", per=per_node, src="carrier", dst="landing")
                 Hop.build(scope="node", per=per_node, src="source", dst="landing")
                 Hop.build(scope="rank", per=per_rank, src="source", dst="target")
                 Hop.build(scope="rank", per=per_rank, src="landing", dst="target")

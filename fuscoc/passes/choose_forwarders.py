@@ -13,6 +13,7 @@ RULES = {
     "greedy": "greedy_groups",
     "lpt": "longest_first",
     "split": "split_flows",
+    "rebalance": "rebalanced",
     "auto": "predicted",
 }
 

@@ -17,7 +17,7 @@ from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, Scatter
 from fuscoc.dialect.mlir import ir
 
 # Signal slots: one for each copy into peers' memory.
-DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD = range(4)
+DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD, CARRY, HAND_BACK = range(6)
 NO_SIGNAL = -1
 
 
@@ -44,6 +44,27 @@ def _stride_columns(shuffle: Any) -> list[str]:
 def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
     per = hop.read("per")
     match hop.read("src"), hop.read("dst"):
+        case "source", "carrier":
+            Descriptors.build(
+                sym_name="carry",
+                builder="source",
+                per=per,
+                columns=["src_offset", *strides, "dst_peer", "dst_row"],
+            )
+            GatherSend.build(list="carry", src="source", dst="carrier", scope="rank", signal=CARRY)
+        case "carrier", "landing":
+            # The slices that they go into leave with the rows from the source.
+            Descriptors.build(
+                sym_name="carried", builder="carrier", per=per, columns=["src_row", "dst_row"]
+            )
+            GatherSend.build(
+                list="carried",
+                src="carrier",
+                dst="slice",
+                scope="node",
+                signal=NO_SIGNAL,
+                wait=[CARRY],
+            )
         case "source", "landing":
             Descriptors.build(
                 sym_name="net_send",
@@ -82,19 +103,26 @@ def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
 
 def _lower_collects(path: Any, strides: list[str]) -> None:
     weight = None
+    arrivals = [REDUCE_DIRECT]
     collects = ops_of(path, Collect)
     kind = collects[0].read("kind")
     for collect in collects:
         with ir.InsertionPoint(collect), collect.location:
-            if collect.read("scope") == "local":
-                weight = collect.read("weight")
-            elif collect.read("scope") == "rank":
-                _reduce_at_target(path, collect, weight)
-            else:
-                _reduce_at_forwarder(path, collect)
+            match collect.read("src"), collect.read("dst"):
+                case "target", "target":
+                    weight = collect.read("weight")
+                case "target", _:
+                    _reduce_at_target(path, collect, weight)
+                case "landing", "source":
+                    _reduce_at_forwarder(path, collect)
+                case "landing", "carrier":
+                    pass  # these rows come back with the others
+                case "carrier", "source":
+                    _hand_back(path, collect)
+                    arrivals.append(HAND_BACK)
         collect.operation.erase()
     with ir.InsertionPoint(path.body.blocks[0]), path.location:
-        _reduce_at_source(path, kind, strides)
+        _reduce_at_source(path, kind, strides, arrivals)
 
 
 def _reduce_at_target(path: Any, collect: Any, weight: Any) -> None:
@@ -142,7 +170,22 @@ def _reduce_at_forwarder(path: Any, collect: Any) -> None:
     _exchange(path, collect, (f"{shuffle}_dispatch", "net_send"), "back")
 
 
-def _reduce_at_source(path: Any, kind: str, strides: list[str]) -> None:
+def _hand_back(path: Any, collect: Any) -> None:
+    """What came back to the rank that sent it goes to the rank that it belongs to."""
+    kind = collect.read("kind")
+    rows = [{"name": row["name"], "dtype": row["dst"]} for row in _rows(path, kind, dst=_partial)]
+    Descriptors.build(
+        sym_name="hand_back",
+        builder="carrier",
+        per=collect.read("per"),
+        columns=["src_row", "dst_peer", "dst_row"],
+    )
+    GatherSend.build(
+        list="hand_back", src="returned", dst="staging", scope="rank", signal=HAND_BACK, rows=rows
+    )
+
+
+def _reduce_at_source(path: Any, kind: str, strides: list[str], arrivals: list[int]) -> None:
     """One result for each source segment: of none, where all of its points were dropped."""
     strides = [f"dst{column.removeprefix('src')}" for column in strides]
     Descriptors.build(
@@ -160,7 +203,7 @@ def _reduce_at_source(path: Any, kind: str, strides: list[str]) -> None:
         scope="local",
         rows=_rows(path, kind, src=_partial),
         signal=NO_SIGNAL,
-        wait=[REDUCE_DIRECT],
+        wait=arrivals,
     )
 
 

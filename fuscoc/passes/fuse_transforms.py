@@ -22,9 +22,12 @@ def run(module: Any) -> None:
         shuffle = path.follow("shuffle")
         if not shuffle.read("casts"):
             continue
+        if path.read("direction") == "combine":  # its rows are those of the source's segment
+            continue
         carried = "source" if carries_source(shuffle) else "target"
+        ends = {"source": "source", "target": "target"}
+        ends |= dict.fromkeys(("carrier", "slice", "landing"), carried)
         for copy in ops_of(path, GatherSend, ScatterRecv):
-            ends = {"source": "source", "landing": carried, "slice": carried, "target": "target"}
             read, written = ends[copy.read("src")], ends[copy.read("dst")]
             moves = read if read == written else "cast"
             copy.attributes["moves"] = copy.attrs["moves"].encode(moves)

@@ -6,6 +6,7 @@ columns and from the shuffle's copy shape alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fuscoc.codegen.points import build_extents, build_relation
@@ -20,9 +21,12 @@ from fuscoc.dialect.mlir import PassManager, ir
 # Kernels and buffers by the ends of a step: (kernel, buffer read, buffer written).
 _COPIES = {
     ("source", "slice"): ("pack", "source", "slices"),
+    ("source", "carrier"): ("carry", "source", "peers.carried"),
+    ("carrier", "slice"): ("pack_carried", "carried", "slices"),
     ("source", "target"): ("send", "source", "peers.target"),
     ("landing", "target"): ("forward", "landing", "peers.target"),
     ("target", "target"): ("duplicate", "target", "target"),
+    ("returned", "staging"): ("hand_back", "returned", "peers.staging"),
 }
 _REDUCTIONS = {
     ("target", "staging"): ("reduce_direct", "rows", "peers.staging"),
@@ -64,11 +68,12 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
         signals=signal >= 0,
         wait=step.read("wait") if "wait" in step.attrs else (),
         moves=step.read("moves") if "moves" in step.attrs else None,
+        partials=_partials(step),
     )
     with ir.InsertionPoint(module.body):
         build_row_kernel(wanted, shuffle)
     sums = {row["name"]: row for row in wanted.rows}
-    ends = _ends(shuffle, wanted.moves)
+    ends = _ends(shuffle, wanted)
     bind = []
     for name in dict.fromkeys(name for held in ends for name in held):
         for side, buffer, held in zip(("src", "dst"), (read, written), ends, strict=True):
@@ -87,15 +92,24 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
         )
 
 
-def _ends(shuffle: Any, moves: str | None) -> tuple[dict[str, str], dict[str, str]]:
+def _ends(shuffle: Any, wanted: RowKernel) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The dtypes of the fields that a step reads and writes."""
+    if wanted.partials is not None:
+        return wanted.partials, wanted.partials
     leaving = {run["name"]: run["dtype"] for run in shuffle.read("runs")}
     arriving = {
         field["name"]: field["type"][0] for field in shuffle.follow("segment").read("fields")
     }
-    if moves == "target":
+    if wanted.moves == "target":
         return arriving, arriving
-    return leaving, arriving if moves == "cast" else leaving
+    return leaving, arriving if wanted.moves == "cast" else leaving
+
+
+def _partials(step: Any) -> dict[str, str] | None:
+    """The dtypes of partial results that are copied, by field."""
+    if not isinstance(step, GatherSend) or not step.read("rows"):
+        return None
+    return {row["name"]: row["dtype"] for row in step.read("rows")}
 
 
 def _reduced(step: Any) -> tuple[dict[str, Any], ...]:

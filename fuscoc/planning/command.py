@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from fuscoc.planning.routing import make_routing
 from fuscoc.planning.tables import show
 from fuscoc.testing.points import points_of
 from fuscoc_runtime import Topology, load_artifact
+from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, NVLINK_BANDWIDTH, cost_model
 from fuscoc_runtime.schema import ShuffleSpec
@@ -57,8 +60,12 @@ def run(
         MissingExtraError: a report is asked for, and what draws it is not installed.
         CompileError, ArtifactError: there is no such shuffle.
         RoutingError, FuscoRuntimeError: the routing does not fit it.
+        OSError: a file cannot be read or written.
     """
     console, aside = console or Console(), Console(stderr=True)
+    for path in filter(None, (options.save, options.html)):
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     if options.html is not None:
         check_extra()
     # Ranks are planned one after the other on small tensors, where threads cost more than they do.
@@ -97,9 +104,11 @@ def open_shuffle(what: Path, name: str | None, defines: Mapping[str, int]) -> Sh
     if what.is_dir():
         return load_artifact(what).shuffle(name)
     with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch:
-        return load_artifact(fuscoc.compile(what, Path(scratch) / what.stem, **defines)).shuffle(
-            name
-        )
+        artifact = load_artifact(fuscoc.compile(what, Path(scratch) / what.stem, **defines))
+    try:
+        return artifact.shuffle(name)
+    except ArtifactError as error:
+        raise ArtifactError(str(what), error.problem) from None
 
 
 def make_plan(shuffle: ShuffleSpec, options: PlanOptions, console: Console) -> Plan:

@@ -10,23 +10,20 @@ from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.cost import predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
-from fuscoc_runtime.plan.forwarders import EXECUTABLE
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, fast, predict
 
 
 @dataclass(frozen=True)
 class PolicyRow:
-    """``busiest_nic``: rows; ``seconds``: predicted, all nodes sending at once.
-
-    ``executable``: every row is sent by its own source, as this runtime does it.
-    """
+    """``busiest_nic``: rows; ``handed``: rows that another rank than their source sends;
+    ``seconds``: predicted, all nodes sending at once."""
 
     policy: str
     busiest_nic: int
     cuts: int
+    handed: int
     seconds: float
     chosen: bool
-    executable: bool
 
 
 @dataclass(frozen=True)
@@ -37,26 +34,28 @@ class ScheduleRow:
     num_stages: int
     seconds: float
     chosen: bool
-    executable: bool
 
 
 def compare_policies(plan: Plan) -> list[PolicyRow]:
     """Every balance policy on the plan's demand, simplest first."""
-    demand, forwarders = plan.traffic.demand, plan.forwarders.share
+    demand, planned = plan.traffic.demand, plan.forwarders
     rows, found = [], False
     for name, assign in POLICIES.items():
         assignment = assign(demand)
-        executable = name in EXECUTABLE
-        chosen = executable and not found and np.array_equal(assignment.share, forwarders)
+        chosen = (
+            not found
+            and np.array_equal(assignment.share, planned.share)
+            and assignment.hands_over == planned.hands_over
+        )
         found = found or chosen
         rows.append(
             PolicyRow(
                 name,
                 busiest_nic(assignment),
                 int(assignment.num_cuts().sum()),
+                int(assignment.handed.sum()),
                 predict_assignment(demand, assignment, plan.model).completion,
                 chosen,
-                executable,
             )
         )
     return rows
@@ -64,15 +63,16 @@ def compare_policies(plan: Plan) -> list[PolicyRow]:
 
 def compare_schedules(plan: Plan) -> list[ScheduleRow]:
     """Every kind of stages for the plan's forwarders, and FAST with its own balancing."""
-    demand = plan.traffic.demand
+    demand, kind = plan.traffic.demand, plan.schedule.kind if plan.schedule is not None else None
 
-    def row(name: str, schedule: Schedule, executable: bool) -> ScheduleRow:
-        chosen = executable and plan.schedule is not None and plan.schedule.kind == schedule.kind
+    def row(name: str, schedule: Schedule) -> ScheduleRow:
         seconds = predict(demand, schedule, plan.model).completion
-        return ScheduleRow(name, schedule.num_stages, seconds, chosen, executable)
+        return ScheduleRow(name, schedule.num_stages, seconds, name == kind)
 
-    rows = [row(k, arrange(k, demand, plan.forwarders, plan.model), True) for k in KINDS]
-    return [*rows, row("fast, rebalanced", fast(demand, plan.model), False)]
+    rows = [row(k, arrange(k, demand, plan.forwarders, plan.model)) for k in KINDS]
+    if plan.forwarders.carried:  # then `fast` is just that
+        return rows
+    return [*rows, row("fast, balance rebalance", fast(demand, plan.model))]
 
 
 def busiest_nic(assignment: Assignment) -> int:

@@ -38,7 +38,7 @@ def rank_maps(plan: Plan) -> str:
         ("deduplicated", traffic.unbalanced()),
         (f"forwarders: {plan.shuffle.policy.balance}", traffic),
     ]
-    maps = [(title, each.network + each.nvlink) for title, each in steps]
+    maps = [(title, each.network + each.handed + each.nvlink) for title, each in steps]
     return _heat_maps(plan, maps, "rank", plan.topology.ranks_per_node)
 
 
@@ -53,23 +53,26 @@ def node_maps(plan: Plan) -> str:
 
 
 def nic_bars(plan: Plan) -> str:
-    """Bytes that every NIC sends, and receives before and after balancing, with their means."""
+    """Bytes that every NIC sends and receives, before and after balancing, with their means."""
     scale = segment_bytes(plan.shuffle) / MIB
-    network = plan.traffic.network * scale
-    before = plan.traffic.unbalanced().network.sum(axis=0) * scale
-    sent, received = network.sum(axis=1), network.sum(axis=0)
-    highest = max(1e-9, *(float(each.max()) for each in (sent, before, received)))
+    network, unbalanced = plan.traffic.network * scale, plan.traffic.unbalanced().network * scale
+    highest = max(
+        1e-9,
+        *(float(each.sum(axis=axis).max()) for each in (network, unbalanced) for axis in (0, 1)),
+    )
     rank, balance = np.arange(plan.topology.num_ranks), plan.shuffle.policy.balance
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
-        upper.bar(rank, sent, 0.8, color=AFTER)
-        lower.bar(rank - 0.2, before, 0.4, color=BEFORE, label="by the same local rank")
-        lower.bar(rank + 0.2, received, 0.4, color=AFTER, label=f"balance {balance}")
+        for axes, axis in ((upper, 1), (lower, 0)):
+            before, after = unbalanced.sum(axis=axis), network.sum(axis=axis)
+            axes.bar(rank - 0.2, before, 0.4, color=BEFORE, label="by the same local rank")
+            axes.bar(rank + 0.2, after, 0.4, color=AFTER, label=f"balance {balance}")
         lower.legend(
             ncols=2, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2
         )
-        for axes, title, load in ((upper, "sent", sent), (lower, "received", received)):
+        for axes, title, axis in ((upper, "sent", 1), (lower, "received", 0)):
+            load = network.sum(axis=axis)
             axes.set_title(title)
             axes.set_ylabel("MiB")
             axes.set_ylim(0, highest * 1.05)

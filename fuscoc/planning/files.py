@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,9 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scope, evaluate
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+NUMBERS = "iuf"
+"""Kinds of numpy's dtypes."""
 
 
 class RoutingError(ValueError):
@@ -25,19 +30,28 @@ def read_routing(shuffle: ShuffleSpec, topology: Topology, path: Path) -> list[R
     Raises:
         RoutingError: a file that cannot be read or does not fit the shuffle and the topology.
     """
+    arrays = _load(shuffle, path)
+    if "header" in arrays:
+        return _read_saved(shuffle, topology, path)
+    for name, array in arrays.items():
+        if array.dtype.kind not in NUMBERS:
+            raise RoutingError(f"{path}: `{name}` holds {array.dtype} and no numbers")
+    named = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return [_rank_data(shuffle, topology, named, rank, path) for rank in range(topology.num_ranks)]
+
+
+def _load(shuffle: ShuffleSpec, path: Path) -> dict[str, Any]:
+    """The arrays of a file by name; the only one of a ``.npy`` has that of the keys' input."""
     try:
         file = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise RoutingError(f"{path}: {error}") from error
-    if isinstance(file, np.lib.npyio.NpzFile):
-        with file:
-            arrays = {name: file[name] for name in file.files}
-        if "header" in arrays:
-            return _read_saved(shuffle, topology, path)
-        named = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    else:
-        named = {route_input(shuffle): torch.from_numpy(file)}
-    return [_rank_data(shuffle, topology, named, rank, path) for rank in range(topology.num_ranks)]
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise RoutingError(f"{path}: {error.strerror}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise RoutingError(f"{path} is no {path.suffix} file of plain arrays") from error
+    return {route_input(shuffle): file}
 
 
 def route_input(shuffle: ShuffleSpec) -> str:
@@ -90,6 +104,9 @@ def _rank_data(
                 f"{path}: `{spec.name}` of rank {rank} has {tensor.dim()} dimensions, the spec "
                 f"says {len(spec.shape)}"
             )
+        if spec.role != "weight" and tensor.is_floating_point():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise RoutingError(f"{path}: `{spec.name}` holds {dtype}, the spec says {spec.dtype}")
         inputs[spec.name] = tensor
         for scalar, size in zip(spec.shape, tensor.shape, strict=True):
             if isinstance(scalar, Extent):

@@ -12,6 +12,7 @@ import jinja2
 from fuscoc.planning import figures
 from fuscoc.planning.compare import compare_policies, compare_schedules
 from fuscoc.planning.template import TEMPLATE
+from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.summary import human_bytes, human_seconds
 
@@ -41,7 +42,8 @@ def write_html(plan: Plan, routing: str, path: Path) -> None:
         schedules=compare_schedules(plan) if network else [],
         pictures=list(_pictures(plan)),
     )
-    path.write_text(text, encoding="utf-8")
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _pictures(plan: Plan) -> Iterator[Picture]:

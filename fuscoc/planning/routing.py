@@ -16,6 +16,7 @@ from fuscoc_runtime.demo.generate import generate_inputs
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Load
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -56,11 +57,12 @@ def make_routing(
         ranks = generate_inputs(shuffle, topology, [tokens] * topology.num_ranks, seed)
     except NoDataError as error:
         raise RoutingError(f"{error}; pass a file") from error
-    if target.kind == "dense":
+    if target.kind == "dense" or not isinstance(target.key, Load):
         if routing != "uniform":
+            computed = "slots" if target.kind == "dense" else "keys"
             raise RoutingError(
-                f"`{shuffle.name}` computes its slots, so its routing is made up as `uniform` or "
-                f"read from a file, not `{routing}`"
+                f"`{shuffle.name}` computes its {computed}, so its routing is made up as `uniform` "
+                f"or read from a file, not `{routing}`"
             )
         return ranks
     name = route_input(shuffle)

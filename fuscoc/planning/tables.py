@@ -10,8 +10,6 @@ from fuscoc.tables import titled_table
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.summary import PlanSummary, human_bytes, human_seconds
 
-LATER = "needs rows carried to other senders, which this runtime does not do yet"
-
 
 def show(plan: Plan, routing: str, console: Console) -> None:
     """Print hops, NIC loads, and what other policies and schedules are predicted to take."""
@@ -45,43 +43,39 @@ def hop_table(summary: PlanSummary) -> Table:
 
 def nic_table(plan: Plan) -> Table:
     """Rows of the NICs of every node: the mean, and the busiest before and after balancing."""
-    columns = ["sent, mean", "busiest", "received, mean", "busiest before", "busiest after"]
-    title = f"NIC load, rows (balance {plan.shuffle.policy.balance})"
+    columns = ["sent, mean", "busiest", "received, mean", "busiest"]
+    title = f"NIC load, rows (busiest without → with balance {plan.shuffle.policy.balance})"
     table = titled_table(title, ["node"], columns)
     shape = plan.topology.num_nodes, plan.topology.ranks_per_node
-    network = plan.traffic.network
-    sent = network.sum(axis=1).reshape(shape)
-    before = plan.traffic.unbalanced().network.sum(axis=0).reshape(shape).max(axis=1)
-    received = network.sum(axis=0).reshape(shape)
+    network, unbalanced = plan.traffic.network, plan.traffic.unbalanced().network
     for node in range(plan.topology.num_nodes):
-        table.add_row(
-            str(node),
-            f"{sent[node].mean():,.0f}",
-            f"{int(sent[node].max()):,}",
-            f"{received[node].mean():,.0f}",
-            f"{int(before[node]):,}",
-            f"{int(received[node].max()):,}",
-        )
+        cells = []
+        for axis in (1, 0):
+            before, after = (
+                rows.sum(axis=axis).reshape(shape)[node] for rows in (unbalanced, network)
+            )
+            cells += [f"{after.mean():,.0f}", f"{int(before.max()):,} → {int(after.max()):,}"]
+        table.add_row(str(node), *cells)
     return table
 
 
 def policy_table(plan: Plan) -> Table:
     """Predicted times of every policy."""
-    columns = ["busiest NIC", "cut flows", "predicted", "over the oracle"]
+    columns = ["busiest NIC", "cuts", "handed over", "predicted", "over oracle"]
     title = "Balance policies, all nodes sending at once, without incast"
     table = titled_table(title, ["balance"], columns)
     rows = compare_policies(plan)
     for row in rows:
         over = row.seconds / plan.oracle if plan.oracle else 1.0
         table.add_row(
-            _name(row.policy, row.executable, row.chosen),
+            _name(row.policy, row.chosen),
             f"{row.busiest_nic:,}",
             str(row.cuts),
+            f"{row.handed:,}",
             human_seconds(row.seconds),
             f"{over:.2f}",
             style="bold" if row.chosen else None,
         )
-    table.caption = f"* {LATER}"
     return table
 
 
@@ -91,7 +85,7 @@ def schedule_table(plan: Plan) -> Table:
     for row in compare_schedules(plan):
         over = row.seconds / plan.oracle if plan.oracle else 1.0
         table.add_row(
-            _name(row.kind, row.executable, row.chosen),
+            _name(row.kind, row.chosen),
             str(row.num_stages),
             human_seconds(row.seconds),
             f"{over:.2f}",
@@ -100,5 +94,5 @@ def schedule_table(plan: Plan) -> Table:
     return table
 
 
-def _name(name: str, executable: bool, chosen: bool) -> str:
-    return f"{name}{'' if executable else ' *'}{' (this plan)' if chosen else ''}"
+def _name(name: str, chosen: bool) -> str:
+    return f"{name}{' (this plan)' if chosen else ''}"

@@ -84,7 +84,7 @@ NIC and {{ model.nvlink_bandwidth / 1e9 }} GB/s of NVLink a rank and direction.<
 <tbody>
 {% for row in policies %}
 <tr{% if row.chosen %} class="chosen"{% endif %}>
-<td>{{ row.policy }}{{ "" if row.executable else " *" }}{{ " (this plan)" if row.chosen }}</td>
+<td>{{ row.policy }}{{ " (this plan)" if row.chosen }}</td>
 <td>{{ "{:,}".format(row.busiest_nic) }}</td><td>{{ row.seconds | seconds }}</td>
 <td>{{ "{:.2f}".format(row.seconds / summary.oracle if summary.oracle else 1) }}</td></tr>
 {% endfor %}
@@ -100,7 +100,7 @@ NIC and {{ model.nvlink_bandwidth / 1e9 }} GB/s of NVLink a rank and direction.<
 <tbody>
 {% for row in schedules %}
 <tr{% if row.chosen %} class="chosen"{% endif %}>
-<td>{{ row.kind }}{{ "" if row.executable else " *" }}{{ " (this plan)" if row.chosen }}</td>
+<td>{{ row.kind }}{{ " (this plan)" if row.chosen }}</td>
 <td>{{ row.num_stages }}</td><td>{{ row.seconds | seconds }}</td>
 <td>{{ "{:.2f}".format(row.seconds / summary.oracle if summary.oracle else 1) }}</td></tr>
 {% endfor %}
@@ -109,7 +109,6 @@ NIC and {{ model.nvlink_bandwidth / 1e9 }} GB/s of NVLink a rank and direction.<
 <p class="note">With this plan's forwarders, stage after stage.</p>
 </section>
 </div>
-<p class="note">* needs rows carried to other senders first, which this runtime does not do yet.</p>
 {% endif %}
 </main>
 </body>

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
 
 import numpy as np
 
@@ -13,11 +12,14 @@ from fuscoc.testing.arrays import Bools, Ints, before, first, group_ids, ints, j
 from fuscoc.testing.oracle import Expected, expect
 from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import Routing
+from fuscoc.testing.tables import Sent, Table
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.plan import Plan, Points, RankPlan
 
 GROUP = ("term_begin", "term_end")
 COLUMNS: dict[str, tuple[str, ...]] = {
+    "carry": ("src_offset", "dst_peer", "dst_row"),
+    "carried": ("src_row", "dst_row"),
     "net_send": ("src_offset", "dst_row"),
     "direct": ("src_offset", "dst_peer", "dst_slot"),
     "forward": ("src_row", "dst_peer", "dst_slot"),
@@ -25,8 +27,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reduce_direct": ("dst_peer", "dst_row", *GROUP),
     "reduce_forward": ("dst_peer", "dst_row", *GROUP),
     "reduce_node": ("dst_row", *GROUP),
+    "hand_back": ("src_row", "dst_peer", "dst_row"),
     "reduce_source": ("dst_offset", *GROUP),
 }
+HANDOVER = ("carry", "carried", "hand_back")
+"""Lists of plans in which ranks send rows for one another."""
 TERMS: dict[str, tuple[str, ...]] = {
     "reduce_direct": ("term_slot", "term_point"),
     "reduce_forward": ("term_slot", "term_point"),
@@ -38,41 +43,8 @@ UNWRITTEN = -2
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """One list of all ranks, end to end: int64 [num_descriptors] each.
-
-    ``rank`` holds a descriptor, at position ``index`` of its list. ``begin`` [num_ranks + 1] is
-    where the descriptors of every rank begin.
-    """
-
-    name: str
-    rank: Ints
-    index: Ints
-    begin: Ints
-    columns: Mapping[str, Ints]
-
-    def __getitem__(self, column: str) -> Ints:
-        return self.columns[column]
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def fail(self, invariant: str, problem: str, at: int) -> NoReturn:
-        """Raise about the descriptor at position ``at`` of the table."""
-        shown = [f"{name} {column[at]}" for name, column in self.columns.items()]
-        raise PlanViolation(
-            invariant,
-            problem,
-            list=self.name,
-            rank=int(self.rank[at]),
-            index=int(self.index[at]),
-            descriptor=", ".join(shown),
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of the network hop, in the order of the ``net_send`` table.
+    """Where the rows of the network hop go, in the order of ``PlanFacts.sent``.
 
     ``forwarder``: the rank that receives it; ``landing``: its row there. ``landing_row`` maps
     position ``landing_begin[f] + landing`` back to the row.
@@ -125,7 +97,9 @@ class PlanFacts:
 
     def columns(self, name: str) -> tuple[str, ...]:
         """Names of the columns of a list, its terms aside."""
-        side = {"net_send": "src", "direct": "src", "reduce_source": "dst"}.get(name)
+        side = {"carry": "src", "net_send": "src", "direct": "src", "reduce_source": "dst"}.get(
+            name
+        )
         strides = self.shuffle.src_strides if side else 0
         return (*COLUMNS[name], *(f"{side}_stride{i}" for i in range(strides)))
 
@@ -155,7 +129,7 @@ class PlanFacts:
         A segment is numbered by its rank and address, so sources that share an address share the
         number. Keys: ``source`` and the names of lists; -1 where no source has that address.
         """
-        addressed = ("net_send", "direct", "reduce_source")
+        addressed = ("carry", "net_send", "direct", "reduce_source")
         parts = [self._source_addresses, *(self._addresses(name) for name in addressed)]
         ids = group_ids(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         cuts = np.cumsum([len(part[0]) for part in parts])[:-1]
@@ -184,18 +158,36 @@ class PlanFacts:
         return np.asarray(np.bincount(self.segments["source"]))
 
     @cached_property
+    def sent(self) -> Sent:
+        """The rows of the network hop; needs lists that point into their buffers."""
+        net, carry, carried = (self.tables[name] for name in ("net_send", "carry", "carried"))
+        # What lies in the windows of those that send for others: its source and its segment.
+        begin = before(self.row_counts("carried"))
+        held = np.full((2, int(self.row_counts("carried").sum())), -1, np.int64)
+        held[:, begin[self.peer(carry)] + carry["dst_row"]] = carry.rank, self.segments["carry"]
+        source, segment = held[:, begin[carried.rank] + carried["src_row"]]
+        return Sent(
+            net,
+            carried,
+            np.concatenate([net.rank, carried.rank]),
+            np.concatenate([net.rank, source]),
+            np.concatenate([net["dst_row"], carried["dst_row"]]),
+            np.concatenate([self.segments["net_send"], segment]),
+        )
+
+    @cached_property
     def rows(self) -> Rows:
         """Where every row of the network hop lands; needs consistent counts."""
-        net, num_ranks = self.tables["net_send"], self.topology.num_ranks
+        sent, num_ranks = self.sent, self.topology.num_ranks
         ends = self.send_counts.cumsum(axis=1)
-        forwarder = (ends[net.rank] <= net["dst_row"][:, None]).sum(axis=1)
+        forwarder = (ends[sent.rank] <= sent.row[:, None]).sum(axis=1)
         forwarder = np.minimum(forwarder, num_ranks - 1)
-        in_block = net["dst_row"] - (ends - self.send_counts)[net.rank, forwarder]
+        in_block = sent.row - (ends - self.send_counts)[sent.rank, forwarder]
         landing_first = self.recv_counts.cumsum(axis=1) - self.recv_counts
-        landing = landing_first[forwarder, net.rank] + in_block
+        landing = landing_first[forwarder, sent.rank] + in_block
         begin = before(self.recv_counts.sum(axis=1))
-        landing_row = np.empty(len(net), np.int64)
-        landing_row[begin[forwarder] + landing] = np.arange(len(net))
+        landing_row = np.empty(len(sent), np.int64)
+        landing_row[begin[forwarder] + landing] = np.arange(len(sent))
         return Rows(forwarder, landing, begin, landing_row)
 
     @cached_property
@@ -216,9 +208,7 @@ class PlanFacts:
         direct, forward, local = (self.tables[name] for name in ("direct", "forward", "local"))
         rank = np.concatenate([self.peer(direct), self.peer(forward)])
         slot = np.concatenate([direct["dst_slot"], forward["dst_slot"]])
-        segment = np.concatenate(
-            [self.segments["direct"], self.segments["net_send"][self.forward_row]]
-        )
+        segment = np.concatenate([self.segments["direct"], self.sent.segment[self.forward_row]])
         first_slot = before(self.row_counts("target"))
         held = np.full(self.row_counts("target").sum(), UNWRITTEN, np.int64)
         held[first_slot[rank] + slot] = segment
@@ -278,6 +268,8 @@ class PlanFacts:
         )
 
     def _columns_of(self, plan: RankPlan, name: str, columns: tuple[str, ...]) -> dict[str, Ints]:
+        if name in HANDOVER and plan.wire.handover is None:
+            return {column: np.zeros(0, np.int64) for column in columns}
         missing = [column for column in columns if column not in plan.lists.get(name, {})]
         if missing:
             problem = f"has no column {missing[0]}"
@@ -291,7 +283,7 @@ def require(ok: bool, invariant: str, problem: str) -> None:
         raise PlanViolation(invariant, problem)
 
 
-def require_all(table: Table, ok: Bools, invariant: str, problem: str) -> None:
+def require_all(table: Table | Sent, ok: Bools, invariant: str, problem: str) -> None:
     """Raise about the first descriptor for which ``ok`` is false."""
     at = first(~ok)
     if at is not None:

@@ -15,7 +15,7 @@ DEFAULT_EXAMPLES = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--fuscoc-examples``, ``--fuscoc-seed`` and the ini option ``fuscoc_specs``."""
+    """``--fuscoc-examples``, ``-seed``, ``-topology`` and the ini option ``fuscoc_specs``."""
     group = parser.getgroup("fuscoc", "property tests of .fsc specs")
     group.addoption(
         "--fuscoc-examples",
@@ -26,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--fuscoc-seed", type=int, default=None, metavar="N", help="repeat the examples of a run"
+    )
+    group.addoption(
+        "--fuscoc-topology",
+        action="append",
+        default=[],
+        metavar="NODESxRANKS",
+        help="draw only this cluster; may be repeated",
     )
     parser.addini(
         "fuscoc_specs", "patterns of .fsc files to test, relative to the root", "args", []
@@ -48,10 +55,15 @@ class SpecFile(pytest.File):
     """A spec; its tests are ``plan`` and ``execution`` of every shuffle."""
 
     def collect(self) -> Iterator[pytest.Item]:
+        from fuscoc.diagnostics import CompileError
         from fuscoc.testing.runner import PROPERTIES
         from fuscoc.testing.spec import load_specs
 
-        for spec in load_specs(self.path):
+        try:
+            specs = load_specs(self.path)
+        except CompileError as error:
+            raise self.CollectError(str(error)) from None
+        for spec in specs:
             for name in PROPERTIES:
                 yield PropertyItem.from_parent(
                     self,
@@ -76,17 +88,24 @@ class PropertyItem(pytest.Item):
         """Search for a counterexample."""
         from rich.console import Console
 
+        from fuscoc.diagnostics import CompileError
         from fuscoc.testing.report import explain
+        from fuscoc.testing.routes import NoRoutingError
         from fuscoc.testing.runner import run_tests
+        from fuscoc_runtime.errors import TopologyError
 
-        report = run_tests(
-            self.path,
-            examples=self.config.getoption("--fuscoc-examples"),
-            seed=self.config.getoption("--fuscoc-seed"),
-            shuffle=self.shuffle,
-            properties=(self.tested,),
-            console=Console(quiet=True),
-        )
+        try:
+            report = run_tests(
+                self.path,
+                examples=self.config.getoption("--fuscoc-examples"),
+                seed=self.config.getoption("--fuscoc-seed"),
+                topologies=self.config.getoption("--fuscoc-topology"),
+                shuffle=self.shuffle,
+                properties=(self.tested,),
+                console=Console(quiet=True),
+            )
+        except (CompileError, NoRoutingError, TopologyError) as error:
+            raise PropertyFailure(str(error)) from None
         for each in report.properties:
             if each.failure is not None:
                 raise PropertyFailure(f"{explain(report, each)}\nseed: {report.seed}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from fuscoc.testing.routing import Routing
+from fuscoc_runtime.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +41,19 @@ class PropertyReport:
 
 @dataclass(frozen=True, eq=False)
 class TestReport:
-    """Everything that ``run_tests`` found; ``seed`` repeats it."""
+    """Everything that ``run_tests`` found; ``seed`` repeats it.
+
+    ``defines``, ``artifact``, ``topologies``: what it was told to test.
+    """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
 
     spec: Path
     seed: int
     properties: tuple[PropertyReport, ...]
+    defines: Mapping[str, int]
+    artifact: Path | None
+    topologies: Sequence[Topology]
 
     @property
     def passed(self) -> bool:
@@ -78,7 +87,7 @@ def explain(report: TestReport, failed: PropertyReport) -> str:
         *(f"  {line}" for line in routing.lines()),
     ]
     if failure.saved is not None:
-        lines += ["run it again:", f"  fuscoc test {report.spec} --replay {failure.saved}"]
+        lines += ["run it again:", f"  {_command(report, failure.saved)}"]
     if failure.reproduce is not None:
         lines += [
             "draw it again, in a test of your own:",
@@ -87,14 +96,26 @@ def explain(report: TestReport, failed: PropertyReport) -> str:
     return "\n".join(lines)
 
 
+def _command(report: TestReport, saved: Path) -> str:
+    words = ["fuscoc", "test", str(report.spec), "--replay", str(saved)]
+    for name, value in report.defines.items():
+        words += ["-D", f"{name}={value}"]
+    if report.artifact is not None:
+        words += ["--artifact", str(report.artifact)]
+    return shlex.join(words)
+
+
 def _test(report: TestReport, failed: PropertyReport, reproduce: str) -> list[str]:
     check, arguments = {
         "plan": ("check_planning", "spec, routing"),
         "execution": ("check_execution", "artifact, spec, routing"),
     }[failed.name]
     limits = ", **EXECUTION_LIMITS" if failed.name == "execution" else ""
+    if report.topologies:
+        limits = f", on={list(report.topologies)}"
+    defines = "".join(f", {name}={value}" for name, value in report.defines.items())
     return [
-        f'  spec = load_spec("{report.spec}", "{failed.shuffle}")',
+        f'  spec = load_spec("{report.spec}", "{failed.shuffle}"{defines})',
         f"  {reproduce}",
         f"  @given(cases(spec{limits}))",
         "  def test(routing):",

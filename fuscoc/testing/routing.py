@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -50,7 +51,8 @@ class Routing:
         for rank, data in enumerate(self.ranks):
             for name, tensor in data.inputs.items():
                 arrays[f"{rank}.{name}"] = _to_numpy(tensor)
-        np.savez_compressed(Path(path), **arrays)
+        with whole_file(path) as file:
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path, shuffle: ShuffleSpec) -> Routing:
@@ -80,9 +82,12 @@ class Routing:
                     for rank, extents in enumerate(header["extents"])
                 )
                 return cls(shuffle.name, Topology.parse(header["topology"]), ranks)
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            reason = (
+                error.strerror if isinstance(error, OSError) else "it is no file of `fuscoc test`"
+            )
             raise RoutingFileError(
-                f"{path} holds no routing of `{shuffle.name}`: {error}"
+                f"{path} holds no routing of `{shuffle.name}`: {reason}"
             ) from error
 
     def lines(self) -> Iterator[str]:

@@ -16,13 +16,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import fuscoc
+from fuscoc import driver
+from fuscoc.source import read_source
 from fuscoc.testing.execution import check_execution
 from fuscoc.testing.planning import check_planning
 from fuscoc.testing.report import Failure, PropertyReport, TestReport, show
+from fuscoc.testing.routes import NoRoutingError
 from fuscoc.testing.routing import Routing, RoutingFileError
 from fuscoc.testing.spec import Spec, load_spec, load_specs
-from fuscoc.testing.strategies import cases
+from fuscoc.testing.strategies import cases, fits
 from fuscoc.testing.violations import PlanViolation
+from fuscoc_runtime.artifact import load_artifact
+from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.topology import Topology
 
 EXECUTION_LIMITS = {"max_nodes": 3, "max_ranks_per_node": 2}
 """Topologies on which kernels are interpreted; plans are checked on up to 8 x 8."""
@@ -40,6 +46,7 @@ def run_tests(
     seed: int | None = None,
     replay: str | Path | None = None,
     artifact: str | Path | None = None,
+    topologies: Sequence[str] = (),
     shuffle: str | None = None,
     properties: Sequence[str] = PROPERTIES,
     defines: Mapping[str, int] | None = None,
@@ -57,12 +64,17 @@ def run_tests(
         seed: repeats a run; default: a random one, which the report names.
         replay: a saved routing; only this is tested, and nothing is drawn.
         artifact: test this artifact instead of compiling the spec, against what the spec says.
+        topologies: such as ``2x4``: draw only these, for both properties.
         shuffle: test only this one of several.
         properties: which of ``PROPERTIES`` to test.
         defines: overrides constants of the spec.
 
     Raises:
-        CompileError: the spec has errors.
+        CompileError: the spec has errors, or cannot run on the topologies.
+        TopologyError: one of them is no topology.
+        UnknownShuffleError: the spec has no such shuffle.
+        ArtifactError: ``artifact`` is none of this spec.
+        NoRoutingError: there are no routings on the topologies.
         RoutingFileError: ``replay`` holds no routing of this spec.
     """
     path, console = Path(spec_path), console or Console()
@@ -71,11 +83,17 @@ def run_tests(
     specs = load_specs(path, **overrides)
     if shuffle is not None:
         specs = [load_spec(path, shuffle, **overrides)]
+    on = [Topology.parse(each) for each in topologies]
+    if on:
+        driver.check_source(read_source(path), overrides, topologies)
+        _check_fit(specs, on)
     if replay is not None:
         specs, routing = _find(specs, Path(replay))
     with tempfile.TemporaryDirectory(prefix="fuscoc-test-") as scratch:
         built = Path(artifact) if artifact is not None else None
-        if built is None and "execution" in properties:
+        if built is not None:
+            _check_artifact(built, specs)
+        elif "execution" in properties:
             built = fuscoc.compile(path, Path(scratch) / "artifact", **overrides)
         reports = []
         for spec in specs:
@@ -85,10 +103,34 @@ def run_tests(
                     reports.append(_replay(spec, name, check, routing, Path(replay)))
                     continue
                 saved = Path(save_to) / f"{path.stem}.{spec.shuffle.name}.{name}.npz"
-                reports.append(_search(spec, name, check, examples, seed, saved, console))
-    report = TestReport(path, seed, tuple(reports))
+                reports.append(_search(spec, name, check, examples, seed, on, saved, console))
+    report = TestReport(path, seed, tuple(reports), overrides, built if artifact else None, on)
     show(report, console)
     return report
+
+
+def _check_fit(specs: Sequence[Spec], topologies: Sequence[Topology]) -> None:
+    for spec in specs:
+        for topology in topologies:
+            if not fits(spec, topology):
+                raise NoRoutingError(
+                    f"`{spec.shuffle.name}` has sizes that {topology.num_ranks} ranks ({topology}) "
+                    f"do not divide"
+                )
+
+
+def _check_artifact(artifact: Path, specs: Sequence[Spec]) -> None:
+    """It holds the shuffles, with the constants of the specs."""
+    loaded = load_artifact(artifact)
+    for spec in specs:
+        theirs, ours = loaded.shuffle(spec.shuffle.name).constants, spec.shuffle.constants
+        if theirs != ours:
+            texts = [
+                " ".join(f"{k}={v}" for k, v in sorted(each.items())) for each in (theirs, ours)
+            ]
+            raise ArtifactError(
+                str(artifact), f"was compiled with {texts[0]}; to be tested with {texts[1]}"
+            )
 
 
 def _property(spec: Spec, name: str, artifact: Path | None) -> Property:
@@ -104,6 +146,7 @@ def _search(
     check: Property,
     examples: int,
     seed: int,
+    on: Sequence[Topology],
     saved: Path,
     console: Console,
 ) -> PropertyReport:
@@ -124,7 +167,7 @@ def _search(
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         )
-        @given(cases(spec, **limits))
+        @given(cases(spec, on=on, **limits))
         def holds(routing: Routing) -> None:
             nonlocal num_run
             num_run += 1

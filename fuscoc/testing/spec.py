@@ -18,6 +18,10 @@ from fuscoc.source import as_source
 from fuscoc_runtime import scalar, schema
 
 
+class UnknownShuffleError(ValueError):
+    """A shuffle that the spec has not; the message lists those that it has."""
+
+
 @dataclass(frozen=True, repr=False)
 class Spec:
     """One shuffle of a ``.fsc`` text.
@@ -49,14 +53,14 @@ def load_spec(source: str | Path, name: str | None = None, **defines: int) -> Sp
 
     Raises:
         CompileError: the spec has errors.
-        ValueError: it has no shuffle of that name, or several and no name is given.
+        UnknownShuffleError: it has no shuffle of that name, or several and no name is given.
     """
     found = {spec.shuffle.name: spec for spec in load_specs(source, **defines)}
     if name is None and len(found) == 1:
         return next(iter(found.values()))
     if name not in found:
         question = "which of them?" if name is None else f"there is no `{name}`"
-        raise ValueError(f"the spec holds {', '.join(found)}: {question}")
+        raise UnknownShuffleError(f"the spec holds {', '.join(found)}: {question}")
     return found[name]
 
 

@@ -6,6 +6,7 @@ are drawn as bytes, one draw for a whole tensor, so dozens of ranks are cheap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -105,10 +106,16 @@ def routings(draw: st.DrawFn, spec: Spec, topology: Topology) -> Routing:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, spec: Spec, *, max_nodes: int = 8, max_ranks_per_node: int = 8
+    draw: st.DrawFn,
+    spec: Spec,
+    *,
+    max_nodes: int = 8,
+    max_ranks_per_node: int = 8,
+    on: Sequence[Topology] = (),
 ) -> Routing:
-    """A routing of ``spec`` on any topology that fits it."""
-    return draw(routings(spec, draw(topologies(max_nodes, max_ranks_per_node, spec=spec))))
+    """A routing of ``spec`` on any topology that fits it, or on one of ``on``, if there are any."""
+    fitting = st.sampled_from(on) if on else topologies(max_nodes, max_ranks_per_node, spec=spec)
+    return draw(routings(spec, draw(fitting)))
 
 
 def plans(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 HOPS = {
+    "carry": "NVLink, to senders",
+    "carried": "network",
     "net_send": "network",
     "direct": "NVLink",
     "forward": "NVLink",
@@ -10,6 +12,7 @@ HOPS = {
     "reduce_direct": "NVLink, back",
     "reduce_forward": "NVLink, back",
     "reduce_node": "network, back",
+    "hand_back": "NVLink, back",
     "reduce_source": "local, back",
 }
 

@@ -53,11 +53,11 @@ INVALID = [
     (PRELUDE + hop("rank", "source", "target"), "'fsc.hop' op must stand inside fsc.path"),
     (
         path(hop("node", "source", "target")),
-        "'fsc.hop' op must run between source and landing exactly when its scope is node",
+        "'fsc.hop' op must run between a sender and landing exactly when its scope is node",
     ),
     (
         path(hop("rank", "source", "landing")),
-        "'fsc.hop' op must run between source and landing exactly when its scope is node",
+        "'fsc.hop' op must run between a sender and landing exactly when its scope is node",
     ),
     (
         path(hop("local", "source", "target")),
@@ -74,7 +74,7 @@ INVALID = [
     (
         path(hop("node", "source", "landing", ', forwarder = "luck"')),
         "attribute 'forwarder' must be one of same_local_rank, greedy_groups, longest_first, "
-        "split_flows, predicted, not 'luck'",
+        "split_flows, rebalanced, predicted, not 'luck'",
     ),
     (
         path(collect("rank", "target", "source", ", weight = @spec.factors")),

@@ -68,7 +68,7 @@ INVALID = [
     ),
     (
         step("descriptors", 'builder = "host", columns = ["a"], per = "node", sym_name = "n"'),
-        "attribute 'builder' must be one of source, forwarder, target, not 'host'",
+        "attribute 'builder' must be one of source, carrier, forwarder, target, not 'host'",
     ),
     (
         step(

@@ -19,6 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SPECS = {
     "moe": specs.moe(),
     "moe_fp8": specs.moe_fp8(),
+    "moe_fp8_rebalanced": specs.moe_fp8(policy=specs.rebalanced()),
     "redistribute": specs.redistribute(),
     "vit_patches": specs.vit_patches(),
 }

@@ -57,6 +57,49 @@ def test_a_tier_is_crossed_once_a_destination(dedup: Dedup, net: str, nvlink: st
     ]
 
 
+@pytest.mark.parametrize("balance", ["rebalance", "auto"])
+def test_rows_may_go_to_another_sender_first(balance: str) -> None:
+    shuffle = specs.moe(policy=replace(specs.POLICY, balance=balance))
+    both = Paths(shuffle, "build-hierarchy")
+    path = both["dispatch"]
+    hops = [
+        tuple(hop.read(key) for key in ("scope", "per", "src", "dst")) for hop in ops_of(path, Hop)
+    ]
+    assert hops[:3] == [
+        ("rank", "node", "source", "carrier"),
+        ("node", "node", "carrier", "landing"),
+        ("node", "node", "source", "landing"),
+    ]
+
+
+def test_lists_of_rows_for_other_senders() -> None:
+    both = Paths(specs.moe(policy=specs.rebalanced()), "form-slices")
+    found = {**lists(both["dispatch"]), **lists(both["combine"])}
+    assert {
+        name: (found[name].read("builder"), found[name].read("columns"))
+        for name in ("carry", "carried", "hand_back")
+    } == {
+        "carry": ("source", ("src_offset", "dst_peer", "dst_row")),
+        "carried": ("carrier", ("src_row", "dst_row")),
+        "hand_back": ("carrier", ("src_row", "dst_peer", "dst_row")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["sum", "copy"])
+def test_partial_sums_are_handed_back_as_they_travel(kind: Literal["sum", "copy"]) -> None:
+    shuffle = specs.moe(num_topk=1, weighted=False, policy=specs.rebalanced())
+    cells = tuple(replace(field, dtype="f16") for field in shuffle.source.fields)
+    shuffle = replace(
+        shuffle,
+        fields=cells,
+        source=replace(shuffle.source, fields=cells),
+        combine=replace(shuffle.combine, kind=kind),
+    )
+    both = Paths(shuffle, "form-slices")
+    (back,) = (op for op in ops_of(both["combine"], GatherSend))
+    assert back.read("rows") == ({"name": "x", "dtype": "f32" if kind == "sum" else "f16"},)
+
+
 @pytest.mark.parametrize("dedup", DEDUPS)
 def test_combine_is_dispatch_turned_around(dedup: Dedup) -> None:
     both = Paths(with_dedup(specs.moe(), dedup), "derive-transpose")
@@ -95,7 +138,12 @@ def test_forwarders_are_chosen_where_one_is_passed() -> None:
 
 @pytest.mark.parametrize(
     ("balance", "rule"),
-    [("static", "same_local_rank"), ("split", "split_flows"), ("auto", "predicted")],
+    [
+        ("static", "same_local_rank"),
+        ("split", "split_flows"),
+        ("rebalance", "rebalanced"),
+        ("auto", "predicted"),
+    ],
 )
 def test_every_balance_has_its_rule(balance: str, rule: str) -> None:
     shuffle = specs.moe(policy=replace(specs.POLICY, balance=balance))
@@ -162,8 +210,11 @@ def test_every_list_says_what_a_row_stands_for(dedup: Dedup) -> None:
     assert back["reduce_source"].read("per") == "source"
 
 
-@pytest.mark.parametrize("checked", [specs.moe(), specs.vit_patches()])
-def test_every_signal_is_waited_for_once(checked: CheckedShuffle) -> None:
+@pytest.mark.parametrize(
+    ("checked", "num_signals"),
+    [(specs.moe(), 4), (specs.vit_patches(), 4), (specs.moe(policy=specs.rebalanced()), 6)],
+)
+def test_every_signal_is_waited_for_once(checked: CheckedShuffle, num_signals: int) -> None:
     """Signals are bumped by copies into peers' memory; whoever reads that memory waits for them."""
     signals: list[int] = []
     waits: list[int] = []
@@ -174,7 +225,7 @@ def test_every_signal_is_waited_for_once(checked: CheckedShuffle) -> None:
                 signals.append(step.read("signal"))
             if "wait" in step.attributes:
                 waits += step.read("wait")
-    assert sorted(signals) == sorted(waits) == [0, 1, 2, 3]
+    assert sorted(signals) == sorted(waits) == list(range(num_signals))
 
 
 def test_both_exchanges_use_one_list() -> None:

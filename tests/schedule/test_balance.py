@@ -131,7 +131,9 @@ def test_split_balances_receivers_exactly_with_few_cuts(demand: Demand) -> None:
 @given(demands())
 def test_rebalancing_levels_every_tile(demand: Demand) -> None:
     n, m = demand.num_nodes, demand.ranks_per_node
-    share = POLICIES["rebalance"](demand).share.reshape(n, m, n, m)
+    assignment = POLICIES["rebalance"](demand)
+    share = assignment.share.reshape(n, m, n, m)
+    handed = assignment.handed.reshape(n, m, n, m)
     before = demand.flows.reshape(n, m, n)
     for i in range(n):
         for q in range(n):
@@ -147,6 +149,10 @@ def test_rebalancing_levels_every_tile(demand: Demand) -> None:
             giving = share[i, :, q, :].sum(axis=1) > np.diag(share[i, :, q, :])
             taking = carried > np.diag(share[i, :, q, :])
             assert not (giving & taking).any()
+        expected = share[i].sum(axis=1) * (1 - np.eye(m, dtype=np.int64))
+        assert np.array_equal(handed[i, :, i], expected)
+    assert handed.sum() == sum(handed[i, :, i].sum() for i in range(n))
+    assert assignment.pairs.sum() == demand.flows.sum()
 
 
 def test_the_tile_of_the_paper() -> None:

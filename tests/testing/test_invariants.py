@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,6 @@ from fuscoc.testing import (
     Spec,
     cases,
     check_plan,
-    check_planning,
     load_spec,
     plan_of,
     plans,
@@ -22,12 +22,13 @@ from fuscoc.testing import (
     specs,
     topologies,
 )
+from fuscoc.testing.invariants import INVARIANTS, Check, check_round_trip
 from fuscoc_runtime.errors import CapacityError
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.reference import RankData
 from tests.testing import broken
 
-BALANCES = ("none", "greedy", "lpt", "split", "auto")
+BALANCES = ("none", "greedy", "lpt", "split", "rebalance", "auto")
 SCHEDULES = (None, "pairwise", "spread-out", "fast", "auto")
 
 
@@ -40,10 +41,9 @@ class Case:
     balance: str
     schedule: str | None
 
-    def check(self) -> None:
-        check_planning(
-            self.spec.with_policy(balance=self.balance), self.routing, schedule=self.schedule
-        )
+    def check(self, checks: Sequence[Check] = INVARIANTS) -> None:
+        spec = self.spec.with_policy(balance=self.balance)
+        check_plan(plan_of(spec, self.routing, schedule=self.schedule), self.routing, checks)
 
 
 @st.composite
@@ -57,7 +57,15 @@ def everything(draw: st.DrawFn) -> Case:
 @given(everything())
 @settings(max_examples=1000)
 def test_invariants(case: Case) -> None:
-    case.check()
+    """All but the last, which costs half as much as everything else."""
+    assert INVARIANTS[-1] is check_round_trip
+    case.check(INVARIANTS[:-1])
+
+
+@given(everything())
+@settings(max_examples=150)
+def test_saved_plans(case: Case) -> None:
+    case.check([check_round_trip])
 
 
 @pytest.mark.nightly

@@ -133,6 +133,10 @@ def larger(values: Any) -> None:
     values[0] += 1
 
 
+def doubled(values: Any) -> None:
+    values[1] = values[0]
+
+
 def shorter(values: Any) -> Any:
     return values[:-1]
 
@@ -233,9 +237,42 @@ def test_check_plan_catches(name: str) -> None:
 
 
 def test_the_unbroken_plan_is_valid() -> None:
-    for balance in ("none", "greedy", "lpt", "split"):
+    for balance in ("none", "greedy", "lpt", "split", "rebalance"):
         for schedule in (None, "pairwise", "fast"):
             check_plan(plan(balance=balance, schedule=schedule), routing())
+
+
+# Rank 2 has no rows and sends some of rank 3, its neighbour.
+HANDED_OVER: dict[str, tuple[str, Break]] = {
+    "a row handed to the own rank": ("check_lists", at(3, "carry", "dst_peer", entry(0, 1))),
+    "a row of a window filled twice": ("check_exchanges", at(3, "carry", "dst_row", entry(1, 0))),
+    "a row of a window sent twice": ("check_exchanges", at(2, "carried", "src_row", entry(1, 0))),
+    "a handed row that nobody sends": ("check_exchanges", lost(2, "carried")),
+    "two handed rows exchanged": ("check_delivery", at(3, "carry", "src_offset", swapped(0, 1))),
+    "each other's rows of a window": ("check_delivery", at(2, "carried", "src_row", swapped(0, 1))),
+    "a row that is not handed back": ("check_combine_rows", lost(2, "hand_back")),
+    "a row handed back twice": ("check_combine_rows", at(2, "hand_back", "src_row", doubled)),
+    "rows handed back to each other's place": (
+        "check_combine_rows",
+        at(2, "hand_back", "dst_row", swapped(0, 1)),
+    ),
+    "no need to hand rows over": (
+        "check_senders",
+        lambda broken: claim(broken, balance="lpt"),
+    ),
+    "senders as they were": (
+        "check_senders",
+        lambda _: claim(plan(balance="split"), balance="rebalance"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HANDED_OVER)
+def test_check_plan_catches_what_is_handed_over(name: str) -> None:
+    invariant, mutate = HANDED_OVER[name]
+    with pytest.raises(PlanViolation) as caught:
+        check_plan(mutate(plan(balance="rebalance")), routing())
+    assert caught.value.invariant == invariant, str(caught.value)
 
 
 COMPACT = TEXT.replace("packed(s)", "packed(s) compact")

@@ -14,9 +14,11 @@ from hypothesis import given, reproduce_failure
 from rich.console import Console
 
 import fuscoc
+from fuscoc import CompileError
 from fuscoc.testing import (
     Routing,
     RoutingFileError,
+    Spec,
     TestReport,
     cases,
     check_execution,
@@ -25,8 +27,12 @@ from fuscoc.testing import (
     planning,
     run_lockstep_shuffle,
     run_tests,
+    runner,
 )
+from fuscoc.testing.routes import NoRoutingError
+from fuscoc_runtime.errors import ArtifactError, TopologyError
 from fuscoc_runtime.plan import Plan, plan_all
+from fuscoc_runtime.topology import Topology
 from tests.testing import broken
 
 VIT = Path(__file__).parents[2] / "examples" / "vit_patches.fsc"
@@ -161,6 +167,61 @@ def test_a_planted_planner_bug_is_found_and_reproduced(
     with pytest.raises(AssertionError):
         holds()
     assert repr(seen[-1]) == repr(failure.routing)
+
+
+def test_only_the_topologies_that_are_named_are_drawn(
+    spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def note(spec: Spec, routing: Routing) -> None:
+        seen.add(str(routing.topology))
+
+    monkeypatch.setattr(runner, "check_planning", note)
+    options: dict[str, Any] = {"examples": 40, "properties": ["plan"]}
+    assert outcome(spec_file, topologies=["2x3", "1x4"], **options)[0].passed
+    assert seen == {"2x3", "1x4"}
+    with pytest.raises(CompileError, match="12 keys, which 5 ranks"):
+        outcome(spec_file, topologies=["2x3", "1x5"], **options)
+    with pytest.raises(TopologyError):
+        outcome(spec_file, topologies=["2by3"], **options)
+
+
+def test_topologies_have_to_fit(spec_file: Path) -> None:
+    spec_file.write_text(broken.TEXT.replace("num_rows", "12 / ranks").replace("block", "cyclic"))
+    with pytest.raises(NoRoutingError, match=r"sizes that 5 ranks \(1x5\) do not divide"):
+        outcome(spec_file, topologies=["1x5"], examples=1)
+
+
+def test_a_failure_says_how_to_see_it_again(
+    spec_file: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed is run: the command, and the decorators."""
+
+    def refuse(artifact: Path, spec: Spec, routing: Routing) -> None:
+        assert not live_points(routing)
+
+    monkeypatch.setattr(runner, "check_execution", refuse)
+    options: dict[str, Any] = {"examples": 300, "properties": ["execution"], "defines": {"fan": 4}}
+    _, printed = outcome(spec_file, artifact=built, topologies=["2x1"], **options)
+    _, command, _, *lines = printed[printed.index("run it again:") :].splitlines()
+    saved = tmp_path / "failures" / "rows.rows.execution.npz"
+    assert command.split() == [
+        *("fuscoc", "test", str(spec_file), "--replay", str(saved)),
+        *("-D", "fan=4", "--artifact", str(built)),
+    ]
+    test = "\n".join(line if "check_" in line else line.strip() for line in lines)
+    imports = "from hypothesis import *; from fuscoc.testing import *\n"
+    scope = {"Topology": Topology, "artifact": built, "__name__": "user"}
+    exec(f"{imports}check_execution = None\n{test}", scope)
+    scope["check_execution"] = refuse
+    with pytest.raises(AssertionError):
+        scope["test"]()
+
+
+def test_an_artifact_of_other_constants_is_refused(spec_file: Path, built: Path) -> None:
+    with pytest.raises(ArtifactError, match="was compiled with fan=4 keys=12; to be tested with"):
+        outcome(spec_file, artifact=built, defines={"fan": 2})
 
 
 def test_replaying_something_else_is_an_error(spec_file: Path, tmp_path: Path) -> None:

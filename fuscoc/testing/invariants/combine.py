@@ -59,7 +59,7 @@ def check_combine_terms(facts: PlanFacts) -> None:
         row = facts.tables[written].begin[facts.peer(groups)] + groups["dst_row"]
         segment = facts.segments["direct"]
         if name == "reduce_forward":
-            segment = facts.segments["net_send"][facts.forward_row]
+            segment = facts.sent.segment[facts.forward_row]
         group, at = facts.term_positions(name)
         weight_begin = before(ints([sum(plan.point_recv_counts) for plan in facts.ranks]))
         point = held[weight_begin[terms.rank[at]] + terms["term_point"][at]]
@@ -145,12 +145,23 @@ def _check_source_sums(facts: PlanFacts) -> None:
 
 def _staged_segments(facts: PlanFacts) -> tuple[Ints, Ints]:
     """The segment of every staging row of all ranks, and where each rank's rows begin."""
-    direct, net = facts.tables["direct"], facts.tables["net_send"]
+    direct, sent, back = facts.tables["direct"], facts.sent, facts.tables["hand_back"]
     num_direct = np.diff(direct.begin)
-    begin = before(num_direct + np.diff(net.begin))
-    staged = np.empty(len(direct) + len(net), np.int64)
+    begin = before(facts.row_counts("staging"))
+    staged = np.full(int(facts.row_counts("staging").sum()), -1, np.int64)
     staged[begin[direct.rank] + direct.index] = facts.segments["direct"]
-    staged[(begin + num_direct)[net.rank] + net["dst_row"]] = facts.segments["net_send"]
+    if facts.ranks[0].wire.handover is None:
+        staged[(begin + num_direct)[sent.rank] + sent.row] = sent.segment
+        return staged, begin
+    slices = before(facts.send_counts.sum(axis=1))
+    returned = np.empty(len(sent), np.int64)
+    returned[slices[sent.rank] + sent.row] = sent.segment
+    row = slices[back.rank] + back["src_row"]
+    require_all(back, first_of(row), "check_combine_rows", "hands a row back once more")
+    missing = first(np.bincount(row, minlength=len(sent)) == 0)
+    if missing is not None:
+        sent.fail("check_combine_rows", "this row is never handed back", missing)
+    staged[begin[facts.peer(back)] + back["dst_row"]] = returned[row]
     return staged, begin
 
 

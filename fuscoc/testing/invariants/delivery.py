@@ -12,7 +12,7 @@ from fuscoc.testing.violations import PlanViolation
 
 def check_delivery(facts: PlanFacts) -> None:
     """Every (source, destination) pair arrives once in its exact slot, and a dropped one never."""
-    for name in ("net_send", "direct"):
+    for name in ("carry", "net_send", "direct"):
         known = facts.segments[name] >= 0
         require_all(facts.tables[name], known, "check_delivery", "reads no segment of the source")
     expected, writes = facts.expected, facts.writes
@@ -65,13 +65,11 @@ def check_writes(facts: PlanFacts) -> None:
 def check_node_dedup(facts: PlanFacts) -> None:
     """With dedup ``node``, a segment crosses the network at most once to every node."""
     if "node" in facts.shuffle.policy.dedup:
-        net = facts.tables["net_send"]
         node = facts.rows.forwarder // facts.topology.ranks_per_node
-        at = _too_often(facts, facts.segments["net_send"], node)
+        at = _too_often(facts, facts.sent.segment, node)
         if at is not None:
-            net.fail(
-                "check_node_dedup", f"this segment has been sent to node {node[at]} before", at
-            )
+            problem = f"this segment has been sent to node {node[at]} before"
+            facts.sent.fail("check_node_dedup", problem, at)
 
 
 def check_rank_dedup(facts: PlanFacts) -> None:

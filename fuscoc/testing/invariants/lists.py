@@ -7,7 +7,8 @@ from dataclasses import fields
 import numpy as np
 
 from fuscoc.testing.arrays import Bools, Ints, first
-from fuscoc.testing.facts import TERMS, PlanFacts, Table, require, require_all
+from fuscoc.testing.facts import TERMS, PlanFacts, require, require_all
+from fuscoc.testing.tables import Table
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.plan import BufferRows
 
@@ -32,18 +33,27 @@ def check_lists(facts: PlanFacts) -> None:
             inside(table, "dst_peer", limit)
     for name, column, buffer in (
         ("net_send", "dst_row", "slices"),
+        ("carried", "src_row", "carried"),
+        ("carried", "dst_row", "slices"),
+        ("hand_back", "src_row", "slices"),
         ("forward", "src_row", "landing"),
         ("local", "src_slot", "target"),
         ("local", "dst_slot", "target"),
         ("reduce_node", "dst_row", "landing"),
     ):
         inside(facts.tables[name], column, rows[buffer][facts.tables[name].rank])
-    for name in ("direct", "forward"):
+    for name, column, buffer in (
+        ("carry", "dst_row", "carried"),
+        ("direct", "dst_slot", "target"),
+        ("forward", "dst_slot", "target"),
+        ("hand_back", "dst_row", "staging"),
+        ("reduce_direct", "dst_row", "staging"),
+        ("reduce_forward", "dst_row", "forward_staging"),
+    ):
         table = facts.tables[name]
-        inside(table, "dst_slot", rows["target"][facts.peer(table)])
-    for name, buffer in (("reduce_direct", "staging"), ("reduce_forward", "forward_staging")):
-        table, terms = facts.tables[name], facts.terms[name]
-        inside(table, "dst_row", rows[buffer][facts.peer(table)])
+        inside(table, column, rows[buffer][facts.peer(table)])
+    for name in ("reduce_direct", "reduce_forward"):
+        terms = facts.terms[name]
         inside(terms, "term_slot", slots[terms.rank])
         inside(terms, "term_point", weights[terms.rank])
     staged = facts.terms["reduce_source"]
@@ -59,15 +69,16 @@ def check_exchanges(facts: PlanFacts) -> None:
     """What a rank sends to another, that rank expects, row for row and weight for weight.
 
     Rows of the network hop travel by position, so the slices must be filled from row 0 on, each
-    row once.
+    row once. So must the windows of ranks that send rows for others.
     """
     _same_counts("network rows", facts.send_counts, facts.recv_counts)
     sent = np.array([plan.point_send_counts for plan in facts.ranks])
     received = np.array([plan.point_recv_counts for plan in facts.ranks])
     _same_counts("weights", sent, received)
-    net = facts.tables["net_send"]
+    _check_handed(facts)
+    num_sent = np.bincount(facts.sent.rank, minlength=len(facts.ranks))
     for rank, plan in enumerate(facts.ranks):
-        num_listed = int(net.begin[rank + 1] - net.begin[rank])
+        num_listed = int(num_sent[rank])
         if num_listed != sum(plan.net_send_counts):
             raise PlanViolation(
                 "check_exchanges",
@@ -82,11 +93,29 @@ def check_exchanges(facts: PlanFacts) -> None:
                 rank=rank,
             )
     require_all(
-        net,
-        first_of(net.rank, net["dst_row"]),
+        facts.sent,
+        first_of(facts.sent.rank, facts.sent.row),
         "check_exchanges",
         "this row of the slices is filled twice",
     )
+
+
+def _check_handed(facts: PlanFacts) -> None:
+    """Every row that a rank hands to another, that one sends: once."""
+    carry, carried = facts.tables["carry"], facts.tables["carried"]
+    other = facts.peer(carry) != carry.rank
+    require_all(carry, other, "check_exchanges", "hands a row to its own rank")
+    filled = first_of(facts.peer(carry), carry["dst_row"])
+    require_all(carry, filled, "check_exchanges", "this row of the window is filled twice")
+    once = first_of(carried.rank, carried["src_row"])
+    require_all(carried, once, "check_exchanges", "this row of the window is sent twice")
+    num_ranks = len(facts.ranks)
+    handed = np.bincount(facts.peer(carry), minlength=num_ranks)
+    taken = np.bincount(carried.rank, minlength=num_ranks)
+    at = first(handed != taken)
+    if at is not None:
+        problem = f"sends {taken[at]} rows for others, who hand it {handed[at]}"
+        raise PlanViolation("check_exchanges", problem, list="carried", rank=at)
 
 
 def check_buffers(facts: PlanFacts) -> None:
@@ -94,10 +123,11 @@ def check_buffers(facts: PlanFacts) -> None:
     length = {name: np.diff(table.begin) for name, table in facts.tables.items()}
     wanted = {
         "target": facts.expected.num_rows,
-        "staging": length["direct"] + length["net_send"],
+        "staging": length["direct"] + np.bincount(facts.sent.source, minlength=len(facts.ranks)),
         "forward_staging": length["forward"],
         "slices": facts.send_counts.sum(axis=1),
         "landing": facts.recv_counts.sum(axis=1),
+        "carried": length["carried"],
     }
     for name, rows in wanted.items():
         has = facts.row_counts(name)

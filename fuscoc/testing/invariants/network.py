@@ -15,12 +15,12 @@ GROUPED = ("none", "static", "greedy")
 
 def check_hops(facts: PlanFacts) -> None:
     """A network row goes from its source to a forwarder of another node, which passes it on."""
-    net, rows, m = facts.tables["net_send"], facts.rows, facts.topology.ranks_per_node
-    away = rows.forwarder // m != net.rank // m
-    require_all(net, away, "check_hops", "crosses the network to its own node")
-    used = np.zeros(len(net), np.bool_)
+    sent, rows, m = facts.sent, facts.rows, facts.topology.ranks_per_node
+    away = rows.forwarder // m != sent.rank // m
+    require_all(sent, away, "check_hops", "crosses the network to its own node")
+    used = np.zeros(len(sent), np.bool_)
     used[facts.forward_row] = True
-    require_all(net, used, "check_hops", "lands at a forwarder that passes it on to nobody")
+    require_all(sent, used, "check_hops", "lands at a forwarder that passes it on to nobody")
 
 
 def check_groups(facts: PlanFacts) -> None:
@@ -30,7 +30,7 @@ def check_groups(facts: PlanFacts) -> None:
     """
     if facts.shuffle.policy.balance not in GROUPED:
         return
-    net, m = facts.tables["net_send"], facts.topology.ranks_per_node
+    net, m = facts.sent, facts.topology.ranks_per_node
     num_ranks = facts.topology.num_ranks
     linked = np.eye(num_ranks, dtype=np.bool_)
     linked[net.rank, facts.rows.forwarder] = True
@@ -55,7 +55,7 @@ def check_forwarders(facts: PlanFacts) -> None:
 
     Forwarders that share a flow take consecutive rows of it, ordered by source.
     """
-    share = facts.plan.forwarders.share.reshape(facts.send_counts.shape)
+    share = facts.plan.forwarders.pairs
     at = first((share != facts.send_counts).ravel())
     if at is not None:
         source, target = divmod(at, len(share))
@@ -66,17 +66,40 @@ def check_forwarders(facts: PlanFacts) -> None:
             list="net_send",
             rank=source,
         )
-    net, rows = facts.tables["net_send"], facts.rows
+    sent, rows = facts.sent, facts.rows
     sources = facts.segments["source"]
     number = np.full(max(facts.segment_sharing.shape[0], 1), len(sources))
     np.minimum.at(number, sources, np.arange(len(sources)))
-    order = np.lexsort([net["dst_row"], net.rank])
+    order = np.lexsort([rows.landing, rows.forwarder, sent.source])
     node = (rows.forwarder // facts.topology.ranks_per_node)[order]
-    sent = number[facts.segments["net_send"]][order]
-    same_flow = (net.rank[order][1:] == net.rank[order][:-1]) & (node[1:] == node[:-1])
-    at = first(same_flow & (sent[1:] < sent[:-1]))
+    owner, place = sent.source[order], number[sent.segment][order]
+    same_flow = (owner[1:] == owner[:-1]) & (node[1:] == node[:-1])
+    at = first(same_flow & (place[1:] < place[:-1]))
     if at is not None:
-        net.fail("check_forwarders", "comes after rows of later sources", int(order[at + 1]))
+        sent.fail("check_forwarders", "comes after rows of later sources", int(order[at + 1]))
+
+
+def check_senders(facts: PlanFacts) -> None:
+    """Rows are handed over only where policies do so, and ``rebalance`` leaves no rank with more.
+
+    What a node sends to another one, its ranks then send in equal parts, within one row.
+    """
+    policy, carry = facts.shuffle.policy, facts.tables["carry"]
+    if not policy.balances_senders:
+        none = np.zeros(len(carry), np.bool_)
+        require_all(carry, none, "check_senders", f"balance {policy.balance} hands no rows over")
+    if policy.balance != "rebalance":
+        return
+    n, m = facts.topology.num_nodes, facts.topology.ranks_per_node
+    sent = facts.send_counts.reshape(n, m, n, m).sum(axis=3)
+    uneven = np.argwhere(sent.max(axis=1) - sent.min(axis=1) > 1)
+    if len(uneven):
+        node, other = uneven[0]
+        raise PlanViolation(
+            "check_senders",
+            f"of node {node}, ranks send {sent[node, :, other].tolist()} rows to node {other}",
+            rank=int(node * m + sent[node, :, other].argmax()),
+        )
 
 
 def check_schedule(facts: PlanFacts) -> None:
