@@ -15,10 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.moe_bound import Bound, bound
 from benchmarks.moe_cases import (
-    Bound,
     Model,
-    bound,
     check_combine,
     check_rows,
     expert_outputs,

@@ -1,30 +1,26 @@
-"""Mixture-of-experts cases for one NVLink node: kernels, routings, bounds and references.
+"""Mixture-of-experts cases for one NVLink node: kernels, routings and references.
 
-Shared by the benchmark and the GPU tests, so that both mean the same by "correct" and by "bound".
+Shared by the benchmark and the GPU tests, so that both mean the same by "correct".
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from fuscoc.codegen.cuda import (
-    CudaField,
-    CudaInput,
-    CudaShuffle,
-    CudaTarget,
-    Tile,
-    print_cuda,
-)
+from fuscoc.codegen.cuda import print_cuda
+from fuscoc.codegen.cuda_shuffle import TARGETS
+from fuscoc.codegen.cuda_tiles import CudaTarget, Tile
+from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
 from fuscoc_runtime.engine.node import NodeHandle
 from fuscoc_runtime.engine.node_state import Handle
 from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
+from fuscoc_runtime.kernels.cuda import ARCH_VARIABLE
 
-NVLINK_BYTES_PER_US = 355e3
-HBM_BYTES_PER_US = 4.0e6
 TORCH_DTYPES = {
     "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
     "f8e4m3": torch.float8_e4m3fn, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
@@ -33,7 +29,8 @@ TORCH_DTYPES = {
 
 @dataclass(frozen=True)
 class Model:
-    """A model's shuffle: payload elements and type, further (name, dtype, elements) fields."""
+    """A model's shuffle: payload elements and type, further (name, dtype, elements) fields; a token
+    is on a rank once if ``compact``."""
 
     hidden: int = 7168
     experts: int = 256
@@ -42,6 +39,7 @@ class Model:
     extra: tuple[tuple[str, str, int], ...] = ()
     placement: str = "block"
     align: int = 128
+    compact: bool = False
 
     @property
     def fields(self) -> tuple[tuple[str, str, int], ...]:
@@ -66,6 +64,7 @@ def spec(model: Model, backend: str = "auto") -> str:
     place = (
         model.placement if model.placement in ("block", "cyclic") else f"table {model.placement}"
     )
+    packed = "packed(s) compact" if model.compact else "packed(s)"
     return f"""shuffle moe {{
   const hidden = {model.hidden}, experts = {model.experts}, topk = {model.topk}
   index t : tokens
@@ -73,7 +72,7 @@ def spec(model: Model, backend: str = "auto") -> str:
   index e : experts
   segment token {{ x : {model.dtype}[hidden] }}
   layout  by_token[t]     of token
-  layout  by_expert[e, s] of token  packed(s) align {model.align}
+  layout  by_expert[e, s] of token  {packed} align {model.align}
   place   e on rank by {place}
   route   r(t, k) -> e = input topk_idx : int64
   weight  w(t, k) : f32 = input topk_weights
@@ -103,20 +102,34 @@ def shuffle(model: Model) -> CudaShuffle:
         placement=model.placement,
         combine="sum" if model.sums else "none",
         weighted=model.sums,
+        compact=model.compact,
     )
 
 
+def gpu_target() -> CudaTarget:
+    """The GPU whose kernels run: the newest, or the one before ``$FUSCOC_CUDA_ARCH``."""
+    named = os.environ.get(ARCH_VARIABLE) or TARGETS[0].arch
+    return next(t for t in TARGETS if int(t.arch[3:]) <= int(named[3:]))
+
+
 def program(model: Model, tile: Tile | None = None) -> NodeProgram:
-    printed = print_cuda(shuffle(model), CudaTarget(), tile)
+    return node_program(shuffle(model), tile)
+
+
+def node_program(shuffle: CudaShuffle, tile: Tile | None = None) -> NodeProgram:
+    printed = print_cuda(shuffle, gpu_target(), tile)
+    [summed, *_] = shuffle.leaving
     return NodeProgram(
-        name="moe",
+        name=shuffle.name,
         text=printed.text,
         launches={n: (c.threads, c.shared_bytes) for n, c in printed.launches.items()},
-        fields=tuple((TORCH_DTYPES[dtype], elems) for _, dtype, elems in model.fields),
-        fanout=model.topk,
-        num_keys=model.experts,
-        weighted=model.sums,
+        fields=tuple((TORCH_DTYPES[field.dtype], field.elems) for field in shuffle.fields),
+        fanout=fanout(shuffle),
+        num_keys=shuffle.num_keys,
+        weighted=shuffle.weighted,
         teams=printed.tile.teams,
+        summed=(TORCH_DTYPES[summed.dtype], summed.elems),
+        compact=shuffle.compact,
     )
 
 
@@ -170,10 +183,11 @@ def gather_ragged(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> list
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The rows of one rank: ``slots``, and the (source rank, token) each must hold; per own key
-    its rows and first slot."""
+    """The rows of one rank: ``slots``, and the (source rank, token) each must hold; ``rows`` are
+    what they refer to in a compact target. Per own key its rows and first slot."""
 
     slots: torch.Tensor
+    rows: torch.Tensor
     ranks: torch.Tensor
     tokens: torch.Tensor
     keys: torch.Tensor
@@ -185,7 +199,7 @@ def expected_rows(
     all_idx: list[torch.Tensor], owner: torch.Tensor, align: int, rank: int
 ) -> Expected:
     """The definition of a packed target: keys ascending, each from an aligned slot; within a key,
-    points by source rank and then by linear index."""
+    points by source rank and then by linear index. In a compact target, tokens in that order."""
     device = owner.device
     keys = torch.cat([idx.reshape(-1) for idx in all_idx])
     ranks = torch.cat(
@@ -198,13 +212,15 @@ def expected_rows(
     keys, ranks, tokens = keys[live], ranks[live], tokens[live]
     order = torch.sort(keys, stable=True).indices
     keys, ranks, tokens = keys[order], ranks[order], tokens[order]
+    most = max(1, *(len(idx) for idx in all_idx))
+    rows = torch.unique(ranks * most + tokens, return_inverse=True)[1]
     counts = torch.bincount(keys, minlength=owner.numel())
     padded = (counts + align - 1) // align * align
     starts = padded.cumsum(0) - padded
     first = counts.cumsum(0) - counts
     slots = starts[keys] + torch.arange(keys.numel(), device=device) - first[keys]
     own = owner == rank
-    return Expected(slots, ranks, tokens, keys, counts[own], starts[own])
+    return Expected(slots, rows, ranks, tokens, keys, counts[own], starts[own])
 
 
 def check_dispatch(
@@ -219,6 +235,7 @@ def check_dispatch(
     return _differences(
         handle.key_counts[:own].long(),
         handle.key_starts[:own].long(),
+        handle.row_index,
         engine.rows,
         source,
         expected,
@@ -234,12 +251,14 @@ def check_rows(
     group: dist.ProcessGroup | None,
 ) -> list[str]:
     """The same for a dispatch through ``Shuffle``, whose handle says where keys begin and end."""
-    return _differences(handle.key_counts, handle.key_offsets[:-1], rows, source, expected, group)
+    starts, index = handle.key_offsets[:-1], handle.row_index
+    return _differences(handle.key_counts, starts, index, rows, source, expected, group)
 
 
 def _differences(
     key_counts: torch.Tensor,
     key_starts: torch.Tensor,
+    row_index: torch.Tensor | None,
     target: Sequence[torch.Tensor],
     source: list[torch.Tensor],
     expected: Expected,
@@ -250,11 +269,17 @@ def _differences(
         wrong.append("key_counts differ")
     if not torch.equal(key_starts, expected.key_starts):
         wrong.append("key_starts differ")
+    at = expected.slots
+    if row_index is not None:
+        at = expected.rows
+        refers = torch.full_like(row_index, -1).index_copy(0, expected.slots, at)
+        if not torch.equal(row_index, refers):
+            wrong.append(f"row_index: {int((row_index != refers).sum())} slots differ")
     for field, (tensor, rows) in enumerate(zip(source, target, strict=True)):
         everyone = gather_ragged(tensor, group)
         for r, theirs in enumerate(everyone):
             mine = expected.ranks == r
-            got = rows.view(torch.uint8)[expected.slots[mine]]
+            got = rows.view(torch.uint8)[at[mine]]
             want = theirs.view(torch.uint8)[expected.tokens[mine]]
             bad = int((got != want).any(dim=1).sum())
             if bad:
@@ -262,13 +287,22 @@ def _differences(
     return wrong
 
 
-def expert_outputs(rows: torch.Tensor, expected: Expected, num_experts: int) -> torch.Tensor:
-    """What experts would make of the rows: each scaled by its expert; other slots are NaN."""
+def expert_outputs(
+    rows: torch.Tensor,
+    expected: Expected,
+    num_experts: int,
+    row_index: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What experts would make of the rows: each scaled by its expert; other slots are NaN.
+
+    The slots of a compact target refer to rows by ``row_index``."""
     scale = expert_scales(num_experts, rows.device)
-    result = torch.full_like(rows, float("nan"))
+    num_slots = len(rows) if row_index is None else len(row_index)
+    result = rows.new_full((num_slots, *rows.shape[1:]), float("nan"))
     for part in torch.arange(expected.slots.numel(), device=rows.device).split(1 << 15):
         slots = expected.slots[part]
-        scaled = rows[slots].float() * scale[expected.keys[part]].unsqueeze(1)
+        taken = rows[slots if row_index is None else row_index[slots]]
+        scaled = taken.float() * scale[expected.keys[part]].unsqueeze(1)
         result[slots] = scaled.to(rows.dtype)
     return result
 
@@ -299,54 +333,3 @@ def check_combine(
     if not error < 1e-2 or not torch.isfinite(worst):
         return [f"combine is off by {float(error):.2e} (largest {float(worst):.2e})"]
     return []
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Microseconds no implementation can beat on this machine (BENCH's rates)."""
-
-    dispatch: float
-    combine: float
-
-    @property
-    def total(self) -> float:
-        return self.dispatch + self.combine
-
-
-def bound(
-    all_idx: list[torch.Tensor],
-    owner: torch.Tensor,
-    row_bytes: int,
-    rank: int,
-    source_bytes: int | None = None,
-) -> Bound:
-    """From the routing: each token once to each distinct remote rank over NVLink; over HBM, the
-    rows that must be read and written. Max of NVLink and HBM time, for this rank.
-
-    Rows of the source have ``source_bytes``, if these are not ``row_bytes``."""
-    num_ranks, owner = len(all_idx), owner.cpu()
-    all_idx = [idx.cpu() for idx in all_idx]
-    pairs = torch.zeros(num_ranks, num_ranks)  # (token, rank) pairs, from source to destination
-    multiple = torch.zeros(
-        num_ranks
-    )  # remote pairs that fill two slots or more, at the destination
-    rows = torch.zeros(num_ranks)
-    for source, idx in enumerate(all_idx):
-        live = idx >= 0
-        destination = torch.where(live, owner[idx.clamp(min=0)], -1)
-        for r in range(num_ranks):
-            copies = (destination == r).sum(dim=1)
-            pairs[source, r] = (copies > 0).sum()
-            rows[r] += copies.sum()
-            if source != r:
-                multiple[r] += (copies > 1).sum()
-    off = pairs.clone().fill_diagonal_(0)
-    out, into = float(off[rank].sum()), float(off[:, rank].sum())
-    nvlink = max(out, into) * row_bytes / NVLINK_BYTES_PER_US
-    tokens = all_idx[rank].shape[0]
-    slots = float(rows[rank])
-    read = tokens * (source_bytes or row_bytes)
-    dispatch = (read + (slots + float(multiple[rank])) * row_bytes) / HBM_BYTES_PER_US
-    # partials are written by the peers into this rank's memory, then read
-    combine = (slots + 2 * out + tokens) * row_bytes / HBM_BYTES_PER_US
-    return Bound(max(nvlink, dispatch), max(nvlink, combine))

@@ -18,17 +18,18 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from benchmarks import fp8_cases
+from benchmarks.moe_bound import bound
 from benchmarks.moe_cases import (
     SHAPES,
     Model,
-    bound,
     expected_rows,
     gather_ragged,
     owners,
@@ -54,20 +55,26 @@ ARTIFACTS = Path("build/nvlink")
 BACKENDS = ("cuda", "triton")
 
 
-def artifact(shape: str, backend: str) -> Path:
+def artifact(shape: str, backend: str, compact: bool = False) -> Path:
     """The compiled shuffle of a model; compiles it if it is not there yet."""
-    path = ARTIFACTS / f"{shape}-{backend}"
+    path = ARTIFACTS / f"{shape}-{backend}{'-compact' if compact else ''}"
     if not path.exists():
         import fuscoc
 
-        fuscoc.compile(spec(SHAPES[shape], backend), path)
+        fuscoc.compile(spec(replace(SHAPES[shape], compact=compact), backend), path)
     return path
+
+
+def targets(options: argparse.Namespace) -> tuple[bool, ...]:
+    """Which kinds of target take part, by whether they are compact."""
+    return (False, True) if options.compact else (False,)
 
 
 def artifacts(options: argparse.Namespace) -> Iterable[Path]:
     """All that the options ask for."""
     for backend in options.backend:
-        yield artifact(options.shape, backend)
+        for compact in targets(options):
+            yield artifact(options.shape, backend, compact)
     for kind in fp8_cases.KINDS if options.fp8 else ():
         yield fp8_cases.artifact(options.shape, SHAPES[options.shape], kind, ARTIFACTS)
 
@@ -114,11 +121,13 @@ class Shuffles:
     @classmethod
     def open(cls, options: argparse.Namespace, max_sources: int) -> Shuffles:
         bf16 = {}
-        for backend in options.backend:
-            for num_sms in options.num_sms:
-                name = f"fuscoc {backend}" + (f", {num_sms} SMs" if num_sms else "")
-                path = artifact(options.shape, backend)
-                bf16[name] = Shuffle(path, max_sources=max_sources, num_sms=num_sms or None)
+        for backend, compact, num_sms in product(
+            options.backend, targets(options), options.num_sms
+        ):
+            name = f"fuscoc {backend}" + (", compact" if compact else "")
+            name += f", {num_sms} SMs" if num_sms else ""
+            path = artifact(options.shape, backend, compact)
+            bf16[name] = Shuffle(path, max_sources=max_sources, num_sms=num_sms or None)
         model = SHAPES[options.shape]
         fp8 = {
             kind: Shuffle(
@@ -129,7 +138,13 @@ class Shuffles:
         return cls(bf16, fp8)
 
     def contenders(self, model: Model, batch: Batch, owner: torch.Tensor) -> list[Contender]:
-        found = [Fuscoc(each, model, batch).contender(name) for name, each in self.bf16.items()]
+        row_bytes = batch.x.shape[1] * batch.x.element_size()
+        found = []
+        for name, each in self.bf16.items():
+            own = bound(
+                batch.all_idx, owner, row_bytes, dist.get_rank(), compact=each.spec.is_compact
+            )
+            found.append(Fuscoc(each, model, batch).contender(name, largest_bound(own)))
         for kind, shuffle in self.fp8.items():
             own = largest_bound(fp8_cases.limits(model, batch, owner, kind))
             fp8 = fp8_cases.Fp8(shuffle, model, batch, kind)
@@ -181,6 +196,7 @@ def arguments() -> argparse.Namespace:
         "--nvshmem", action="store_true", help="symmetric memory by NVSHMEM: one more contender"
     )
     parser.add_argument("--fp8", action="store_true", help="also fp8 rows with scales: fp8_cases")
+    parser.add_argument("--compact", action="store_true", help="also compact targets")
     parser.add_argument("--graph", action="store_true", help="replay both from one CUDA graph")
     parser.add_argument("--breakdown", action="store_true", help="where the time goes")
     parser.add_argument("--compile-only", action="store_true", help="write artifacts and stop")

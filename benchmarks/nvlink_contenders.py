@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from benchmarks.moe_bound import Bound
 from benchmarks.moe_cases import (
-    Bound,
     Expected,
     Model,
     check_combine,
@@ -73,7 +73,7 @@ class Fuscoc:
     def __init__(self, shuffle: Shuffle, model: Model, batch: Batch) -> None:
         self.shuffle, self.model, self.batch = shuffle, model, batch
         self.dispatch()
-        self.outputs = self.rows
+        self.outputs = self.rows.new_zeros(self.handle.num_slots, model.hidden)
 
     def dispatch(self) -> None:
         batch = self.batch
@@ -91,14 +91,14 @@ class Fuscoc:
         self.dispatch()
         batch = self.batch
         wrong = check_rows(self.handle, [self.rows], [batch.x], batch.expected, None)
-        self.outputs = expert_outputs(self.rows, batch.expected, self.model.experts)
+        index = self.handle.row_index
+        self.outputs = expert_outputs(self.rows, batch.expected, self.model.experts, index)
         self.combine()
         wrong += check_combine(
             self.result, batch.x, batch.topk_idx, batch.weights, self.model.experts
         )
-        self.outputs = self.rows
         self.shuffle.check()
         return wrong
 
-    def contender(self, name: str) -> Contender:
-        return Contender(name, self.dispatch, self.combine, self.verify)
+    def contender(self, name: str, bound: Bound | None = None) -> Contender:
+        return Contender(name, self.dispatch, self.combine, self.verify, bound=bound)

@@ -6,6 +6,8 @@ implementation would have to do in each dispatch, to be timed on its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.distributed as dist
 import triton
@@ -15,7 +17,7 @@ from benchmarks.moe_cases import Model, check_combine, expert_outputs, gather_ra
 from benchmarks.nvlink_contenders import Batch, Contender
 
 
-class Baseline:
+class Baseline(ABC):
     """What contenders share whose layout is made beforehand: expert rows, ``slots`` in use."""
 
     rows: torch.Tensor
@@ -26,14 +28,14 @@ class Baseline:
         slots = batch.expected.slots
         self.num_slots = int(slots.max()) + 1 if slots.numel() else 0
 
-    def dispatch(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def dispatch(self) -> None: ...
 
-    def combine(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def combine(self) -> None: ...
 
-    def plan(self) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def plan(self) -> object: ...
 
     def verify(self) -> list[str]:
         self.rows.fill_(float("nan"))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from benchmarks.moe_cases import Bound
+from benchmarks.moe_bound import Bound
 from benchmarks.nvlink_contenders import Contender
 
 HIDE_LAUNCH_CYCLES = 1_500_000  # the GPU is kept busy while the host enqueues a measured call
@@ -66,6 +66,7 @@ def time_graph(
 ) -> torch.Tensor:
     """Microseconds [replays] of dispatch + combine replayed from one CUDA graph."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         contender.dispatch()
         combine()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fuscoc.codegen.cuda import CudaField
+    from fuscoc.codegen.cuda_types import CudaField
 
 # What rows may be cast from and to on the way, and the types of cast.cuh.
 CAST_TYPES = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "f8e4m3": "E4m3", "f8e5m2": "E5m2"}

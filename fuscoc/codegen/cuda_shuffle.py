@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 import fuscoc
-from fuscoc.codegen.cuda import (
-    CudaField,
-    CudaInput,
-    CudaShuffle,
-    CudaSource,
-    CudaTarget,
-    Unsupported,
-    print_cuda,
-)
+from fuscoc.codegen.cuda import CudaSource, print_cuda
 from fuscoc.codegen.cuda_casts import CudaCast
+from fuscoc.codegen.cuda_tiles import CudaTarget
+from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, Unsupported
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
@@ -91,8 +85,6 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
     source, target, combine = checked.source, checked.target, checked.combine
     if not isinstance(target, PackedTarget):
         raise Unsupported("its target is dense, not `packed`")
-    if target.compact:
-        raise Unsupported(f"`{target.layout}` is compact")
     if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
         raise Unsupported("its extents vary with the data")
     if not _is_contiguous(source):
@@ -125,6 +117,7 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         weighted=combine is not None and combine.weight is not None,
         casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
         source_fields=_leaving(source) if checked.casts else (),
+        compact=target.compact,
     )
 
 

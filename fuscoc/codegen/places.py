@@ -117,6 +117,14 @@ def target_fields(shuffle: Any) -> list[Field]:
     ]
 
 
+def partial_fields(shuffle: Any, dtypes: Mapping[str, str]) -> list[Field]:
+    """The fields of partial results, by name in ``dtypes``, between two arrays of rows."""
+    return [
+        _copied(shuffle, {**runs, "dtype": dtypes[runs["name"]]}, "", "")
+        for runs in shuffle.read("runs")
+    ]
+
+
 def cast_fields(shuffle: Any, src: str, dst: str) -> list[Field]:
     """The fields of a target's segment, made from rows of the source's."""
     leaving = {runs["name"]: runs for runs in shuffle.read("runs")}

@@ -25,7 +25,15 @@ from fuscoc.codegen.arguments import (
     scalar,
     waits,
 )
-from fuscoc.codegen.places import Field, Place, Stride, cast_fields, fields_of, target_fields
+from fuscoc.codegen.places import (
+    Field,
+    Place,
+    Stride,
+    cast_fields,
+    fields_of,
+    partial_fields,
+    target_fields,
+)
 from fuscoc.codegen.row_casts import load_scales, scaled
 from fuscoc.codegen.row_values import Piece, access, cast, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
@@ -59,7 +67,8 @@ class RowKernel:
     ``rows`` gives the dtypes of a reduction's source rows, accumulator and result, by field; it is
     empty for a copy. Terms are added up, or ``takes_max``; ``weight`` is the dtype of the terms'
     weights, if there are any. ``moves`` says what kind of rows a copy moves, where fields are cast:
-    see ``fuscoc.dialect.l2.MOVES``.
+    see ``fuscoc.dialect.l2.MOVES``; ``partials`` the dtypes by field where it moves partial
+    results.
     """
 
     name: str
@@ -71,6 +80,7 @@ class RowKernel:
     signals: bool = False
     wait: tuple[int, ...] = ()
     moves: str | None = None
+    partials: Mapping[str, str] | None = None
 
     @property
     def reduces(self) -> bool:
@@ -91,6 +101,8 @@ class RowKernel:
             return cast_fields(shuffle, *ends)
         if self.moves == "target":
             return target_fields(shuffle)
+        if self.partials is not None:
+            return partial_fields(shuffle, self.partials)
         return fields_of(shuffle, self.rows, *ends)
 
 

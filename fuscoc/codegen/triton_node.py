@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 import fuscoc
-from fuscoc.codegen.cuda import (
+from fuscoc.codegen.cuda_shuffle import cuda_shuffle
+from fuscoc.codegen.cuda_types import (
     MAX_FANOUT,
     MAX_FIELDS,
+    MAX_RANKS,
     CudaShuffle,
     Unsupported,
     fanout,
     row_bytes,
 )
-from fuscoc.codegen.cuda_shuffle import cuda_shuffle
 from fuscoc.codegen.triton_rows import (
     FLOATS,
     MAX_COLUMNS,
@@ -94,7 +95,8 @@ def triton_node(checked: CheckedShuffle) -> NodeKernels:
     if checked.combine is not None:
         words["combine"] = _words(checked, checked.combine.span)
     printer = _Printer(shuffle, words)
-    modules = ["plan", "dispatch"] + (["combine"] if shuffle.combine == "sum" else [])
+    modules = ["plan", printer.dispatch_module]
+    modules += ["combine"] if shuffle.combine == "sum" else []
     header = HEADER.format(
         shuffle=shuffle.name,
         spec=shuffle.spec,
@@ -131,8 +133,9 @@ def _check(shuffle: CudaShuffle) -> None:
         raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
     if len(shuffle.fields) > MAX_FIELDS:
         raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
-    if shuffle.num_keys > MAX_KEYS:
-        raise Unsupported(f"it has {shuffle.num_keys} keys, more than {MAX_KEYS}")
+    most = MAX_KEYS - (MAX_RANKS if shuffle.compact else 0)
+    if shuffle.num_keys > most:
+        raise Unsupported(f"it has {shuffle.num_keys} keys, more than {most}")
     if shuffle.combine == "copy":
         raise Unsupported("its combine copies; only sums have kernels")
     # Partial rows have the rows' type: those of f16 could overflow where the whole sum does not.
@@ -153,7 +156,9 @@ class _Printer:
         self.shuffle, self.words = shuffle, words
         self.lanes = _power_of_two(fanout(shuffle))
         self.tile = (TILE_POINTS // self.lanes, self.lanes)
-        self.keys = _power_of_two(shuffle.num_keys)
+        self.columns = shuffle.num_columns
+        self.keys = _power_of_two(self.columns)
+        self.dispatch_module = "compact" if shuffle.compact else "dispatch"
         self.key_block = min(KEY_BLOCK, self.keys)
         self.printed: dict[str, NodeKernel] = {}
 
@@ -169,15 +174,17 @@ class _Printer:
         sizes: dict[str, object] = {
             "fanout": fanout(self.shuffle),
             "num_keys": self.shuffle.num_keys,
+            "columns": self.columns,
             "keys": self.keys,
             "align": self.shuffle.align,
             "tile": self.tile,
             "block": self.key_block,
+            "compact": self.shuffle.compact,
         }
         uses = {
-            "count": ("fanout", "keys", "tile"),
-            "exchange": ("num_keys", "keys", "tile", "block"),
-            "assign": ("fanout", "num_keys", "keys", "align", "tile"),
+            "count": ("fanout", "num_keys", "keys", "tile", "compact"),
+            "exchange": ("columns", "keys", "tile", "block"),
+            "assign": ("fanout", "num_keys", "columns", "keys", "align", "tile", "compact"),
         }
         owners = {"assign": {"key_to_rank": "key_to_rank"}}
         return [
@@ -192,14 +199,17 @@ class _Printer:
             {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(self.shuffle.fields)}
             for what in ("source", "rows_at")
         )
+        functions = ["load_source", "load_row", "store_row"]
+        if self.shuffle.compact:  # rows that have arrived stay where they are
+            functions.remove("load_row")
         constants = {
             "source_fields": as_tuple(list(sources)),
             "rows_at": as_tuple(list(places)),
-            **{name: name for name in ("load_source", "load_row", "store_row")},
+            **{name: name for name in functions},
             **self.row_sizes(),
         }
         parameters = {"weights": "weights", **sources, **places}
-        return self.kernel("dispatch", "dispatch.dispatch", parameters, constants)
+        return self.kernel("dispatch", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def combine(self) -> str:
         constants = {

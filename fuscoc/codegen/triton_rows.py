@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuscoc.codegen.cuda import DTYPE_BYTES, CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_types import DTYPE_BYTES, CudaField, CudaShuffle, row_bytes, unit_bytes
 from fuscoc.codegen.tiles import BYTES_PER_LANE, LANES, MAX_WARPS, Tile, cut_row, warps_for
 from fuscoc.codegen.triton_expressions import wrap_call
 

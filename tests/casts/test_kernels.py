@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fuscoc.codegen.cuda import Unsupported
 from fuscoc.codegen.cuda_shuffle import cuda_kernels
+from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.codegen.triton import triton_module
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel

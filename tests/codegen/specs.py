@@ -30,7 +30,7 @@ from fuscoc.lang.checked import (
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile, Span
 from tests.codegen.memory import Kernels
-from tests.specs import POLICY, moe, vit_patches
+from tests.specs import POLICY, moe, rebalanced, vit_patches
 
 SOURCE = SourceFile("blocks.fsc", "shuffle blocks { }\n")
 SPAN = Span(0, 6)
@@ -103,6 +103,7 @@ SPECS = {
     "moe": lambda: moe(hidden=24, num_experts=12, num_topk=3),
     "moe_odd": lambda: moe(hidden=13, num_experts=12, num_topk=3, weighted=False),
     "moe_long": lambda: moe(hidden=(1 << 14) + 104, num_experts=4, num_topk=2),
+    "moe_rebalanced": lambda: moe(24, 12, 3, policy=rebalanced()),
     "vit": lambda: vit_patches(p=2, c=3),
     "vit_nchw": lambda: vit_patches(p=4, c=3, channels_first=True),
     "three_fields": lambda: blocks(THREE_FIELDS),

@@ -13,10 +13,11 @@ from fuscoc.dialect.l3 import Kernel
 from fuscoc.pipeline import compile_to_ir
 from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import blocks, scratch
-from tests.specs import moe, vit_patches
+from tests.specs import moe, rebalanced, vit_patches
 
 SPECS = {
     "moe": moe(),
+    "moe_rebalanced": moe(policy=rebalanced()),
     "vit_patches": vit_patches(),
     "vit_nchw": vit_patches(channels_first=True),
     "vit_wide": vit_patches(p=16, c=8),
@@ -30,6 +31,7 @@ SPECS = {
 
 
 SIGNALLING = ("send", "forward", "reduce_direct", "reduce_forward")
+CARRYING = ("carry", "hand_back")
 BARRIER = "    tl.debug_barrier()\n"
 
 
@@ -57,7 +59,7 @@ def test_compiles(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_stores_come_before_the_signal(name: str) -> None:
-    for suffix in SIGNALLING:
+    for suffix in SIGNALLING + (CARRYING if name == "moe_rebalanced" else ()):
         assert barriers_before_release(compiled(name)[suffix]) > 0, suffix
 
 
@@ -69,9 +71,10 @@ def test_the_printed_barrier_is_one_of_those_before_the_signal() -> None:
         assert printed == barriers_before_release(without_it[suffix]) + 1, suffix
 
 
-@pytest.mark.parametrize("name", ["moe", "vit_patches"])
+@pytest.mark.parametrize("name", ["moe", "moe_rebalanced", "vit_patches"])
 def test_waits_acquire(name: str) -> None:
-    for suffix in ("duplicate", "reduce_node", "reduce_source"):
+    carried = ("pack_carried",) if name == "moe_rebalanced" else ()
+    for suffix in ("duplicate", "reduce_node", "reduce_source", *carried):
         ptx = compiled(name)[suffix]
         assert "acquire" in ptx, suffix
         assert re.search(r"add\.s64\s+%rd\d+, %rd\d+, -1;", ptx), "spins are counted in 64 bits"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fuscoc.codegen.cuda import Unsupported
 from fuscoc.codegen.cuda_shuffle import TARGETS, cuda_kernels, cuda_shuffle
+from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.lang.check import check
-from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, IndexRef
+from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, IndexRef, PackedTarget
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
@@ -112,6 +112,18 @@ def test_a_copy_moves_bits() -> None:
     assert cuda_shuffle(copied).combine == "copy"
     assert "using Element = Raw;" in text_of(copied)
     assert "moe_combine" in cuda_kernels(copied).variants[0].source.launches
+
+
+def test_a_compact_target() -> None:
+    target = moe().target
+    assert isinstance(target, PackedTarget)
+    compact = replace(moe(), target=replace(target, compact=True))
+    text = text_of(compact)
+    assert "dispatch<CompactDispatch<Shape, Relation>>" in text
+    assert "static constexpr bool compact = true;" in text
+    expanded = cuda_kernels(moe()).variants[0].source.launches
+    planning = cuda_kernels(compact).variants[0].source.launches["moe_plan"]
+    assert planning.shared_bytes > expanded["moe_plan"].shared_bytes
 
 
 def test_a_maximum() -> None:

@@ -65,7 +65,7 @@ def run_case(
     expected = expected_rows(gather_ragged(topk_idx, None), owner, model.align, rank)
     wrong = check_dispatch(engine, handle, source, expected, None)
     if model.sums and not wrong:
-        outputs = expert_outputs(engine.rows[0], expected, model.experts)
+        outputs = expert_outputs(engine.rows[0], expected, model.experts, handle.row_index)
         for _ in range(combines):
             result = torch.full_like(source[0], float("nan"))
             engine.combine(outputs, handle, result)

@@ -10,38 +10,55 @@ import torch.distributed as dist
 
 from benchmarks.moe_cases import (
     Model,
+    check_combine,
+    check_dispatch,
     expected_rows,
     expert_outputs,
     expert_scales,
     gather_ragged,
+    node_program,
     owners,
     program,
     routing,
     shuffle,
 )
-from fuscoc.codegen.cuda import print_cuda
+from fuscoc.codegen.cuda_casts import CudaCast
+from fuscoc.codegen.cuda_types import CudaField
 from fuscoc_runtime.engine.node_state import Limits
 from fuscoc_runtime.engine.nvlink import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram, NodeShuffle
+from fuscoc_runtime.reference import cast_fields
+from fuscoc_runtime.schema import CastSpec, FieldSpec
 from tests.cuda.checks import make_source, settle
 
 TOKENS = 520
+BLOCK = 128
 COPIED = (
     Model(hidden=1001, experts=13, topk=1, dtype="u8", placement="cyclic", align=1),
     Model(hidden=640, experts=60, topk=1, dtype="i64", placement="expert_to_rank"),
 )
+QUANTISED = Model(hidden=1280, experts=24, topk=3, align=8)
 HALF = Model(hidden=512, experts=16, topk=3, dtype="f16")
 LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16)
 
 
 def taking_back(model: Model, way: Literal["max", "copy"]) -> NodeProgram:
     """The model's program with an unweighted combine of another kind."""
-    printed = print_cuda(replace(shuffle(model), combine=way, weighted=False))
-    return replace(
-        program(model),
-        text=printed.text,
-        launches={n: (c.threads, c.shared_bytes) for n, c in printed.launches.items()},
-        weighted=False,
-        teams=printed.tile.teams,
+    return node_program(replace(shuffle(model), combine=way, weighted=False))
+
+
+def quantising(model: Model) -> NodeProgram:
+    """The model's program with rows that arrive as fp8, a scale for every `BLOCK` elements."""
+    wide, scales = model.hidden, model.hidden // BLOCK
+    return node_program(
+        replace(
+            shuffle(model),
+            fields=(
+                CudaField("x", "f8e4m3", wide, wide),
+                CudaField("scales", "f32", scales, scales),
+            ),
+            source_fields=shuffle(model).fields,
+            casts=(CudaCast("x", "scales", BLOCK),),
+        )
     )
 
 
@@ -119,6 +136,50 @@ def maxima(device: torch.device) -> bool:
     return settle(engine.errors() + ([] if same.all() else ["a maximum differs"]), "maxima")
 
 
+def casts(device: torch.device) -> bool:
+    """Rows of fp8 and their scales bit by bit, and sums of the rows that were not cast."""
+    for model in (QUANTISED, replace(QUANTISED, compact=True)):
+        for most in (TOKENS, MAX_STAGED_PLANS * PLAN_POINTS):
+            if settle(cast_problems(model, most, device), f"casts {model} of {most}"):
+                return True
+    return False
+
+
+def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
+    """What is wrong with two calls of an engine for ``most`` tokens."""
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
+    generator = torch.Generator(device).manual_seed(9 + rank)
+    owner = owners(model, num_ranks, device)
+    limits = Limits(most, num_ranks * TOKENS * model.topk + model.experts * model.align)
+    engine = NodeShuffle(quantising(model), limits, dist.group.WORLD, device, timeout_s=5)
+    fields = (
+        FieldSpec("x", "f8e4m3", (model.hidden,)),
+        FieldSpec("scales", "f32", (model.hidden // BLOCK,)),
+    )
+    wrong = []
+    for tokens in (TOKENS, 3 + rank):
+        topk_idx = routing("messy", tokens, model, num_ranks, generator)
+        [x] = make_source(model, tokens, generator)
+        weights = torch.rand(tokens, model.topk, device=device, generator=generator)
+        handle = engine.dispatch([x], [topk_idx], [tokens], tokens, weights)
+        torch.cuda.synchronize()
+        wrong += engine.errors()
+        expected = expected_rows(gather_ragged(topk_idx, None), owner, model.align, rank)
+        cast = cast_fields((CastSpec("x", "scales", BLOCK),), {"x": x}, fields)
+        quantised = [cast[field.name].view(tokens, -1) for field in fields]
+        wrong += check_dispatch(engine, handle, quantised, expected, None)
+        rows = x.new_empty(limits.capacity, model.hidden)
+        for r, theirs in enumerate(gather_ragged(x, None)):
+            mine = expected.ranks == r
+            rows[expected.slots[mine]] = theirs[expected.tokens[mine]]
+        outputs = expert_outputs(rows, expected, model.experts)
+        result = engine.combine(outputs, handle, torch.empty_like(x))
+        torch.cuda.synchronize()
+        wrong += engine.errors()
+        wrong += check_combine(result, x, topk_idx, weights, model.experts)
+    return wrong
+
+
 def wide_partials(device: torch.device) -> bool:
     """A sum of f16 may be in range where a rank's part of it is not."""
     num_ranks, rank, n = dist.get_world_size(), dist.get_rank(), 40
@@ -169,4 +230,4 @@ def refusals(device: torch.device) -> bool:
     return False
 
 
-EDGES = (guards, copies, maxima, wide_partials, refusals)
+EDGES = (guards, copies, maxima, casts, wide_partials, refusals)

@@ -102,6 +102,7 @@ class Faces:
         shuffle = Shuffle(self.moe, max_sources=MOST)
         x, idx, weights = self.batch(MOE, "uniform", 128)
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
             shuffle.combine(rows, handle)

@@ -16,7 +16,10 @@ MODELS = (
     Model(hidden=4096, experts=512, topk=16, placement="expert_to_rank"),
     Model(hidden=640, experts=128, topk=8, dtype="f32", align=8),
     Model(hidden=2880, experts=32, topk=4, dtype="f16"),
+    Model(hidden=3, experts=8, topk=2, dtype="f32", align=1),
     Model(dtype="f8e4m3", extra=(("scales", "f32", 56), ("token", "i64", 1))),
+    Model(compact=True),
+    Model(hidden=1001, experts=13, topk=3, placement="cyclic", align=1, compact=True),
 )
 
 
@@ -35,6 +38,7 @@ def sampled(seed: int, count: int) -> list[Model]:
                 dtype=choose.choice(("bf16", "f16", "f32")),
                 placement=choose.choice(("block", "cyclic", "expert_to_rank")),
                 align=choose.choice((1, 8, 16, 128)),
+                compact=choose.random() < 0.3,
             )
         )
     return models

@@ -1,9 +1,9 @@
 """Thousands of back-to-back dispatches and combines on real GPUs, every one verified; torchrun.
 
-``python -m torch.distributed.run --nproc-per-node N tests/cuda/stress_run.py`` calls two engines in
-turn, one whose calls are staged and one whose are not, with random routings, sizes, schedules,
-numbers of combines and delays of single ranks. Rows are compared bit by bit and sums with f32 on
-the device; the host only looks at the number of mismatches now and then.
+``python -m torch.distributed.run --nproc-per-node N tests/cuda/stress_run.py`` calls engines in
+turn, whose calls are staged and not, whose targets are compact and not, with random routings,
+sizes, schedules, numbers of combines and delays of single ranks. Rows are compared bit by bit and
+sums with f32 on the device; the host only looks at the number of mismatches now and then.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ LOOK_EVERY = 100
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs of one rank; row ``slots[i]`` must be row ``origins[i]`` of ``everyones_x``."""
+    """Inputs of one rank; slot ``slots[i]`` must have row ``origins[i]`` of ``everyones_x``, in the
+    rank's row ``rows[i]``."""
 
     x: torch.Tensor
     topk_idx: torch.Tensor
     weights: torch.Tensor
     everyones_x: torch.Tensor
     slots: torch.Tensor
+    rows: torch.Tensor
     origins: torch.Tensor
     sums: torch.Tensor
 
@@ -53,6 +55,7 @@ class Stress:
     def __init__(self, model: Model, most: int, shared: random.Random) -> None:
         device, num_ranks = torch.device("cuda", torch.cuda.current_device()), dist.get_world_size()
         limits = Limits(most, num_ranks * most * model.topk + model.experts * model.align)
+        self.name = f"{most} tokens{', compact' if model.compact else ''}"
         self.engine = NodeShuffle(program(model), limits, dist.group.WORLD, device, timeout_s=10)
         generator = torch.Generator(device).manual_seed(50 + dist.get_rank())
         self.batches = []
@@ -71,6 +74,7 @@ class Stress:
             self.batches.append(
                 Batch(
                     x, topk_idx, weights, torch.cat(list(everyone)), expected.slots,
+                    expected.rows if model.compact else expected.slots,
                     base[expected.ranks] + expected.tokens,
                     x.float() * (weights * (topk_idx >= 0)).sum(1, keepdim=True),
                 )
@@ -84,14 +88,18 @@ class Stress:
         combines, poison, late = shared.randint(0, 2), shared.random() < 0.5, shared.random() < 0.4
         rows = self.engine.rows[0]
         if poison:
-            rows[batch.slots] = float("nan")
+            rows[batch.rows] = float("nan")
         if late:
             torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
         n = len(batch.x)
         handle = self.engine.dispatch([batch.x], [batch.topk_idx], [n], n, batch.weights)
         for part in torch.arange(len(batch.slots), device=rows.device).split(1 << 13):
-            wrong = rows[batch.slots[part]] != batch.everyones_x[batch.origins[part]]
+            wrong = rows[batch.rows[part]] != batch.everyones_x[batch.origins[part]]
             self.mismatches[0] += wrong.any(dim=1).sum()
+        if handle.row_index is not None:
+            refers = torch.full_like(handle.row_index, -1).index_copy(0, batch.slots, batch.rows)
+            self.mismatches[0] += (handle.row_index != refers).sum()
+            rows = rows[handle.row_index.clamp(min=0)]
         for _ in range(combines):
             result = torch.full_like(batch.x, float("nan"))
             if late:
@@ -115,7 +123,11 @@ def main() -> int:
     dist.init_process_group("nccl", device_id=device)
     rank, shared = dist.get_rank(), random.Random(3)
     own = random.Random(70 + rank)
-    stresses = [Stress(Model(hidden=options.hidden), most, shared) for most in options.tokens]
+    stresses = [
+        Stress(Model(hidden=options.hidden, compact=compact), most, shared)
+        for most in options.tokens
+        for compact in (False, True)
+    ]
     start, done = time.monotonic(), 0
     while done < options.iterations:
         shared.choice(stresses).step(shared, own)
@@ -129,8 +141,8 @@ def main() -> int:
             if int(count):
                 break
     found = [
-        f"{most} tokens: {each.mismatches.tolist()} rows and elements differ {each.engine.errors()}"
-        for most, each in zip(options.tokens, stresses, strict=True)
+        f"{each.name}: {each.mismatches.tolist()} rows and elements differ {each.engine.errors()}"
+        for each in stresses
         if each.mismatches.any() or each.engine.errors()
     ]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.moe_cases import Model, program
-from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc_runtime.engine.node_call import Call
+from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.edges import COPIED, LARGEST, taking_back
 from tests.cuda.models import MODELS
@@ -80,8 +81,32 @@ def test_rows_of_16_byte_units_move_by_bulk_copies(cache: Path, tmp_path: Path) 
     assert "UBLKCP" not in dump(cuda.cubin(odd, "sm_90", cache), tmp_path, "--dump-sass")
 
 
-def test_a_flag_is_stored_after_a_system_fence(cache: Path, tmp_path: Path) -> None:
-    sass = dump(cuda.cubin(program(Model()).text, "sm_90", cache), tmp_path, "--dump-sass")
+@pytest.mark.parametrize(
+    ("named", "arch"), [("", "sm_90"), ("sm_90", "sm_90"), ("sm_80", "compute_80")]
+)
+def test_the_gpu_whose_kernels_run(named: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cuda.ARCH_VARIABLE, named)
+    assert cuda.kernels_arch((9, 0)) == arch
+
+
+@pytest.mark.parametrize("named", ["sm_100", "sm_75", "80", "sm_9a", "sm_090", "hopper"])
+def test_no_such_gpu(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cuda.ARCH_VARIABLE, named)
+    message = f"`FUSCOC_CUDA_ARCH` is `{named}`; it must be from sm_80 to sm_90"
+    with pytest.raises(OptionError, match=re.escape(message)):
+        cuda.kernels_arch((9, 0))
+
+
+def test_an_older_gpus_kernels_are_ptx(cache: Path) -> None:
+    code = cuda.cubin(program(Model(hidden=512, experts=8, topk=2)).text, "compute_80", cache)
+    assert b".target sm_80" in code
+    assert b"cp.async.bulk" not in code
+    assert code.endswith(b"\0"), "what the driver reads as text ends so"
+
+
+@pytest.mark.parametrize("model", [Model(), Model(compact=True)], ids=["expanded", "compact"])
+def test_a_flag_is_stored_after_a_system_fence(model: Model, cache: Path, tmp_path: Path) -> None:
+    sass = dump(cuda.cubin(program(model).text, "sm_90", cache), tmp_path, "--dump-sass")
     dispatch = sass.split("Function : moe_dispatch")[1].split("Function :")[0]
     fences = [m.start() for m in re.finditer(r"MEMBAR\.(ALL|SC)\.SYS", dispatch)]
     flags = [m.start() for m in re.finditer(r"ST(G)?\.E\.STRONG\.SYS ", dispatch)]

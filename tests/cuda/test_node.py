@@ -12,3 +12,11 @@ from tests.gpus import torchrun
 @pytest.mark.parametrize("script", ["node_run.py", "stress_run.py"])
 def test_node(script: str, num_ranks: int) -> None:
     torchrun(num_ranks, f"tests/cuda/{script}", timeout=300)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_kernels_of_an_older_gpu(num_ranks: int) -> None:
+    """Without bulk copies and with the tiles of less shared memory."""
+    older = {"FUSCOC_CUDA_ARCH": "sm_80"}
+    torchrun(num_ranks, "tests/cuda/node_run.py", timeout=300, environment=older)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.demo.generate import generate_inputs, source_shape
-from fuscoc_runtime.demo.verify import check_result, check_rows, expect, slot_keys, work_on
+from fuscoc_runtime.demo.verify import (
+    by_slot,
+    check_result,
+    check_rows,
+    expect,
+    slot_keys,
+    work_on,
+)
 from fuscoc_runtime.engine.node import NodeEngine
 from fuscoc_runtime.engine.node_triton import TritonNode
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -79,17 +86,44 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
     fields = dict(rows) if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
     own = expected.rows[shuffle.rank]
-    used = {name: tensor[: len(own.written)] for name, tensor in fields.items()}
+    num_slots = len(own.written)
+    num_rows = own.num_rows if spec.is_compact else num_slots
+    used = {name: tensor[:num_rows] for name, tensor in fields.items()}
     check_rows(own, used, handle)
     if expected.results is None:
         return
-    worked = work_on(spec, used, own.written, slot_keys(own))
+    held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
+    worked = work_on(spec, held, own.written, slot_keys(own))
     [name] = worked
-    outputs = torch.full_like(fields[name], float("nan"))
-    outputs[: len(own.written)] = worked[name]
+    outputs = rows.new_full((handle.num_slots, *rows.shape[1:]), float("nan"))
+    outputs[:num_slots] = worked[name]
     for _ in range(combines):
         result = shuffle.combine(outputs, handle)
         check_result(expected.results[shuffle.rank], {name: result})
+
+
+def gradients(group: Any, artifact: str) -> None:
+    """Of rows and weights through two layers, some of whose points are dropped or repeat a key."""
+    shuffle = open_shuffle(group, artifact)
+    random = torch.Generator().manual_seed(shuffle.rank)
+    tokens = 5 + shuffle.rank
+    idx = torch.randint(-1, 12, (tokens, 3), generator=random)
+    leaves = [torch.rand(tokens, width, generator=random).requires_grad_() for width in (24, 3)]
+
+    def fused(x: Tensor, weights: Tensor) -> Tensor:
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        taken = rows[handle.row_index.clamp(min=0)]
+        return shuffle.combine(taken.sin(), handle)
+
+    def plain(x: Tensor, weights: Tensor) -> Tensor:
+        return x.sin() * (weights * (idx >= 0)).sum(1, keepdim=True)
+
+    found, wanted = (
+        torch.autograd.grad(layer(layer(*leaves), leaves[1]).square().sum(), leaves)
+        for layer in (fused, plain)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def mistakes(group: Any, artifact: str) -> list[str]:

@@ -14,6 +14,7 @@ from tests.node_triton import rank_work
 
 MOST = rank_work.MAX_SOURCES
 SMALL = specs.routed("f32")
+COMPACT = specs.routed("f32", capacity="compact")
 SPECS = {
     "bf16": specs.routed("bf16", hidden=40),
     "cyclic": specs.routed("f32", hidden=7, keys=5, topk=4, align=1, placement="cyclic"),
@@ -21,6 +22,9 @@ SPECS = {
     "unweighted": specs.routed("bf16", hidden=5, topk=2, reduce="sum", options="dedup(rank)"),
     "long": specs.routed("f32", hidden=9001, keys=3, topk=2, placement="cyclic"),
     "fields": specs.FIELDS,
+    "compact": specs.routed(
+        "bf16", keys=6, topk=5, reduce="sum", placement="cyclic", capacity="compact"
+    ),
 }
 
 
@@ -41,15 +45,20 @@ def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
     pool.run(rank_work.epochs, 2, path(SPECS[name]), sizes, 1)
 
 
+@pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
 @given(data=st.data(), num_ranks=st.sampled_from([1, 2, 3]), seed=st.integers(0, 1000))
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_epochs(pool: Pool, data: st.DataObject, num_ranks: int, seed: int) -> None:
+def test_epochs(pool: Pool, text: str, data: st.DataObject, num_ranks: int, seed: int) -> None:
     """Any sizes, drops and repeated keys, batch after batch in the same memory."""
     sizes = st.tuples(*[st.integers(0, MOST)] * num_ranks)
     batches = data.draw(st.lists(sizes, min_size=1, max_size=3))
-    pool.run(rank_work.epochs, num_ranks, path(SMALL), batches, seed)
+    pool.run(rank_work.epochs, num_ranks, path(text), batches, seed)
+
+
+def test_gradients_of_a_compact_target(pool: Pool) -> None:
+    pool.run(rank_work.gradients, 2, path(COMPACT))
 
 
 def test_mistakes_are_raised_by_check(pool: Pool) -> None:

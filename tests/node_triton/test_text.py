@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fuscoc.codegen.cuda import Unsupported
+from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.codegen.triton_node import triton_node
 from fuscoc.codegen.triton_rows import MAX_COLUMNS
 from fuscoc.lang.check import check_file
@@ -57,6 +57,7 @@ CAST = """
 SHUFFLES = {
     "moe": moe(),
     "fields": checked(FIELDS),
+    "compact": checked(routed("bf16", hidden=7168, capacity="compact")),
     "long": checked(routed("f32", hidden=20000, topk=5, keys=7, placement="cyclic")),
 }
 
@@ -84,9 +85,10 @@ def test_form(name: str) -> None:
     assert not any(line.endswith(" ") for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", ["moe", "fields"])
+@pytest.mark.parametrize("name", ["moe", "fields", "compact"])
 def test_compiles_without_spills(name: str) -> None:
-    roles = {"count", "exchange", "assign", "dispatch"} | ({"combine"} if name == "moe" else set())
+    sums = SHUFFLES[name].combine is not None
+    roles = {"count", "exchange", "assign", "dispatch"} | ({"combine"} if sums else set())
     assert set(compiled(name)) == roles
     for ptx in compiled(name).values():
         assert ".local" not in ptx
@@ -99,9 +101,12 @@ def test_rows_move_sixteen_bytes_at_once() -> None:
     assert "v4.b32" in accesses(compiled("moe")["combine"], "st")
 
 
-@pytest.mark.parametrize("role", ["exchange", "dispatch", "combine"])
-def test_stores_come_before_the_signal_and_waits_acquire(role: str) -> None:
-    ptx = compiled("moe")[role]
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("moe", "exchange"), ("moe", "dispatch"), ("moe", "combine"), ("compact", "dispatch")],
+)
+def test_stores_come_before_the_signal_and_waits_acquire(name: str, role: str) -> None:
+    ptx = compiled(name)[role]
     # The first signal of a combine says that the staging may be written: nothing comes before it.
     _, _, behind = ptx.partition(".release.") if role == "combine" else ("", "", ptx)
     assert barriers_before_release(behind) > 0
@@ -116,6 +121,12 @@ def test_a_copy_of_everything_has_no_combine() -> None:
         "source.scales", "source.payload", "source.id",
         "rows_at.scales", "rows_at.payload", "rows_at.id",
     ]  # fmt: skip
+
+
+def test_rows_of_a_compact_target_are_stored_once() -> None:
+    ptx = compiled("compact")["dispatch"]
+    assert "v2.b64" in accesses(ptx, "st")
+    assert "load_row=" not in triton_node(SHUFFLES["compact"]).text
 
 
 def test_rows_too_long_for_registers_are_taken_in_parts() -> None:

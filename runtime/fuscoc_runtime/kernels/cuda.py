@@ -2,7 +2,8 @@
 
 NVRTC (through ``cuda.bindings``) is used where it is installed, else an ``nvcc``. Cubins are cached
 by a hash of everything they depend on; a file appears in the cache by an atomic rename, so any
-number of processes may share it.
+number of processes may share it. ``FUSCOC_CUDA_ARCH=sm_80`` takes the kernels of that older GPU on
+a newer one, to look for a fault on either path; the driver translates them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,8 +21,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.files import whole_file
+
 INCLUDE = Path(__file__).parent / "include"
 STANDARD = "--std=c++17"
+ARCH_VARIABLE = "FUSCOC_CUDA_ARCH"
+OLDEST = (8, 0)
 COMPILER_HINT = (
     "CUDA kernels need a compiler: install 'cuda-bindings' with 'nvidia-cuda-nvrtc', "
     "or put an nvcc (13.0 or newer) on the PATH"
@@ -78,8 +85,35 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fuscoc"
 
 
+def kernels_capability(gpu: tuple[int, int]) -> tuple[int, int]:
+    """The compute capability whose kernels a GPU of capability ``gpu`` runs: its own, or the older
+    one of ``$FUSCOC_CUDA_ARCH``.
+
+    Raises:
+        OptionError: the variable names no GPU such as ``sm_80``, or one that is newer than ``gpu``.
+    """
+    named = os.environ.get(ARCH_VARIABLE)
+    if not named:
+        return gpu
+    digits = named.removeprefix("sm_")
+    older = (int(digits[:-1]), int(digits[-1])) if re.fullmatch(r"sm_[1-9]\d{1,2}", named) else None
+    if older is None or not OLDEST <= older <= gpu:
+        least, most = ("sm_{}{}".format(*each) for each in (OLDEST, gpu))
+        raise OptionError(ARCH_VARIABLE, f"is `{named}`; it must be from {least} to {most}")
+    return older
+
+
+def kernels_arch(gpu: tuple[int, int]) -> str:
+    """What `cubin` compiles for a GPU of capability ``gpu``: its machine code, or PTX of an older
+    one."""
+    capability = kernels_capability(gpu)
+    return ("sm_{}{}" if capability == gpu else "compute_{}{}").format(*capability)
+
+
 def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
     """Machine code of ``text`` for ``arch`` (e.g. ``sm_90``), from the cache when it is there.
+
+    For a ``compute_80`` it is PTX, which the driver translates for any GPU from there on.
 
     Raises:
         CudaError: no compiler, or it rejects the text; carries its output.
@@ -92,11 +126,13 @@ def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
         return path.read_bytes()
     code = _nvrtc(text, arch) if compiler.kind == "nvrtc" else _nvcc(compiler.path, text, arch)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
+    with whole_file(path) as file:
         file.write(code)
-    os.replace(temporary, path)
     return code
+
+
+def is_ptx(arch: str) -> bool:
+    return arch.startswith("compute_")
 
 
 def _nvrtc(text: str, arch: str) -> bytes:
@@ -114,8 +150,12 @@ def _nvrtc(text: str, arch: str) -> bytes:
         log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
         check(nvrtc.nvrtcGetProgramLog(program, log))
         raise CudaError(f"NVRTC rejects the generated kernels:\n{log.decode(errors='replace')}")
-    code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-    check(nvrtc.nvrtcGetCUBIN(program, code))
+    if is_ptx(arch):
+        code: bytes = b" " * check(nvrtc.nvrtcGetPTXSize(program))
+        check(nvrtc.nvrtcGetPTX(program, code))
+    else:
+        code = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+        check(nvrtc.nvrtcGetCUBIN(program, code))
     nvrtc.nvrtcDestroyProgram(program)
     return code
 
@@ -124,11 +164,12 @@ def _nvcc(path: str, text: str, arch: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "shuffle.cu"), Path(folder, "shuffle.cubin")
         source.write_text(text)
-        command = [path, "-cubin", f"-arch={arch}", STANDARD, f"-I{INCLUDE}", str(source)]
+        kind = "-ptx" if is_ptx(arch) else "-cubin"
+        command = [path, kind, f"-arch={arch}", STANDARD, f"-I{INCLUDE}", str(source)]
         done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
         if done.returncode != 0:
             raise CudaError(f"nvcc rejects the generated kernels:\n{done.stderr}")
-        return target.read_bytes()
+        return target.read_bytes() + b"\0" * is_ptx(arch)  # text that the driver reads ends so
 
 
 def _driver(result: tuple[Any, ...]) -> Any:
@@ -169,11 +210,11 @@ class CudaKernel:
         )
 
 
-def set_word(address: int, value: int, stream: int) -> None:
-    """Set a 32-bit word of this or a mapped peer's GPU memory, in the order of ``stream``."""
+def set_words(address: int, value: int, num_words: int, stream: int) -> None:
+    """Set 32-bit words of this or a mapped peer's GPU memory, in the order of ``stream``."""
     from cuda.bindings import driver
 
-    _driver(driver.cuMemsetD32Async(address, value, 1, stream))
+    _driver(driver.cuMemsetD32Async(address, value, num_words, stream))
 
 
 def load_kernels(code: bytes, launches: Mapping[str, tuple[int, int]]) -> dict[str, CudaKernel]:

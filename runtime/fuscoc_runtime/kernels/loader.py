@@ -11,7 +11,7 @@ import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -37,13 +37,18 @@ class KernelError(RuntimeError):
     """A kernel could not be loaded, or its arguments do not match its manifest entry."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
-    """A kernel of an artifact, ready to launch."""
+    """A kernel of an artifact, ready to launch.
+
+    Its parameters are those of ``spec``, in that order: int64, and not specialised by value, so
+    there is one machine code for each device.
+    """
 
     spec: KernelSpec
     function: Any
     interpreted: bool
+    _codes: dict[int, Any] = field(default_factory=dict)  # by device
 
     def launch(self, values: Mapping[str, int], num_programs: int) -> None:
         """Launch on a grid of ``(num_programs,)``, on the current stream of the current device.
@@ -54,21 +59,46 @@ class Kernel:
         Raises:
             KernelError: the kernel takes something that ``values`` lacks.
         """
+        self.start(self.arguments(values), num_programs)
+
+    def arguments(self, values: Mapping[str, int]) -> list[int]:
+        """What ``start`` takes, for ``values`` by value name.
+
+        Raises:
+            KernelError: the kernel takes something that ``values`` lacks.
+        """
         missing = [arg.value for arg in self.spec.args if arg.value not in values]
         if missing:
             raise KernelError(f"kernel {self.spec.name}: no value for {', '.join(missing)}")
-        arguments = {arg.name: values[arg.value] for arg in self.spec.args}
-        with launching(self.interpreted):
-            self.function[(num_programs,)](**arguments, num_warps=self.spec.num_warps)
+        return [values[arg.value] for arg in self.spec.args]
+
+    def start(self, arguments: Sequence[int], num_programs: int) -> None:
+        """Launch with one argument for each of ``spec.args``.
+
+        The machine code is launched as it is: finding it takes Triton several times as long.
+        """
+        if self.interpreted:
+            with launching(interpreted=True):
+                self.function[(num_programs,)](*arguments, num_warps=self.spec.num_warps)
+            return
+        self._code()[(num_programs, 1, 1)](*arguments)
 
     def compile(self) -> None:
         """Compile and load for the current device: then even the first launch can be captured."""
-        if self.interpreted:
-            return
-        arguments = {arg.name: 0 for arg in self.spec.args}
-        with launching(self.interpreted):
-            warm = self.function.warmup(**arguments, grid=(1,), num_warps=self.spec.num_warps)
-        _ = warm.run  # loads the machine code
+        if not self.interpreted:
+            _ = self._code().run  # loads the machine code
+
+    def _code(self) -> Any:
+        import torch
+
+        device = torch.cuda.current_device()
+        code = self._codes.get(device)
+        if code is None:
+            unused = [0] * len(self.spec.args)
+            with launching(interpreted=False):
+                code = self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
+            self._codes[device] = code
+        return code
 
 
 def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool) -> Kernel:
@@ -78,12 +108,15 @@ def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool)
     modules, and kernels of the old ones stay what they were.
 
     Raises:
-        KernelError: Triton is missing, the text is another one by now, or it has no such function.
+        KernelError: Triton is missing, the text is another one by now, or it has no such function,
+            or one that takes something else.
     """
     module = _load_module(path.resolve(), digest, interpreted)
     function = getattr(module, spec.function, None)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
+    if function.arg_names != [arg.name for arg in spec.args]:
+        raise KernelError(f"{path}: {spec.function} takes {', '.join(function.arg_names)}")
     return Kernel(spec, function, interpreted)
 
 

@@ -55,14 +55,14 @@ def store_sum(part, row, tiles):
 def moe_node_count(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(call, num_sources, fanout=8, keys=256, tile=(16, 8))
+    plan.count(call, num_sources, fanout=8, num_keys=256, keys=256, tile=(16, 8), compact=False)
 
 
 @triton.jit(do_not_specialize=range(2))
 def moe_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, num_keys=256, keys=256, tile=(16, 8), block=8)
+    plan.exchange(call, num_sources, columns=256, keys=256, tile=(16, 8), block=8)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -76,9 +76,11 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         key_to_rank,
         fanout=8,
         num_keys=256,
+        columns=256,
         keys=256,
         align=128,
         tile=(16, 8),
+        compact=False,
     )
 
 

@@ -21,8 +21,9 @@ words, vectors, sync, points = load("words"), load("vectors"), load("sync"), loa
 def send(
     call, group, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr,
+    weighted: tl.constexpr, everywhere: tl.constexpr,
 ):  # fmt: skip
+    """A group of rows and its points to the other ranks; ``everywhere``: rows to this one, too."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     for source in range(group * size, tl.minimum(group * size + size, num_sources)):
@@ -31,12 +32,12 @@ def send(
         first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
         peers = tl.arange(0, words.MAX_RANKS)
         slots = tl.load(first + peers, mask=peers < num_ranks, other=-1)
-        goes = vectors.largest(tl.where(peers == rank, -1, slots), 0) >= 0
+        goes = vectors.largest(tl.where((peers == rank) & (not everywhere), -1, slots), 0) >= 0
         points.send_points(call, source, codes, bits, fanout, lanes)
         if goes:
             for part in range(parts):
                 tiles = load_source(part, source_fields, cell)
-                for step in range(1, num_ranks):
+                for step in range(0 if everywhere else 1, num_ranks):
                     peer = (rank + step) % num_ranks
                     slot = vectors.pick(slots, peer, words.MAX_RANKS)
                     if slot >= 0:
@@ -105,7 +106,7 @@ def dispatch(
         for group in range(tl.program_id(0), num_groups, senders):
             send(
                 call, group, size, num_sources, weights, source_fields, rows_at, load_source,
-                store_row, fanout, lanes, parts, weighted,
+                store_row, fanout, lanes, parts, weighted, False,
             )  # fmt: skip
             sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
 

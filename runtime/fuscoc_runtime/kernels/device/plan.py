@@ -7,6 +7,9 @@ A slot is  start of its key at the destination
 all prefix sums, so the order in which programs run cannot matter. Counts are double-buffered by the
 parity of the epoch. Having a peer's counts also means that the peer has finished everything before
 this call, so its window may be written.
+
+A compact target has one row for a segment and a rank. Its rows are counted like those of further
+keys, one for each rank: the columns of a table of counts are the keys, then the ranks.
 """
 
 import triton
@@ -31,7 +34,15 @@ def tile_points(num_sources, fanout: tl.constexpr, tile: tl.constexpr):
 
 
 @triton.jit
-def count(call, num_sources, fanout: tl.constexpr, keys: tl.constexpr, tile: tl.constexpr):
+def count(
+    call,
+    num_sources,
+    fanout: tl.constexpr,
+    num_keys: tl.constexpr,
+    keys: tl.constexpr,
+    tile: tl.constexpr,
+    compact: tl.constexpr,
+):
     """Rows of every key in each tile, and of a point's key before it in its tile."""
     point, live = tile_points(num_sources, fanout, tile)
     key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
@@ -45,6 +56,16 @@ def count(call, num_sources, fanout: tl.constexpr, keys: tl.constexpr, tile: tl.
     within = vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
     counts = tl.histogram(key, keys, mask=key >= 0)
+    if compact:
+        rank = tl.where(rank >= 0, rank, -1).to(tl.int32)
+        segment = place // tile[1]
+        same = rank[None, :] == rank[:, None]
+        earlier = same & (segment[None, :] == segment[:, None]) & (place[None, :] < place[:, None])
+        leads = (rank >= 0) & (vectors.total(earlier.to(tl.int32), 1) == 0)
+        before = same & leads[None, :] & (segment[None, :] < segment[:, None])
+        within = vectors.total(before.to(tl.int32), 1)
+        tl.store(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, within, mask=live)
+        counts += tl.histogram(num_keys + rank, keys, mask=leads)
     to = sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0) * keys
     tl.store(to + tl.arange(0, keys), counts)
 
@@ -53,12 +74,12 @@ def count(call, num_sources, fanout: tl.constexpr, keys: tl.constexpr, tile: tl.
 def exchange(
     call,
     num_sources,
-    num_keys: tl.constexpr,
+    columns: tl.constexpr,
     keys: tl.constexpr,
     tile: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Prefix sums over the tiles, and the counts of all ranks: a block of keys a program."""
+    """Prefix sums over the tiles, and the counts of all ranks: a block of columns a program."""
     key = tl.program_id(0) * block + tl.arange(0, block)
     tile_counts = sync.array(call, words.TILE_COUNTS, tl.int32)
     num_tiles = (num_sources + tile[0] - 1) // tile[0]
@@ -66,19 +87,19 @@ def exchange(
     for start in range(0, num_tiles, CHUNK):
         index = start + tl.arange(0, CHUNK)
         at = tile_counts + index[:, None] * keys + key[None, :]
-        mask = (index[:, None] < num_tiles) & (key[None, :] < num_keys)
+        mask = (index[:, None] < num_tiles) & (key[None, :] < columns)
         counts = tl.load(at, mask=mask, other=0)
         tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
         sums += vectors.total(counts, 0)
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    mine = ((epoch & 1) * num_ranks + rank) * (num_keys + 1)
+    mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
     for peer in range(num_ranks):
         to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
-        tl.store(to + key, sums, mask=key < num_keys)
+        tl.store(to + key, sums, mask=key < columns)
         if tl.program_id(0) == 0:
-            tl.store(to + num_keys, num_sources.to(tl.int32))
+            tl.store(to + columns, num_sources.to(tl.int32))
     blocks = tl.num_programs(0)
     sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
@@ -91,9 +112,11 @@ def assign(
     key_to_rank,
     fanout: tl.constexpr,
     num_keys: tl.constexpr,
+    columns: tl.constexpr,
     keys: tl.constexpr,
     align: tl.constexpr,
     tile: tl.constexpr,
+    compact: tl.constexpr,
 ):
     """Slot codes of a tile; the first program also says what this rank receives."""
     state = sync.array(call, words.STATE, tl.int32)
@@ -105,11 +128,11 @@ def assign(
 
     key = tl.arange(0, keys)
     counts = sync.section(call, me, words.COUNTS_AT, tl.int32)
-    counts += (epoch & 1) * num_ranks * (num_keys + 1)
+    counts += (epoch & 1) * num_ranks * (columns + 1)
     rows = tl.full((keys,), 0, tl.int32)
     base = tl.full((keys,), 0, tl.int32)
     for peer in range(num_ranks):
-        theirs = tl.load(counts + peer * (num_keys + 1) + key, mask=key < num_keys, other=0)
+        theirs = tl.load(counts + peer * (columns + 1) + key, mask=key < columns, other=0)
         rows += theirs
         base += tl.where(peer < me, theirs, 0)
     owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1)
@@ -131,7 +154,7 @@ def assign(
         num_sources_of = sync.array(call, words.NUM_SOURCES_OF, tl.int32)
         most = 0
         for peer in range(num_ranks):
-            here = tl.load(counts + peer * (num_keys + 1) + num_keys)
+            here = tl.load(counts + peer * (columns + 1) + columns)
             here = tl.where(failed, 0, here)
             tl.store(num_sources_of + peer, here)
             most = tl.maximum(most, here)
@@ -148,19 +171,30 @@ def assign(
     slot = tl.load(tile_counts + of, mask=live, other=0)
     slot += tl.load(sync.array(call, words.WITHIN, tl.int32) + point, mask=live, other=0)
     fits = live & (slot < capacity)
-    overflowed = vectors.total((live & (slot >= capacity)).to(tl.int32), 0)
+    row = slot
+    if compact:
+        row = tl.load(tile_counts + num_keys + to, mask=live, other=0)
+        row += tl.load(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, mask=live, other=0)
+        fits = fits & (row < num_ranks * sync.word(call, words.MAX_SOURCES))
+        fits = fits & (row < capacity)
+    overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
         tl.atomic_add(state + words.OVERFLOWED, overflowed)
     fits = fits & (failed == 0)
+    to = tl.where(fits, to, -1)
+    if compact:
+        for peer in range(num_ranks):
+            index = sync.section(call, peer, words.ROW_INDEX_AT, tl.int64) + slot
+            tl.store(index, row.to(tl.int64), mask=to == peer)
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     point, live = tile_points(num_sources, fanout, tile)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
-    first_slots(call, num_sources, tl.reshape(tl.where(fits, to, -1), tile), tl.reshape(slot, tile))
+    first_slots(call, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
 
 
 @triton.jit
 def first_slots(call, num_sources, rank, slot):
-    """The lowest slot of every segment on each rank, from [segments, fan-out] of a tile."""
+    """The lowest slot, or the row, of every segment on each rank: of a tile [segments, fan-out]."""
     size: tl.constexpr = rank.shape[0]
     source = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     to = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS

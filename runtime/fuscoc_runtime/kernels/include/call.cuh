@@ -23,6 +23,7 @@ struct State {
   u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
   u32 refusals;            // calls that this rank raised an error for instead of joining them
+  u32 sent[2];             // CTAs that have sent all their rows (compact targets)
 };
 
 constexpr int kMaxStagedPlans = 4;  // CTAs that plan in a staged dispatch, at most
@@ -36,15 +37,17 @@ struct Call {
   i64 staged_at[kMaxFields];      // [2 parities][num_ranks][max_sources] rows that wait for slots
   i64 ready_at;                   // u64 [num_ranks][kMaxStagedPlans] {num_sources, epoch}
   i64 refusals_at;                // u32 [num_ranks] refusals of every rank
-  i64 counts_at;                  // u64 [2 parities][num_ranks][num_keys + 1] {count, epoch}
+  i64 counts_at;                  // u64 [2 parities][num_ranks][columns + 1] {count, epoch}
   i64 dispatch_flags_at;          // u32 [num_ranks][max_sources] epochs, one a group
   i64 combine_flags_at;           // u32 [num_ranks][max_sources]
   i64 barrier_at;                 // u32 [num_ranks] combine epochs
   i64 points_at;                  // u64 [num_ranks][max_sources][fanout] {slot code, weight bits}
   i64 staging_at;                 // [num_ranks][max_sources] partial rows
+  i64 row_index_at;               // i64 [capacity] row of every slot, -1: padding (compact targets)
   State* state;
-  u64* cta_counts;                // [plan CTAs][num_keys] {count, epoch}
+  u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
+  int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
   int* num_sources_of;            // [kMaxRanks] source segments on every rank, then the most of any
@@ -70,6 +73,15 @@ constexpr int kSlotBits = 27;
 __device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSlotBits) | int(slot); }
 __device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
 __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
+
+// What the slot of a code refers to in a compact target, in the window of its rank.
+__device__ __forceinline__ i64* row_index(const Call& call, int code) {
+  return reinterpret_cast<i64*>(call.window[code_rank(code)] + call.row_index_at) + code_slot(code);
+}
+// Rows that a rank has room for in a compact target.
+__device__ __forceinline__ i64 row_capacity(const Call& call) {
+  return min(call.capacity, call.num_ranks * call.max_sources);
+}
 
 enum Stage : u32 {
   kPlanLocal = 0,

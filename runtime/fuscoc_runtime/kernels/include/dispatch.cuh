@@ -3,9 +3,9 @@
 //
 // Sending warps and expanding warps share every SM, so NVLink and HBM are busy together. A sender
 // takes a group of segments, writes their slot codes (and weights) and rows to the peers, and then
-// sets the group's flag there; expanders do this rank's own rows, then remote rows as they are
-// flagged, one at a time so that the work ends evenly. Rows pass through one shared-memory buffer
-// per warp.
+// sets the group's flag there; expanders do this rank's own rows and, as they are flagged, remote
+// ones, one at a time so that the work ends evenly. Rows pass through one shared-memory buffer per
+// warp.
 #pragma once
 #include "call.cuh"
 #include "segments.cuh"
@@ -17,16 +17,13 @@ struct Dispatch : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::row, Base::keep, Base::drop, Base::epoch, Base::lane;
   using Base::points, Base::flag, Base::source_row, Base::target_row, Base::store_all;
+  using Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
   const int group;       // segments sent under one flag
 
   __device__ Dispatch(const Call& call, char* memory, u64* barriers)
       : Base(call, memory, barriers, *(volatile u32*)&call.state->plan_epoch),
         group(group_size(call, call.dispatch_group)) {}
 
-  // Lanes of the points of the group's i-th segment.
-  __device__ static __forceinline__ u32 segment_lanes(int i) {
-    return (Shape::fanout == kWarp ? kAllLanes : (1u << Shape::fanout % kWarp) - 1) << (i * Shape::fanout);
-  }
   __device__ __forceinline__ int points_in_group(i64 first, i64 num_sources) const {
     return int(min(i64(group), num_sources - first)) * Shape::fanout;
   }
@@ -46,21 +43,11 @@ struct Dispatch : Segments<Shape, Relation> {
     const int num_points = points_in_group(first, call.num_sources);
     const i64 point = first * Shape::fanout + lane;
     const int code = lane < num_points ? call.codes[point] : -1;
-    u32 weight = 0;
-    if (Shape::weighted && lane < num_points) weight = __float_as_uint(call.weights[point]);
-    if (lane < num_points)
-      for (int step = 1; step < call.num_ranks; ++step) {
-        const int peer = (call.rank + step) % call.num_ranks;
-        points(peer, call.rank, first)[lane] = tagged(u32(code), weight);
-      }
-
+    tell_points(first, num_points, code);
     // The first point of a segment on each rank leads: the row goes to its slot.
-    const bool remote = code >= 0 && code_rank(code) != call.rank;
-    const int pair = (lane / Shape::fanout) * kMaxRanks + (code_rank(code) & (kMaxRanks - 1));
-    const u32 same = __match_any_sync(kAllLanes, remote ? pair : -1 - lane);
-    const u32 leaders = __ballot_sync(kAllLanes, remote && (same & lanes_below()) == 0);
+    const u32 leading = leaders(code >= 0 && code_rank(code) != call.rank, code);
     for (int i = 0; i * Shape::fanout < num_points; ++i) {
-      const u32 lanes = leaders & segment_lanes(i);
+      const u32 lanes = leading & segment_lanes(i);
       if (!lanes) continue;
       const auto from = source_row(first + i);
 #pragma unroll 1
@@ -114,16 +101,6 @@ struct Dispatch : Segments<Shape, Relation> {
       expand(others, code, target_row(call.rank, code_slot(__shfl_sync(kAllLanes, code, __ffs(mine) - 1))));
   }
 
-  // The next item is fetched while this one is worked on.
-  template <class Work>
-  __device__ __forceinline__ void take(u32 item, u32 num_items, u32* counter, u32 first_dynamic, Work work) {
-    while (item < num_items) {
-      u32 next = lane == 0 ? first_dynamic + atomicAdd(counter, 1u) : 0;
-      work(item);
-      item = __shfl_sync(kAllLanes, next, 0);
-    }
-  }
-
   __device__ void run(int warp, int num_warps) {
     u32* const next_send = &call.state->next_send[epoch & 1];
     u32* const next_expand = &call.state->next_expand[epoch & 1];
@@ -151,27 +128,19 @@ struct Dispatch : Segments<Shape, Relation> {
       item = before + warp - (int(blockIdx.x) < send_ctas ? send_warps : 0);
     }
     take(item, num_items, next_expand, expanders, [&](u32 i) {
-      if (i < own) {
-        expand_local(i);
+      // Own rows and peers' in turn, in proportion: so L2 still holds them, the own ones as senders
+      // have read them, and peers' as they have arrived.
+      const u64 share = u64(i) * own;
+      const u32 own_before = u32(share / num_items);
+      if (share % num_items + own >= num_items) {
+        expand_local(own_before);
       } else {
-        const RemoteItem at = remote_item(call, i - own);
+        const RemoteItem at = remote_item(call, i - own_before);
         expand_remote(at.source_rank, at.index);
       }
     });
     row.arrived();
   }
 };
-
-template <class Shape, class Relation>
-__device__ __forceinline__ void dispatch(const Call& call) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ u64 barriers[kWarp];
-  Dispatch<Shape, Relation> state(call, reinterpret_cast<char*>(memory), barriers);
-  entered(call, [&](State& words) {
-    const u32 other = ~state.epoch & 1;
-    words.next_send[other] = words.next_expand[other] = 0;
-  });
-  state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
-}
 
 }  // namespace fuscoc

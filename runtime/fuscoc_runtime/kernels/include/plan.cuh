@@ -8,6 +8,9 @@
 // their counts through 8-byte {count, epoch} words that the reader polls: no flag, fence or grid
 // barrier. Having a peer's counts also means that the peer has finished everything before this
 // call, so its windows may be written.
+//
+// A compact target has one row for a segment and a rank. Its rows are counted like those of further
+// keys, one for each rank, by the first point that a segment has there.
 #pragma once
 #include "call.cuh"
 
@@ -17,12 +20,16 @@ constexpr int kPlanThreads = 1024;
 constexpr int kPlanWarps = kPlanThreads / kWarp;
 
 template <class Shape>
+constexpr int kPlanColumns = Shape::num_keys + (Shape::compact ? kMaxRanks : 0);
+
+template <class Shape>
 struct PlanShared {
-  u16 chunk[kPlanWarps][Shape::num_keys];  // rows of a key in each warp's points, then their prefix
-  int next[Shape::num_keys];               // rows of a key in this CTA so far, then its next slot
-  int total[Shape::num_keys];              // rows of a key from all ranks
-  int local[Shape::num_keys];              // this rank's rows in all its CTAs (last CTA only)
-  signed char owner[Shape::num_keys];      // rank of a key, -1: none
+  static constexpr int columns = kPlanColumns<Shape>;  // the keys, then the ranks
+  u16 chunk[kPlanWarps][columns];      // rows of a key in each warp's points, then their prefix
+  int next[columns];                   // rows of a key in this CTA so far, then its next slot
+  int total[columns];                  // rows of a key from all ranks
+  int local[columns];                  // this rank's rows in all its CTAs (last CTA only)
+  signed char owner[Shape::num_keys];  // rank of a key, -1: none
   int num_sources_of[kMaxRanks];
   int failed;
 };
@@ -30,7 +37,10 @@ struct PlanShared {
 template <class Shape, class Relation>
 struct Plan {
   using Shared = PlanShared<Shape>;
-  static constexpr int num_keys = Shape::num_keys;
+  static constexpr int num_keys = Shape::num_keys, columns = kPlanColumns<Shape>;
+  // A warp looks at whole segments if it has to find their first points.
+  static constexpr int warp_points = Shape::compact ? kWarp / Shape::fanout * Shape::fanout : kWarp;
+  static constexpr int tile_points = kPlanWarps * warp_points;
   const Call& call;
   Shared& shared;
   const Relation relation;
@@ -47,20 +57,29 @@ struct Plan {
         cta(blockIdx.x),
         num_ctas(num_ctas),
         num_points(call.num_sources * Shape::fanout),
-        first_tile(ceil_div(num_points, kPlanThreads) * cta / num_ctas),
-        end_tile(ceil_div(num_points, kPlanThreads) * (cta + 1) / num_ctas) {}
+        first_tile(ceil_div(num_points, tile_points) * cta / num_ctas),
+        end_tile(ceil_div(num_points, tile_points) * (cta + 1) / num_ctas) {}
 
-  // Thread i looks at point tile * 1024 + i.
+  // The point of a tile that this thread looks at; not below num_points: none.
+  __device__ __forceinline__ i64 point_of(i64 tile) const {
+    if constexpr (warp_points == kWarp) {
+      return tile * kPlanThreads + threadIdx.x;
+    } else {
+      const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+      return lane < warp_points ? tile * tile_points + warp * warp_points + lane : num_points;
+    }
+  }
   __device__ __forceinline__ i64 load_key(i64 tile) const {
-    const i64 point = tile * kPlanThreads + threadIdx.x;
+    const i64 point = point_of(tile);
     return point < num_points ? relation.key(point) : -1;
   }
 
   // One tile of keys. Leaves in `chunk` the rows of every key in each warp; returns the point's key
-  // (-1: none) and its rank in the warp.
+  // (-1: none), its rank in the warp and, in a compact target, that of its segment's row.
   struct Point {
     int key;
     int rank_in_warp;
+    int row_in_warp;
   };
   __device__ Point tile(i64 key, bool count_errors) {
     const int warp = threadIdx.x / kWarp;
@@ -74,13 +93,24 @@ struct Plan {
     const u32 same = __match_any_sync(kAllLanes, int(key));
     const int rank_in_warp = __popc(same & lanes_below());
     if (key >= 0 && rank_in_warp == 0) shared.chunk[warp][key] = u16(__popc(same));
+    int row_in_warp = 0;
+    if constexpr (Shape::compact) row_in_warp = count_rows(int(key));
     __syncthreads();
-    return {int(key), rank_in_warp};
+    return {int(key), rank_in_warp, row_in_warp};
+  }
+  __device__ int count_rows(int key) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int rank = key < 0 ? -1 : shared.owner[key];
+    const u32 pair = __match_any_sync(kAllLanes, rank < 0 ? -1 - lane : lane / Shape::fanout * kMaxRanks + rank);
+    const bool leads = rank >= 0 && (pair & lanes_below()) == 0;
+    const u32 there = __match_any_sync(kAllLanes, rank) & __ballot_sync(kAllLanes, leads);
+    if (leads && (there & lanes_below()) == 0) shared.chunk[warp][num_keys + rank] = u16(__popc(there));
+    return __popc(there & ((1u << (__ffs(pair) - 1)) - 1));
   }
   // `chunk` becomes its exclusive prefix over warps, `total` is `next` and the tile.
   __device__ void prefix_over_warps() {
     constexpr int batch = 8;
-    for (int key = threadIdx.x; key < num_keys; key += kPlanThreads) {
+    for (int key = threadIdx.x; key < columns; key += kPlanThreads) {
       const int before = shared.next[key];
       int sum = before;
       for (int first = 0; first < kPlanWarps; first += batch) {
@@ -98,7 +128,7 @@ struct Plan {
     __syncthreads();
   }
   __device__ void advance() {
-    for (int key = threadIdx.x; key < num_keys; key += kPlanThreads) shared.next[key] = shared.total[key];
+    for (int key = threadIdx.x; key < columns; key += kPlanThreads) shared.next[key] = shared.total[key];
     __syncthreads();
   }
 
@@ -116,24 +146,24 @@ struct Plan {
 
   // Adds to into[key] the counts of CTAs [0, end) of this rank.
   __device__ void add_lower_ctas(int* into, int end) {
-    constexpr int parts = kPlanThreads / num_keys > 0 ? kPlanThreads / num_keys : 1;
+    constexpr int parts = kPlanThreads / columns > 0 ? kPlanThreads / columns : 1;
     constexpr int batch = 8;
-    for (int i = threadIdx.x; i < parts * num_keys; i += kPlanThreads) {
-      const int key = i % num_keys;
+    for (int i = threadIdx.x; i < parts * columns; i += kPlanThreads) {
+      const int key = i % columns;
       int sum = 0;
-      for (int first = i / num_keys; first < end; first += parts * batch) {
+      for (int first = i / columns; first < end; first += parts * batch) {
         u64 word[batch];  // in flight together; nearly always already there
 #pragma unroll
         for (int b = 0; b < batch; ++b)
           if (first + b * parts < end)
-            word[b] = load_relaxed(&call.cta_counts[i64(first + b * parts) * num_keys + key]);
+            word[b] = load_relaxed(&call.cta_counts[i64(first + b * parts) * columns + key]);
 #pragma unroll
         for (int b = 0; b < batch; ++b) {
           const int cta = first + b * parts;
           if (cta >= end) continue;
           int value = int(u32(word[b]));
           if (u32(word[b] >> 32) != epoch) {
-            if (!poll(&call.cta_counts[i64(cta) * num_keys + key], kPlanLocal, call.rank, value)) value = 0;
+            if (!poll(&call.cta_counts[i64(cta) * columns + key], kPlanLocal, call.rank, value)) value = 0;
           }
           sum += value;
         }
@@ -144,14 +174,14 @@ struct Plan {
   }
 
   __device__ u64* counts(int window, int from) const {
-    const i64 words = num_keys + 1;
+    const i64 words = columns + 1;
     return reinterpret_cast<u64*>(call.window[window] + call.counts_at) +
            (i64(epoch & 1) * call.num_ranks + from) * words;
   }
 
   // Adds to `total` the rows of every key from all ranks, to `next` those from lower ranks.
   __device__ void add_peers() {
-    constexpr int batch = 4, words = num_keys + 1;
+    constexpr int batch = 4, words = columns + 1;
     for (int first = threadIdx.x; first < call.num_ranks * words; first += batch * kPlanThreads) {
       u64 seen[batch];  // in flight together
 #pragma unroll
@@ -165,7 +195,7 @@ struct Plan {
         if (i >= call.num_ranks * words) continue;
         int value = int(u32(seen[b]));
         if (u32(seen[b] >> 32) != epoch) poll(counts(call.rank, peer) + key, kPlanPeers, peer, value);
-        if (key == num_keys) {
+        if (key == columns) {
           shared.num_sources_of[peer] = value;
         } else {
           atomicAdd(&shared.total[key], value);
@@ -220,19 +250,20 @@ struct Plan {
     __syncthreads();
   }
 
-  // Calls emit(point, code) for every point of this CTA.
+  // Calls emit(point, code, row) for every point of this CTA; only compact targets tell the row.
   template <class Emit>
   __device__ void run(Emit emit) {
     i64 key = load_key(first_tile);
-    for (int k = threadIdx.x; k < num_keys; k += kPlanThreads) {
+    for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       shared.next[k] = shared.local[k] = shared.total[k] = 0;
+      if (k >= num_keys) continue;
       const int owner = relation.place(k);
       shared.owner[k] = u32(owner) < u32(call.num_ranks) ? owner : -1;
     }
     if (threadIdx.x == 0) shared.failed = 0;
     __syncthreads();
 
-    Point point{-1, 0};
+    Point point{-1, 0, 0};
     for (i64 t = first_tile; t < end_tile; ++t) {
       point = tile(key, true);
       if (t + 1 < end_tile) key = load_key(t + 1);
@@ -240,9 +271,9 @@ struct Plan {
       if (t + 1 < end_tile) advance();
     }
     // `total` now holds this CTA's counts (zero when it had no tile).
-    for (int k = threadIdx.x; k < num_keys; k += kPlanThreads) {
+    for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       const int mine = shared.total[k];
-      store_relaxed(&call.cta_counts[i64(cta) * num_keys + k], tagged(mine, epoch));
+      store_relaxed(&call.cta_counts[i64(cta) * columns + k], tagged(mine, epoch));
       shared.local[k] = mine;
       shared.next[k] = 0;
       shared.total[k] = 0;
@@ -251,9 +282,9 @@ struct Plan {
     add_lower_ctas(shared.next, cta);
 
     if (cta == num_ctas - 1) {
-      for (int i = threadIdx.x; i < call.num_ranks * (num_keys + 1); i += kPlanThreads) {
-        const int peer = i / (num_keys + 1), k = i % (num_keys + 1);
-        const u32 value = k < num_keys ? shared.local[k] + shared.next[k] : int(call.num_sources);
+      for (int i = threadIdx.x; i < call.num_ranks * (columns + 1); i += kPlanThreads) {
+        const int peer = i / (columns + 1), k = i % (columns + 1);
+        const u32 value = k < columns ? shared.local[k] + shared.next[k] : int(call.num_sources);
         store_relaxed(counts(peer, call.rank) + k, tagged(value, epoch));
       }
       __syncthreads();
@@ -277,16 +308,22 @@ struct Plan {
         if (t + 1 < end_tile) key = load_key(t + 1);
         prefix_over_warps();
       }
-      const i64 index = t * kPlanThreads + threadIdx.x;
+      const i64 index = point_of(t);
       if (index < num_points) {
-        int code = -1;
+        int code = -1, row = -1;
         if (point.key >= 0 && !shared.failed) {
-          const i64 slot = i64(shared.next[point.key]) + shared.chunk[threadIdx.x / kWarp][point.key] +
-                           point.rank_in_warp;
-          if (slot < call.capacity) code = code_of(shared.owner[point.key], slot);
+          const u16* const before = shared.chunk[threadIdx.x / kWarp];
+          const int rank = shared.owner[point.key];
+          const i64 slot = i64(shared.next[point.key]) + before[point.key] + point.rank_in_warp;
+          bool fits = slot < call.capacity;
+          if constexpr (Shape::compact) {
+            row = shared.next[num_keys + rank] + before[num_keys + rank] + point.row_in_warp;
+            fits = fits && row < row_capacity(call);
+          }
+          if (fits) code = code_of(rank, slot);
           else atomicAdd(&call.state->overflowed, 1u);
         }
-        emit(index, code);
+        emit(index, code, row);
       }
       if (t + 1 < end_tile) {
         __syncthreads();
@@ -302,7 +339,10 @@ __device__ __forceinline__ void plan(const Call& call) {
   __shared__ u32 epoch;
   if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->plan_epoch + 1;
   entered(call, [&](State& state) { state.plan_epoch = epoch; });
-  Plan<Shape, Relation>(call, memory, epoch, gridDim.x).run([&](i64 point, int code) { call.codes[point] = code; });
+  Plan<Shape, Relation>(call, memory, epoch, gridDim.x).run([&](i64 point, int code, int row) {
+    call.codes[point] = code;
+    if constexpr (Shape::compact) call.point_rows[point] = row;
+  });
 }
 
 }  // namespace fuscoc

@@ -1,4 +1,5 @@
-// Where the segments, points and flags of a dispatch lie, and a warp that moves segments.
+// Where the segments, points and flags of a dispatch lie, and a warp that moves segments. It looks at
+// a group of them at once, a lane a point.
 #pragma once
 #include "call.cuh"
 #include "row_copy.cuh"
@@ -44,6 +45,36 @@ struct Segments {
         [this, window, slot](int f) { return call.window[window] + call.rows_at[f] + slot * Shape::row_bytes(f); });
   }
 
+  // Lanes of the points of the group's i-th segment.
+  __device__ static __forceinline__ u32 segment_lanes(int i) {
+    return (Shape::fanout == kWarp ? kAllLanes : (1u << Shape::fanout % kWarp) - 1) << (i * Shape::fanout);
+  }
+  // Tells the peers the points of a group: slot codes and weights.
+  __device__ __forceinline__ void tell_points(i64 first, int num_points, int code) {
+    if (lane >= num_points) return;
+    const u32 weight = Shape::weighted ? __float_as_uint(call.weights[first * Shape::fanout + lane]) : 0;
+    for (int step = 1; step < call.num_ranks; ++step) {
+      const int peer = (call.rank + step) % call.num_ranks;
+      points(peer, call.rank, first)[lane] = tagged(u32(code), weight);
+    }
+  }
+  // Lanes of the first points that the group's segments have on each rank, among those that go.
+  __device__ __forceinline__ u32 leaders(bool goes, int code) const {
+    const int pair = (lane / Shape::fanout) * kMaxRanks + (code_rank(code) & (kMaxRanks - 1));
+    const u32 same = __match_any_sync(kAllLanes, goes ? pair : -1 - lane);
+    return __ballot_sync(kAllLanes, goes && (same & lanes_below()) == 0);
+  }
+
+  // Works on items; the next one is fetched while this one is worked on.
+  template <class Work>
+  __device__ __forceinline__ void take(u32 item, u32 num_items, u32* counter, u32 first_dynamic, Work work) {
+    while (item < num_items) {
+      u32 next = lane == 0 ? first_dynamic + atomicAdd(counter, 1u) : 0;
+      work(item);
+      item = __shfl_sync(kAllLanes, next, 0);
+    }
+  }
+
   // Stores the buffered part to the slot of every lane in `lanes`.
   __device__ __forceinline__ void store_all(int pass, u32 lanes, int code, u64 policy) {
     for (; lanes; lanes &= lanes - 1) {
@@ -53,5 +84,18 @@ struct Segments {
     row.commit();
   }
 };
+
+// A dispatch of what has been planned, by a kind of `Segments`.
+template <class Kind>
+__device__ __forceinline__ void dispatch(const Call& call) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ u64 barriers[kWarp];
+  Kind state(call, reinterpret_cast<char*>(memory), barriers);
+  entered(call, [&](State& words) {
+    const u32 other = ~state.epoch & 1;
+    words.next_send[other] = words.next_expand[other] = words.sent[other] = 0;
+  });
+  state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
+}
 
 }  // namespace fuscoc

@@ -21,13 +21,14 @@ __device__ __forceinline__ u64* ready_word(const Call& call, int window, int sou
 template <class Shape, class Relation>
 __device__ void staged_plan(const Call& call, unsigned char* memory, u32 epoch) {
   Plan<Shape, Relation> plan(call, memory, epoch, call.plan_ctas);
-  const i64 own_point = i64(blockIdx.x) * kPlanThreads + threadIdx.x;  // one tile a CTA
+  const i64 own_point = plan.point_of(blockIdx.x);  // one tile a CTA
   const u32 weight = Shape::weighted && own_point < plan.num_points ? __float_as_uint(call.weights[own_point]) : 0;
-  plan.run([&](i64 point, int code) {
+  plan.run([&](i64 point, int code, int row) {
     for (int r = 0; r < call.num_ranks; ++r)
       (reinterpret_cast<u64*>(call.window[r] + call.points_at) + call.rank * call.max_sources * Shape::fanout)[point] =
           tagged(u32(code), weight);
     call.codes[point] = code;
+    if (Shape::compact && code >= 0) *row_index(call, code) = row;
   });
   __syncthreads();
   if (int(threadIdx.x) < call.num_ranks) {
@@ -91,8 +92,9 @@ struct Staged : Segments<Shape, Relation> {
   __device__ __forceinline__ bool planned(int source_rank, i64 source) const {
     bool there = false;
     if (lane == 0) {
-      const i64 first = source * Shape::fanout / kPlanThreads;
-      const i64 last = (source * Shape::fanout + Shape::fanout - 1) / kPlanThreads;
+      constexpr int tile_points = Plan<Shape, Relation>::tile_points;
+      const i64 first = source * Shape::fanout / tile_points;
+      const i64 last = (source * Shape::fanout + Shape::fanout - 1) / tile_points;
       u64 word = 0;
       const auto wait = [&](i64 plan) {
         const u64* at = ready_word(call, call.rank, source_rank, int(plan));
@@ -116,7 +118,8 @@ struct Staged : Segments<Shape, Relation> {
     return __shfl_sync(kAllLanes, there, 0);
   }
 
-  // Copies a segment to its slots here. An own row is in the buffer by the time its slots are known.
+  // Copies a segment to its slots here, or to its row. An own row is in the buffer by the time its
+  // slots are known.
   template <class From>
   __device__ void expand(int source_rank, i64 source, From from) {
     const bool own = source_rank == call.rank;
@@ -125,7 +128,11 @@ struct Staged : Segments<Shape, Relation> {
     int code = -1;
     if (planned(source_rank, source) && lane < Shape::fanout)
       code = int(u32(__ldcg(points(call.rank, source_rank, source) + lane)));
-    const u32 mine = __ballot_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank);
+    u32 mine = __ballot_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank);
+    if constexpr (Shape::compact) {
+      mine &= 0u - mine;  // all its slots refer to one row
+      if (mine >> lane & 1) code = code_of(call.rank, __ldcg(row_index(call, code)));
+    }
     if (own) row.loaded(from);
     if (!mine || (!own && !arrived(source_rank, source))) return;
 #pragma unroll 1

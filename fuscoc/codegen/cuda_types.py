@@ -1,0 +1,106 @@
+"""What the kernels of one node are printed from: a shuffle whose segments are contiguous rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from fuscoc.codegen.cuda_casts import CudaCast
+
+DTYPE_BYTES = {
+    "bool": 1, "u8": 1, "i8": 1, "f8e4m3": 1, "f8e5m2": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
+    "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
+
+MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
+MAX_FIELDS = 8
+MAX_INPUTS = 8
+MAX_RANKS = 8
+
+# The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
+# {"op": …, "args": [a, b]}.
+Scalar: TypeAlias = "int | dict[str, object]"
+
+
+class Unsupported(Exception):
+    """The CUDA backend has no kernels for this shuffle; another backend has."""
+
+
+@dataclass(frozen=True)
+class CudaField:
+    """A field of a segment: ``elems`` elements in a segment, ``cell_elems`` in a source cell."""
+
+    name: str
+    dtype: str
+    elems: int
+    cell_elems: int
+
+
+@dataclass(frozen=True)
+class CudaInput:
+    """An input tensor of the relation; ``shape`` gives the strides of its subscripts."""
+
+    name: str
+    dtype: str
+    shape: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class CudaShuffle:
+    """What the backend needs to know of a shuffle whose segments are contiguous rows.
+
+    ``domain`` lists (index, extent), outermost first; the first ``num_source_dims`` enumerate
+    source segments. ``source_cell`` is the segment's first cell. ``placement`` is ``block``,
+    ``cyclic`` or the name of the int64 input tensor [num_keys] that maps keys to ranks. ``fields``
+    are those of a row that arrives; where ``casts`` make them, ``source_fields`` leave. With
+    ``compact`` a segment has one row on a rank, and slots refer to rows.
+    """
+
+    name: str
+    spec: str
+    fields: tuple[CudaField, ...]
+    extents: tuple[str, ...]
+    inputs: tuple[CudaInput, ...]
+    domain: tuple[tuple[str, Scalar], ...]
+    num_source_dims: int
+    source_cell: Scalar
+    key: Scalar
+    num_keys: int
+    align: int
+    placement: str
+    combine: Literal["none", "sum", "max", "copy"]
+    weighted: bool
+    casts: tuple[CudaCast, ...] = ()
+    source_fields: tuple[CudaField, ...] = ()
+    compact: bool = False
+
+    @property
+    def num_columns(self) -> int:
+        """What planning counts rows of: every key and, for a compact target, every rank."""
+        return self.num_keys + (MAX_RANKS if self.compact else 0)
+
+    @property
+    def leaving(self) -> tuple[CudaField, ...]:
+        """The fields of a row that leaves the source, and of one that combine sums."""
+        return self.source_fields or self.fields
+
+
+def fanout(shuffle: CudaShuffle) -> int:
+    """Destinations of one source segment: the constant extents after the source dimensions."""
+    product = 1
+    for name, extent in shuffle.domain[shuffle.num_source_dims :]:
+        if not isinstance(extent, int):
+            raise Unsupported(f"the extent of `{name}` is not a constant")
+        product *= extent
+    return product
+
+
+def row_bytes(field: CudaField) -> int:
+    return field.elems * DTYPE_BYTES[field.dtype]
+
+
+def unit_bytes(field: CudaField) -> int:
+    """Widest unit, up to 16 bytes, that divides the field's rows and source cells."""
+    cell = field.cell_elems * DTYPE_BYTES[field.dtype]
+    return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)

@@ -1,0 +1,38 @@
+"""Dispatch into a compact target: each row is read once and stored once to every rank that needs
+it, this one too, into the segment's row there. What slots refer to has been written by planning.
+
+All programs send, and nothing is left to do with what arrives. So a rank tells its peers once that
+it has sent everything, and is done when they have told it.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, sync, rows = load("words"), load("sync"), load("dispatch")
+
+
+@triton.jit
+def dispatch(
+    call, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr,
+):  # fmt: skip
+    state = sync.array(call, words.STATE, tl.int32)
+    epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    rank = sync.word(call, words.RANK)
+    max_sources = sync.word(call, words.MAX_SOURCES)
+    size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
+    for group in range(tl.program_id(0), (num_sources + size - 1) // size, tl.num_programs(0)):
+        rows.send(
+            call, group, size, num_sources, weights, source_fields, rows_at, load_source,
+            store_row, fanout, lanes, parts, weighted, True,
+        )  # fmt: skip
+    tl.debug_barrier()  # the stores of every thread come first
+    sent = tl.atomic_add(state + words.NEXT_GROUP, 1, sem="acq_rel", scope="sys")
+    if sent == tl.num_programs(0) - 1:
+        stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
+        sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources, epoch)
+        sync.wait_for_all(call, words.DISPATCH_FLAGS_AT, max_sources, 0, epoch, stage)
+    sync.leave(state, words.PLAN_EPOCH, epoch)

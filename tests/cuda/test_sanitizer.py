@@ -1,0 +1,56 @@
+"""compute-sanitizer over the CUDA kernels: nothing is found in them, and planted faults are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fuscoc_runtime.kernels.cuda import INCLUDE
+from tests.cuda.sanitizer_run import FAULTS, plant
+from tests.gpus import torchrun
+
+# Tensors lie next to each other in PyTorch's own cache, where memcheck sees no end of them.
+ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+SUMMARIES = {
+    "memcheck": r"ERROR SUMMARY: (\d+) errors?$",
+    "racecheck": r"RACECHECK SUMMARY: (\d+) hazards? ",
+}
+
+
+def problems(tool: str, num_ranks: int, *options: str) -> int:
+    """How many the tool reports of all ranks."""
+    if shutil.which("compute-sanitizer") is None:
+        pytest.skip("no compute-sanitizer: install the CUDA toolkit")
+    under = ["compute-sanitizer", "--tool", tool, "--kernel-name", "kns=moe_"]
+    if tool == "memcheck":  # PyTorch and NCCL try calls that may fail
+        under += ["--report-api-errors", "no"]
+    script = "tests/cuda/sanitizer_run.py"
+    printed = torchrun(num_ranks, script, *options, under=under, environment=ENVIRONMENT)
+    counts = re.findall(SUMMARIES[tool], printed, re.MULTILINE)
+    assert len(counts) == num_ranks, printed
+    return sum(map(int, counts))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_planted(name: str, tmp_path: Path) -> None:
+    """Also without a GPU: where the headers have changed, the fault has to go elsewhere."""
+    header = FAULTS[name].header
+    assert (plant(name, tmp_path) / header).read_text() != (INCLUDE / header).read_text()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_clean(tool: str, num_ranks: int) -> None:
+    assert problems(tool, num_ranks) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("tool", "fault"), [("racecheck", "race"), ("racecheck", "team race"), ("memcheck", "write")]
+)
+def test_planted_faults_are_found(tool: str, fault: str) -> None:
+    assert problems(tool, 1, "--plant", fault) > 0
