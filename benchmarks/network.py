@@ -9,9 +9,10 @@ GPUs than ranks, ranks of different nodes share one, and time-slicing disturbs t
 
 Contenders are interleaved in one process group, on the same inputs, and verified in the same run. A
 time is that of the slowest rank, from a barrier until its GPU is done; the median counts. fuscoc's
-times include everything; those on NCCL get their layout for free, and ``preprocessing`` in the
-breakdown is what finding it takes. The bound is the time of raw sends and receives, in slices of 8
-MB, of what must cross: every token once to every node, shared evenly by a node's ranks.
+times include everything. Those on NCCL are given twice: with their layout for free, and with the
+time that finding it takes, once for dispatch and combine. The bound is the time of raw sends and
+receives, in slices of 8 MB, of what must cross: every token once to every node, shared evenly by a
+node's ranks.
 """
 
 from __future__ import annotations
@@ -30,22 +31,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.network_cases import KINDS, Batch, Model, make_batch, routing
-from benchmarks.network_contenders import (
-    Contender,
-    Fuscoc,
-    KnownRouting,
-    Naive,
-    RankDeduplicated,
-    RawWire,
-    SeparatePermutes,
-)
+from benchmarks.network_contenders import Contender, Fuscoc, KnownRouting, SeparatePermutes
+from benchmarks.network_nccl import Naive, RankDeduplicated, RawWire
 from benchmarks.network_report import Entry, markdown, plot, summarise
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
 
 ARTIFACTS = Path("build/network")
+OWN_SENDERS = "senders as they are"
 VARIANTS = {
     "fuscoc": "balance auto schedule auto",
+    OWN_SENDERS: "balance split schedule auto",
     "balancer off": "balance none schedule auto",
     "planner off": "dedup(none) balance none",
     "FAST stages": "balance auto schedule fast",
@@ -67,11 +63,14 @@ def open_variant(name: str, topology: Topology, device: torch.device, *, trace: 
 
 
 def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:
-    """Milliseconds [iterations, 2] (dispatch, combine) of each, of the slowest rank."""
-    own = torch.zeros(len(contenders), iterations, 2, device="cuda")
+    """Milliseconds [iterations, 3] (layout, dispatch, combine) of each, of the slowest rank."""
+    own = torch.zeros(len(contenders), iterations, 3, device="cuda")
     for i in range(-WARM_UP, iterations):
         for number, contender in enumerate(contenders):
-            for part, call in enumerate((contender.dispatch, contender.combine)):
+            calls = contender.plan, contender.dispatch, contender.combine
+            for part, call in enumerate(calls):
+                if part == 0 and not contender.finds_layout:
+                    continue
                 torch.cuda.synchronize()
                 dist.barrier()
                 torch.cuda.synchronize()
@@ -128,12 +127,13 @@ def run_case(
         KnownRouting("fuscoc, plan for free", batch, shuffles["fuscoc"]),
         naive,
         RankDeduplicated(batch, naive),
-        SeparatePermutes(batch, fuscoc, node),
-        *(Fuscoc(name, batch, shuffles[name]) for name in shuffles if name != "fuscoc"),
+        # Permutes of a rank's own rows: it knows no others to send for.
+        SeparatePermutes(batch, Fuscoc(OWN_SENDERS, batch, shuffles[OWN_SENDERS]), node),
+        *(Fuscoc(name, batch, shuffles[name]) for name in options.variants if name != "fuscoc"),
     ]
     problems = {c.name: gather_objects(c.verify()) for c in contenders}
     times = time_contenders(contenders, options.iterations)
-    bound = float(times[contenders[0].name].sum(1).median())
+    bound = float(times[contenders[0].name].sum(1).median())  # it has no layout
     report = []
     for contender in contenders:
         wrong = [line for lines in problems[contender.name] for line in lines]
@@ -154,7 +154,7 @@ def run_case(
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2048])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 2048])
     parser.add_argument("--kind", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument(
         "--routing", type=Path, help="a recorded routing: .npy, int64 [ranks, tokens, topk]"
@@ -205,14 +205,17 @@ def main() -> None:
     nodes = [list(topology.node_ranks(number)) for number in range(topology.num_nodes)]
     node, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
     shuffles = {
-        name: open_variant(name, topology, device, trace=False) for name in options.variants
+        name: open_variant(name, topology, device, trace=False)
+        for name in VARIANTS
+        if name in (*options.variants, "fuscoc", OWN_SENDERS)
     }
     report: list[Entry] = []
     for kind, idx in cases(options, model, topology):
         batch = make_batch(model, idx, topology, device)
-        report += run_case(kind, batch, model, shuffles, node, options)
+        found = run_case(kind, batch, model, shuffles, node, options)
+        report += found
         if rank == 0:
-            print(markdown(report[-len(shuffles) - 5 :]), flush=True)
+            print(markdown(found), flush=True)
     idle = {}
     if options.trace is not None:
         shuffle = open_variant("fuscoc", topology, device, trace=True)

@@ -19,6 +19,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 PATIENCE_SECONDS = 120
+IMPORTED_ONCE = ["torch", "torch.distributed", "triton", "triton.language"]
+"""What takes seconds to import: the server that processes are forked from has it already."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class Pool:
     def __init__(self, num_ranks: int) -> None:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._store = store
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED_ONCE)
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(num_ranks):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank, num_ranks, store.port))
+            arguments = (there, rank, num_ranks, store.port, dict(os.environ))
+            process = context.Process(target=_serve, args=arguments)
             process.start()
             there.close()
             self._pipes.append(here)
@@ -81,7 +85,10 @@ class Pool:
             return Died(process.exitcode)
 
 
-def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
+def _serve(
+    pipe: Connection, rank: int, num_ranks: int, port: int, environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)  # the server has that of the first pool
     torch.set_num_threads(1)
     limit = timedelta(seconds=PATIENCE_SECONDS)
     store = PrefixStore("job", TCPStore("127.0.0.1", port, timeout=limit))

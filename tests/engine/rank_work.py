@@ -34,10 +34,15 @@ from fuscoc_runtime.demo.verify import (
     slot_keys,
     work_on,
 )
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan.links import Link, cost_model
+from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
+from tests.engine.skew import skewed
 
 TIMEOUT = 60.0
 CPU = torch.device("cpu")
@@ -47,6 +52,28 @@ def verified_run(group: Any, artifact: str, topology: str, tokens: int, seed: in
     return run_rank(
         load_artifact(artifact), None, tokens, seed, group=group, topology=topology, timeout=TIMEOUT
     )
+
+
+def measured_links(group: Any, artifact: str, topology: str) -> list[Link | None]:
+    """What two engines of one group take the network to be."""
+    opened, found = load_artifact(artifact), Topology.parse(topology)
+    spec = opened.shuffle(None)
+    engines = [
+        ProcessEngine(
+            opened,
+            spec,
+            find_members(group, found, CPU, ()),
+            2,
+            TIMEOUT,
+            model=cost_model(spec),
+            measures=True,
+        )
+        for _ in range(2)
+    ]
+    links = [engine.link for engine in engines]
+    for engine in engines:
+        engine.close()
+    return links
 
 
 def dispatch_some(shuffle: Shuffle, tokens: int, seed: int, *, combine: bool = False) -> None:
@@ -70,21 +97,49 @@ def random_plans(group: Any, artifacts: list[str], topology: str, seeds: range) 
     ]
     for seed in seeds:
         shuffle = shuffles[seed % len(shuffles)]
-        spec, rank = shuffle.spec, shuffle.rank
-        ranks = generate(spec, shuffle.topology, random.Random(seed).randrange(14), seed)
-        expected = expect(spec, ranks, rank)
-        mine, wanted = ranks[rank], expected.rows[rank]
-        inputs = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role != "weight"}
-        weights = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role == "weight"}
-        rows, handle = shuffle.dispatch(**mine.source, **inputs, **mine.extents)
-        fields = rows if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
-        check_rows(wanted, fields, handle)
-        if expected.results is None:
-            continue
+        tokens = random.Random(seed).randrange(14)
+        _compare(shuffle, generate(shuffle.spec, shuffle.topology, tokens, seed))
+
+
+def skewed_plans(group: Any, artifacts: list[str], topology: str, seeds: range) -> int:
+    """The same where even ranks send all of their rows to other nodes, and odd ranks few. Returns
+    the rows that this rank handed to another one."""
+    shuffles = [
+        Shuffle(path, group=group, topology=topology, timeout=TIMEOUT) for path in artifacts
+    ]
+    handed = 0
+    for seed in seeds:
+        shuffle = shuffles[seed % len(shuffles)]
+        num_ranks = shuffle.topology.num_ranks
+        tokens = random.Random(seed).choices(range(14), k=num_ranks)
+        away = [1.0 - 0.9 * (rank % 2) for rank in range(num_ranks)]
+        dtype = TORCH_DTYPES[shuffle.spec.fields[0].dtype]
+        ranks = skewed(shuffle.topology, dtype, tokens, away, seed)
+        handle = _compare(shuffle, ranks, again=True)
+        handed += handle.stats.carried.rows
+    return handed
+
+
+def _compare(shuffle: Shuffle, ranks: list[RankData], *, again: bool = False) -> Any:
+    """There and back, and there ``again`` by the same handle; this rank's rows and results are
+    compared. Returns the handle."""
+    spec, rank = shuffle.spec, shuffle.rank
+    expected = expect(spec, ranks, rank)
+    mine, wanted = ranks[rank], expected.rows[rank]
+    inputs = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role != "weight"}
+    weights = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role == "weight"}
+    rows, handle = shuffle.dispatch(**mine.source, **inputs, **mine.extents)
+    fields = rows if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
+    check_rows(wanted, fields, handle)
+    if expected.results is not None:
         worked = work_on(spec, fields, wanted.written, slot_keys(wanted))
         found = shuffle.combine(worked, handle, **weights)
         named = found if isinstance(found, Mapping) else {spec.source.fields[0].name: found}
         check_result(expected.results[rank], named)
+    if again:
+        rows, _ = shuffle.dispatch(**mine.source, handle=handle)
+        check_rows(wanted, {spec.fields[0].name: rows}, handle)
+    return handle
 
 
 def many_dispatches(group: Any, artifact: str, topology: str, sizes: list[int]) -> None:

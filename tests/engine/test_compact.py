@@ -166,27 +166,60 @@ def test_combine_takes_slots() -> None:
         shuffle.combine([each.rows for each in done], [each.handle for each in done], weights)
 
 
-def test_kernels_of_fixed_capacity_leave_it_to_the_others() -> None:
-    shuffle = Shuffle(specs.artifact(routed()), max_sources=9)
-    assert shuffle.spec.cuda_note == shuffle.spec.node_note == "`by_key` is compact"
+def test_a_fixed_capacity() -> None:
+    """Rows for every segment that may come, and further slots of padding."""
+    shuffle = Shuffle(specs.artifact(routed()), max_sources=9, capacity=20)
     idx = torch.tensor([[0, 1, -1], [5, 5, 11]])
-    rows, handle = shuffle.dispatch(torch.ones(2, 5), idx=idx)
-    assert rows.shape == (2, 5)
+    weights = torch.rand(2, TOPK)
+    rows, handle = shuffle.dispatch(torch.ones(2, 5), idx=idx, weights=weights)
+    assert rows.shape == (9, 5)
+    assert handle.num_slots == 20
     assert handle.row_index.tolist() == [
         *(0, -1, -1, -1),
         *(0, -1, -1, -1),
         *(1, 1, -1, -1),
         *(1, -1, -1, -1),
+        *(-1, -1, -1, -1),
     ]
+    stats = shuffle.stats()
+    assert stats is not None
+    assert (stats.num_rows, stats.local.rows, stats.nvlink.rows) == (5, 2, 0)
+    narrow = Shuffle(specs.artifact(routed()), max_sources=9, capacity=4)
+    least, _ = narrow.dispatch(torch.ones(1, 5), idx=idx[:1], weights=weights[:1])
+    assert least.shape == (4, 5)
 
 
-def test_a_compiled_function_gathers_by_it() -> None:
-    shuffle = Shuffle(specs.artifact(routed()))
+def test_gradients_of_an_unweighted_sum_with_both_engines() -> None:
+    """Two layers share one shuffle, whose handles are outdated by the time of the backward pass."""
+    text = routed().replace("sum(w)", "sum")
+    idx = torch.tensor([[0, 3, 3], [-1, 2, 7], [1, 1, 1], [11, 0, 4], [2, -1, 5]])
+    torch.manual_seed(1)
+    x = torch.rand(5, 5)
+
+    def layer(shuffle: Shuffle, h: Tensor) -> Tensor:
+        rows, handle = shuffle.dispatch(h, idx=idx)
+        index = handle.row_index
+        taken = torch.where(index[:, None] >= 0, rows[index.clamp(min=0)], 7)
+        return shuffle.combine(taken.sin(), handle)
+
+    found = []
+    for options in ({}, {"max_sources": 6}):
+        shuffle = Shuffle(specs.artifact(text), **options)
+        leaf = x.clone().requires_grad_()
+        y = layer(shuffle, layer(shuffle, leaf))
+        found.append((y, *torch.autograd.grad(y.square().sum(), [leaf])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 8}], ids=["exact", "fixed"])
+def test_a_compiled_function_gathers_by_it(options: dict[str, int]) -> None:
+    shuffle = Shuffle(specs.artifact(routed()), **options)
 
     def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
-        rows, handle = shuffle.dispatch(x.sin(), idx=idx)
+        rows, handle = shuffle.dispatch(x.sin(), idx=idx, weights=weights)
         taken = rows.cos()[handle.row_index.clamp(min=0)]
-        return shuffle.combine(taken, handle, weights=weights)
+        return shuffle.combine(taken, handle)
 
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)

@@ -37,9 +37,9 @@ def test_every_schedule_can_be_launched(
         (132, 4, Schedule(132, 44, 6, 1, 2, 2)),
         (64, 4, Schedule(64, 64, 3, 2, 2, 2)),
         (32, 4, Schedule(32, 32, 3, 3, 2, 4)),
-        (132, 2, Schedule(132, 44, 11, 2, 2, 1)),
-        (64, 2, Schedule(64, 22, 16, 2, 2, 2)),
-        (32, 2, Schedule(32, 11, 16, 2, 2, 4)),
+        (132, 2, Schedule(132, 44, 8, 2, 2, 1)),
+        (64, 2, Schedule(64, 64, 4, 2, 2, 2)),
+        (32, 2, Schedule(32, 32, 4, 2, 2, 4)),
     ],
 )
 def test_what_was_fastest_for_rows_of_14336_bytes(

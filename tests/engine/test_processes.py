@@ -62,6 +62,15 @@ def test_batches_of_many_sizes(pool: Pool, topology: str) -> None:
     pool.run(rank_work.many_dispatches, num_ranks, path(SMALL), topology, sizes)
 
 
+@pytest.mark.parametrize(("topology", "is_measured"), [("1x2", False), ("2x1", True)])
+def test_the_network_is_measured_once(pool: Pool, topology: str, is_measured: bool) -> None:
+    by_rank = pool.run(rank_work.measured_links, 2, path(SMALL), topology)
+    (first, second), other = by_rank
+    assert first is second
+    assert [first, second] == other
+    assert (first is not None) == is_measured
+
+
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
 def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks

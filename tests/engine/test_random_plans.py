@@ -13,6 +13,7 @@ TEXTS = (
     specs.routed("bf16", keys=24, options="balance split schedule fast slice 100 B"),
     specs.routed("f16", keys=24, options="balance greedy schedule auto slice 200 B", reduce="sum"),
     specs.routed("bf16", keys=24, options="dedup(none) balance lpt slice 160 B"),
+    specs.routed("bf16", keys=24, options="balance rebalance schedule fast slice 120 B"),
     specs.patches(),
     specs.FIELDS,
     specs.MOVED,

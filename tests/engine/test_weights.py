@@ -1,4 +1,4 @@
-"""Weights may come with dispatch or with combine."""
+"""Weights may come with dispatch or with combine, and travel with either."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 import fuscoc
+from fuscoc_runtime.demo.generate import generate
+from tests.engine import specs
+from tests.engine.lockstep import inputs_of, lockstep
 from tests.specs import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -56,3 +63,46 @@ def test_weights_with_dispatch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "`topk_weights` on rank 0 is missing" in done.stdout
+
+
+WAYS = ("dispatch", "combine", "both", "changed")
+"""When a rank gives its weights; ``changed`` in place between dispatch and combine."""
+
+
+@settings(max_examples=8)
+@given(st.lists(st.lists(st.sampled_from(WAYS), min_size=2, max_size=2), min_size=1, max_size=5))
+def test_whenever_which_rank_gives_them(calls: list[list[str]]) -> None:
+    """What combine is given counts, else what dispatch was given, as it is at combine's call."""
+    shuffle, oracle = (lockstep(specs.routed("f32"), "2x1", programs) for programs in (2, 1))
+    came = False
+    for number, ways in enumerate([*calls, ["dispatch", "dispatch"]]):
+        ranks = generate(shuffle.spec, shuffle.topology, 5, number)
+        weights = [inputs_of(shuffle.spec, data, weights=True)["weights"] for data in ranks]
+        sources = [list(data.source.values()) for data in ranks]
+        named = [inputs_of(shuffle.spec, data, weights=False) for data in ranks]
+        first = [
+            w + 1 if way == "both" else w.clone() for w, way in zip(weights, ways, strict=True)
+        ]
+        done = shuffle.dispatch(
+            sources,
+            [
+                each if way == "combine" else {**each, "weights": w}
+                for each, way, w in zip(named, ways, first, strict=True)
+            ],
+        )
+        assert number == 0 or (done[0].handle.sent_weights is not None) == came
+        came = set(ways) <= {"dispatch", "changed"}
+        for w, late, way in zip(weights, first, ways, strict=True):
+            if way == "changed":
+                w.mul_(3)
+                late.mul_(3)
+        rows, handles = [each.rows["x"].clone() for each in done], [each.handle for each in done]
+        given_now = [
+            {"weights": w} if way in ("combine", "both") else {}
+            for w, way in zip(weights, ways, strict=True)
+        ]
+        found = shuffle.combine(rows, handles, given_now)
+        handles = [each.handle for each in oracle.dispatch(sources, named)]
+        wanted = oracle.combine(rows, handles, [{"weights": w} for w in weights])
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one["x"], other["x"])

@@ -7,10 +7,11 @@ import pickle
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from fuscoc_runtime.topology import Topology
 BACKSTOP = timedelta(seconds=30)
 
 MEETING = "meeting the other ranks"
+CONNECTING = "connecting the nodes"
 POLL_SECONDS = 1e-3
 
 
@@ -221,25 +223,65 @@ def node_group(members: Membership) -> dist.ProcessGroup:
         return group
     ranks = dist.get_process_group_ranks(group)
     nodes = [[ranks[peer] for peer in topology.node_ranks(n)] for n in range(topology.num_nodes)]
-    if group is dist.group.WORLD:
-        mine, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
-    else:
+
+    def make() -> list[dist.ProcessGroup]:
+        if group is dist.group.WORLD:
+            mine, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
+            return [mine]
         # The job's other ranks do not come here, so only the members meet.
         node = nodes[topology.node(members.rank)]
-        mine = dist.new_group(node, use_local_synchronization=True)
-    found: dist.ProcessGroup = mine
+        return [dist.new_group(node, use_local_synchronization=True)]
+
+    [found] = _made_once(group, str(topology), make)
     return found
 
 
-def network_groups(members: Membership) -> list[ReferenceType[dist.ProcessGroup] | None]:
+def network_groups(
+    members: Membership, timeout: float
+) -> list[ReferenceType[dist.ProcessGroup] | None]:
     """All ranks again, for every lane of the network hop; collective over them.
 
     NCCL works off a group's operations one after the other, and lanes are to overlap with each
     other and with planning. gloo works on all at once, so there it is the group itself.
+
+    Raises:
+        NetworkError: a rank has not come after ``timeout`` seconds.
     """
     group = members.group
     if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
         return [members.known_group] * LANES
     ranks = dist.get_process_group_ranks(group)
     local = group is not dist.group.WORLD
-    return [ref(dist.new_group(ranks, use_local_synchronization=local)) for _ in range(LANES)]
+
+    def make() -> list[dist.ProcessGroup]:
+        lanes = [dist.new_group(ranks, use_local_synchronization=local) for _ in range(LANES)]
+        for lane in lanes:
+            # NCCL connects a group in its first operation, for which all ranks have to come, and
+            # some may have no rows in a round: without this, the others would wait for them.
+            _gather_in_time(torch.zeros(1, device=members.device), lane, timeout)
+        return lanes
+
+    try:
+        return [ref(lane) for lane in _made_once(group, "lanes", make)]
+    except (RuntimeError, TimeoutError) as error:
+        raise NetworkError(members.rank, CONNECTING, str(error)) from error
+
+
+_made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]
+_made = WeakKeyDictionary()
+
+
+def _made_once(
+    group: dist.ProcessGroup, use: str, make: Callable[[], list[dist.ProcessGroup]]
+) -> list[dist.ProcessGroup]:
+    """The groups for a use among the ranks of ``group``; all shuffles of a job have the same ones.
+
+    A group has connections and memory of its own for as long as the job lasts.
+    """
+    known = _made.setdefault(group, {})
+    found = [each() for each in known.get(use, ())]
+    alive = [each for each in found if each is not None]
+    if not alive or len(alive) < len(found):
+        alive = make()
+        known[use] = [ref(each) for each in alive]
+    return alive

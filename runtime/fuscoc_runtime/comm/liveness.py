@@ -44,6 +44,7 @@ class Liveness:
         self._processes = processes
         # A process that cannot be seen now (another host or container) is not dead later.
         self._visible = [peer for peer in range(len(processes)) if not self.has_ended(peer)]
+        self._gone: list[int] = []
 
     def has_ended(self, peer: int) -> bool:
         """True if this host does not run (any longer) the process of ``peer``."""
@@ -76,15 +77,19 @@ class Liveness:
 
     def someone_ended(self) -> bool:
         """Whether a process of this host has ended, for whatever reason."""
-        return any(self.has_ended(peer) for peer in self._visible if peer != self._rank)
-
-    def _ended(self) -> list[int]:
-        """Visible processes that ended without announcing that they failed after another."""
-        return [
+        self._gone += [
             peer
             for peer in self._visible
-            if peer != self._rank and self.has_ended(peer) and not self._has_announced(peer)
+            if peer != self._rank and peer not in self._gone and self.has_ended(peer)
         ]
+        return bool(self._gone)
+
+    def _ended(self) -> list[int]:
+        """Visible processes that ended without announcing that they failed after another, in the
+        order in which this rank saw it: once the store's host has ended nothing can be told of the
+        later ones."""
+        self.someone_ended()
+        return [peer for peer in self._gone if not self._has_announced(peer)]
 
     def _has_announced(self, peer: int) -> bool:
         try:

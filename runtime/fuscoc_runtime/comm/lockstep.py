@@ -64,6 +64,9 @@ def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
 
 def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
     stacked = torch.stack([request.tensor for request in requests]).cpu()
+    for request in requests:
+        if request.meanwhile is not None:
+            request.meanwhile()
     return [stacked] * len(requests)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from fuscoc_runtime.comm.requests import (
     FinishRound,
     Phase,
     Request,
-    Rows,
     StartRound,
     ToHost,
     Windows,
@@ -32,8 +31,9 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkErr
 
 T = TypeVar("T")
 
-# Short waits are polled without pause: a sleep costs more than most of them take.
-BUSY_SECONDS = 1e-3
+# Short waits are polled with hardly a pause: calls end with a wait, and whatever a sleep adds to it
+# is lost.
+BUSY_SECONDS = 20e-3
 POLL_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
 """How often a waiting rank looks whether the others are alive."""
@@ -68,8 +68,12 @@ class ProcessComm:
         self.timeout = timeout
         self._windows = WindowPool(_allocator(members, timeout))
         self._liveness = Liveness(members.store, members.rank, members.processes)
-        self._networks = network_groups(members)
+        self._networks = network_groups(members, timeout)
         self._rounds: dict[int, Round] = {}
+        if members.device.type == "cuda":
+            self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
+            self._pinned = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
+            self._copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -123,12 +127,14 @@ class ProcessComm:
         rounds, self._rounds = self._rounds, {}
         if self.members.device.type != "cuda":
             return
-        event = torch.cuda.current_stream().record_event()
         started = time.monotonic()
+        self._copied.record()
         try:
-            self._poll(event.query)
+            self._poll(self._copied.query)
         except (RuntimeError, TimeoutError) as error:
-            late = next((each for each in rounds.items() if not each[1].has_ended()), None)
+            # A round without peers only ends late because something before it does.
+            with_peers = (each for each in rounds.items() if each[1].peers)
+            late = next((each for each in with_peers if not each[1].has_ended()), None)
             hop, suspect = (hop, None) if late is None else (_hop_of(late[0]), late[1].peers[0])
             raise self._explain(hop, started, error, suspect) from error
 
@@ -170,8 +176,7 @@ class ProcessComm:
                 if self._liveness.someone_ended():
                     # What it sent before may still be on its way.
                     deadline = min(deadline, waited + GRACE_SECONDS)
-            if waited > BUSY_SECONDS:
-                time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS if waited > BUSY_SECONDS else 0)  # 0: lets other threads run
 
     def _finish(self, work: dist.Work) -> None:
         """End a collective: on CUDA, let the current stream wait; else wait here, and no longer
@@ -181,31 +186,44 @@ class ProcessComm:
         else:
             work.wait(timedelta(seconds=self.timeout))
 
+    def _to_device(self, sent: Tensor) -> Tensor:
+        """Bytes on this rank's device. Those before have arrived: every gather is waited for."""
+        if sent.device.type == self.members.device.type:
+            return sent
+        if self._staged.numel() < sent.numel():
+            self._staged = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
+        staged = self._staged[: sent.numel()].copy_(sent)
+        return staged.to(self.members.device, non_blocking=True)
+
     def _to_host(self, tensor: Tensor) -> Tensor:
         """A tensor on the host. A plain copy would wait for ever if a rank is dead."""
         if tensor.device.type != "cuda":
             return tensor
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        copy.copy_(tensor, non_blocking=True)
-        self._poll(torch.cuda.current_stream().record_event().query)
-        return copy
+        sent = _as_bytes(tensor)
+        if self._pinned.numel() < sent.numel():
+            self._pinned = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
+        copy = self._pinned[: sent.numel()]
+        copy.copy_(sent, non_blocking=True)
+        self._copied.record()
+        self._poll(self._copied.query)
+        return copy.clone().view(tensor.dtype).view(tensor.shape)
 
     def _gather(self, request: AllGather) -> Tensor:
+        meanwhile = request.meanwhile if request.meanwhile is not None else lambda: None
         if self.members.group is None:
+            meanwhile()
             return self._to_host(request.tensor)[None]
-        sent = _as_bytes(request.tensor)
+        sent = self._to_device(_as_bytes(request.tensor))
         num_ranks = self.members.topology.num_ranks
-        if self.members.group is None:
-            return self._to_host(request.tensor)[None]
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
-            self._finish(_all_gather(gathered, sent, group=self.members.group, async_op=True))
+            work = _all_gather(gathered, sent, group=self.members.group, async_op=True)
+            meanwhile()
+            self._finish(work)
         gathered = self._to_host(gathered)
         return gathered.view(request.tensor.dtype).view(num_ranks, *request.tensor.shape)
 
     def _exchange(self, request: AllToAll) -> Tensor:
-        if self.members.group is None:
-            return request.tensor
         if self.members.group is None:
             return request.tensor
         row_shape = request.tensor.shape[1:]
@@ -228,18 +246,19 @@ class ProcessComm:
         operations match."""
         known = self._networks[request.lane]
         network = known() if known is not None else None
-        sends = _operations(dist.isend, request.sends, network)
-        receives = _operations(dist.irecv, request.receives, network)
-        peers = [*(peer for peer, _ in receives), *(peer for peer, _ in sends)]
-        posted = [*receives, *sends]
-        works = dist.batch_isend_irecv([each for _, each in posted]) if posted else []
+        peers = tuple(each.peer for each in (*request.receives, *request.sends))
+        works: list[tuple[int, dist.Work]] = []
+        if network is not None and self.members.device.type != "cuda":
+            works = _post(network, request)
+        elif network is not None and peers:
+            network._start_coalescing(self.members.device)
+            _post(network, request)
+            network._end_coalescing(self.members.device).wait()
         end = None
         if self.members.device.type == "cuda":
-            for work in works:
-                work.wait()
-            end, works = torch.cuda.current_stream().record_event(), []
-        pairs = list(zip(peers, works, strict=False))
-        self._rounds[request.number] = Round(pairs, end, tuple(peers))
+            end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            end.record()
+        self._rounds[request.number] = Round(works, end, peers)
 
     def _finish_round(self, number: int) -> None:
         if self.members.device.type == "cuda":
@@ -255,13 +274,14 @@ class ProcessComm:
                 raise self._explain(_hop_of(number), started, error, suspect) from error
 
 
-def _operations(
-    operation: Callable[..., Any], rows: Sequence[Rows], group: dist.ProcessGroup | None
-) -> list[tuple[int, dist.P2POp]]:
+def _post(group: dist.ProcessGroup, request: StartRound) -> list[tuple[int, dist.Work]]:
+    """The operations of a round with their peers. ``dist.batch_isend_irecv`` does the same, and
+    looks at every tensor and at the group first, which takes longer than posting."""
     return [
-        (each.peer, dist.P2POp(operation, field, group=group, group_peer=each.peer))
+        (each.peer, operation([part], each.peer, 0))
+        for operation, rows in ((group.recv, request.receives), (group.send, request.sends))
         for each in rows
-        for field in each.fields
+        for part in each.fields
     ]
 
 

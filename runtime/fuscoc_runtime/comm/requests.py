@@ -10,7 +10,7 @@ Result tensors may be shared between ranks (lockstep hands out one tensor): neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,9 +19,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape], on the host."""
+    """``tensor`` of every rank, equal shapes, on the host or not. Result: [num_ranks,
+    *tensor.shape], on the host.
+
+    ``meanwhile``: called while tensors travel; what it enqueues need not wait for them.
+    """
 
     tensor: Tensor
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,11 @@ class WindowPool:
             held = self._windows.get(name)
             if held is None or held.local.numel() < size:
                 # The old one is let go first: both at once might not fit.
-                outgrown = 0 if held is None else held.local.numel()
+                outgrown = 0
+                if held is not None:
+                    outgrown = held.local.numel()
+                    outlast_calls(held.local)
+                    outlast_calls(held.peer_bases)
                 held = None
                 self._windows.pop(name, None)
                 self._windows[name] = self._allocate(max(size, outgrown * 5 // 4))
@@ -45,6 +49,13 @@ class WindowPool:
     def num_bytes(self) -> int:
         """Bytes of this rank's part of all windows."""
         return sum(window.local.numel() for window in self._windows.values())
+
+
+def outlast_calls(tensor: torch.Tensor) -> None:
+    """Before letting go of memory of any stream: keep it until the calls so far, which the current
+    stream is behind, have ended."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def node_allocator(node_group: dist.ProcessGroup | None, device: torch.device) -> Allocate:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
@@ -139,7 +140,7 @@ class Checker:
     def rows(self, given: Tensor | Mapping[str, Tensor], num_rows: int) -> dict[str, Tensor]:
         """The rows that combine reads: one tensor, or one a field of the source by name."""
         fields = self.shuffle.source_fields
-        tensors = {fields[0].name: given} if isinstance(given, Tensor) else dict(given)
+        tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
         self._check_names(tensors, [field.name for field in fields])
         for field in fields:
             tensor = self._tensor(field.name, tensors[field.name], field.dtype)
@@ -179,6 +180,9 @@ class Checker:
     def _tensor(self, name: str, value: Any, dtype: str) -> Tensor:
         if not isinstance(value, Tensor):
             raise self.problem(name, f"is a {type(value).__name__}; it must be a tensor")
+        if is_traceable_wrapper_subclass(value):
+            kind = type(value).__name__
+            raise self.problem(name, f"is a {kind}: give what this rank holds, as by `to_local()`")
         if value.dtype != TORCH_DTYPES[dtype]:
             raise self.problem(name, f"is {value.dtype}; the spec says {TORCH_DTYPES[dtype]}")
         if value.device != self.device:

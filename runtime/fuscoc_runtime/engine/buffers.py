@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import BufferRows
 from fuscoc_runtime.plan.links import network_fields
+from fuscoc_runtime.schema import ShuffleSpec
 
 SIGNALS = "signals"
 PEERS = "peers."
@@ -51,19 +53,21 @@ class RowField:
     dtype: torch.dtype
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 def row_fields(machine: Machine, buffer: str) -> list[RowField]:
     """The fields of a buffer's rows: those of a segment, or of partial sums of segments."""
-    shuffle = machine.shuffle
-    dispatched = {
-        "target": shuffle.fields,
-        "slices": network_fields(shuffle),
-        "landing": network_fields(shuffle),
-    }
+    if buffer not in machine.row_fields:
+        machine.row_fields[buffer] = _row_fields(machine.shuffle, buffer)
+    return machine.row_fields[buffer]
+
+
+def _row_fields(shuffle: ShuffleSpec, buffer: str) -> list[RowField]:
+    dispatched = dict.fromkeys(("carried", "slices", "landing"), network_fields(shuffle))
+    dispatched["target"] = shuffle.fields
     steps = shuffle.combine_steps
     dtypes = steps.dtypes if steps is not None else {}
     return [
@@ -77,9 +81,10 @@ def row_bytes(machine: Machine, buffer: str) -> int:
     return sum(field.row_bytes for field in row_fields(machine, buffer))
 
 
-def dispatch_windows(machine: Machine, most_rows: int) -> Windows:
-    """The windows of a dispatch: the target that peers store into."""
-    return Windows(_signal_bytes(machine) | _window_bytes(machine, most_rows, "target"))
+def dispatch_windows(machine: Machine, most_rows: int, most_carried: int) -> Windows:
+    """The windows of a dispatch: the target that peers store into, and rows to send for them."""
+    carried = _window_bytes(machine, most_carried, "carried") if most_carried else {}
+    return Windows(_signal_bytes(machine) | _window_bytes(machine, most_rows, "target") | carried)
 
 
 def combine_windows(machine: Machine, most: BufferRows) -> Windows:

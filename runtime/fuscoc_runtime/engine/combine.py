@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllToAll, Request
+from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
@@ -19,8 +19,8 @@ from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.pipeline import run_combine
+from fuscoc_runtime.engine.weights import weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.plan.agree import agree, attempt
 
 
@@ -40,12 +40,13 @@ def combine(
     checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
     # Also the barrier that lets ranks overwrite each other's windows of the previous call.
     if isinstance(checked, FuscoRuntimeError):
-        yield from agree(checked, machine.device)
+        yield from agree(checked)
         raise checked
-    yield from agree_on_handle(machine, handle)
+    sent = handle.sent_weights
+    words = yield from agree_on_handle(handle, word(sent, handle.weights, given))
     row_tensors, weights = checked
     plan = handle.plan
-    received = yield from _exchange_weights(weights, plan)
+    received = yield from weights_of_rows(machine, weights, plan, sent, words)
 
     windows = yield combine_windows(machine, plan.max_rows)
     tensors = {
@@ -86,17 +87,6 @@ def _check(
 
 def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {machine.shuffle.source.fields[0].name: rows} if isinstance(rows, Tensor) else rows
-
-
-def _exchange_weights(
-    weights: Tensor | None, plan: RankPlan
-) -> Generator[Request, Any, dict[str, Tensor]]:
-    """Every live point's weight to the rank that holds the point's row."""
-    if weights is None:
-        return {}
-    ordered = weights.reshape(-1)[plan.point_order]
-    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
-    return {"weights": received}
 
 
 def _results(machine: Machine, handle: Handle) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.pipeline import DispatchPipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.engine.weights import send_with_dispatch
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 from fuscoc_runtime.plan.agree import agree, attempt
@@ -65,16 +66,22 @@ def dispatch(
         arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    windows = yield dispatch_windows(machine, planned.most_rows)
+    windows = yield dispatch_windows(machine, planned.most_rows, planned.most_carried)
     target = window_rows(machine, planned.num_rows, windows, "target")
     machine.held = Held(machine.num_dispatches, _addresses(windows, target))
-    buffers = Buffers({**named("source", arguments.fields), **target}, windows)
-    pipeline = DispatchPipeline(machine, planned.wire, planned.lists["net_send"], buffers)
+    carried = (
+        window_rows(machine, planned.num_carried, windows, "carried")
+        if planned.most_carried
+        else {}
+    )
+    buffers = Buffers({**named("source", arguments.fields), **target, **carried}, windows)
+    pipeline = DispatchPipeline(machine, planned.wire, planned.lists, buffers)
     yield from pipeline.begin()
     plan = planned
     if isinstance(plan, Draft):
         with machine.tracer.span("plan", "the rest"):
             plan = yield from finish_plan(machine.context, plan)
+    sent_weights = yield from send_with_dispatch(machine, arguments.weights, plan)
     plan = yield from pipeline.run(plan, buffers)
     if machine.shuffle.is_static:
         machine.plan = plan
@@ -93,6 +100,7 @@ def dispatch(
             machine.num_dispatches,
             arguments.weights,
             machine.shuffle.is_compact,
+            sent_weights=sent_weights,
         ),
     )
 
@@ -138,11 +146,11 @@ def _plan(
     context = machine.context
     if isinstance(prepared, FuscoRuntimeError):
         planned = machine.plan is not None or earlier is not None
-        yield from agree(prepared, machine.device) if planned else plan_rank(context, prepared)
+        yield from agree(prepared) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
     if isinstance(points, RankPlan):
-        yield from agree_on_handle(machine, earlier)
+        yield from agree_on_handle(earlier)
         return arguments, points
     draft = yield from draft_plan(context, points)
     if machine.shuffle.target.kind == "packed":

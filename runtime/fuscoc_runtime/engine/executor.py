@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -13,23 +14,29 @@ from torch.utils import _pytree as pytree
 
 from fuscoc_runtime import ops
 from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
 from fuscoc_runtime.engine.node import NodeEngine, current_device
 from fuscoc_runtime.engine.node_maps import NodeMaps
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.open import Engine
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.schema import ShuffleSpec
-from fuscoc_runtime.stats import Memory
+from fuscoc_runtime.stats import Memory, ShuffleStats
 
 T = TypeVar("T")
 
 
 class Event:
-    """The end of a call that was made with ``async_op=True``."""
+    """The end of a call that was made with ``async_op=True``.
 
-    def __init__(self, end: Any = None) -> None:
+    Keeps what the call was given: its handle, whose memory the caller may not need any more.
+    """
+
+    def __init__(self, end: Any = None, given: Any = None) -> None:
         self._end = end  # a CUDA event, or nothing where the call itself has waited
+        self._given = given
 
     def wait(self) -> None:
         """Let the current stream wait; what the call returned may be used from then on."""
@@ -52,13 +59,15 @@ class Executor:
         self.engine, self.spec = engine, spec
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        self.observer.tally.link = engine.link if isinstance(engine, ProcessEngine) else None
         self._stream: Any = None
-        capacity = engine.node.limits.capacity if isinstance(engine, NodeEngine) else None
+        node = engine.node if isinstance(engine, NodeEngine) else None
         self._registered = ops.Registered(
             self._maps(engine),
             members.rank,
             members.topology.num_ranks,
-            capacity,
+            None if node is None else len(node.rows[0]),
+            None if node is None else node.limits.capacity,
             _num_local_keys(spec, engine),
         )
         self.key = ops.register(self._registered, digest)
@@ -90,30 +99,34 @@ class Executor:
         self.observer.combined(started)
         return result
 
-    def beside(self, call: Callable[[], T], given: Sequence[Any]) -> tuple[T, Event]:
-        """Make a call on a stream of its own, behind what is enqueued now; ``given`` is its data.
+    def beside(self, call: Callable[[], T], given: Sequence[Any], after: Any) -> tuple[T, Event]:
+        """Make a call on a stream of its own, behind what is enqueued now, or was when the event
+        ``after`` was recorded; ``given`` is its data.
 
-        Only kernels of fixed capacity on a GPU can be beside: the others wait for counts anyway, so
-        their call is made here and now.
+        The general engine's host waits for what it needs to plan, not for the rows. On a CPU the
+        call is made here and now.
         """
-        device = self.engine.members.device
-        if device.type != "cuda" or not isinstance(self.engine, NodeEngine):
+        engine, device = self.engine, self.engine.members.device
+        if device.type != "cuda":
             return call(), Event()
         if self._stream is None:
             # The highest priority: a kernel whose CTAs wait for each other should start together.
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        self._stream.wait_event(after if after is not None else current.record_event())
+        waiting = nullcontext() if isinstance(engine, NodeEngine) else engine.unfinished()
+        with torch.cuda.stream(self._stream), waiting:
             result = call()
             end = self._stream.record_event()
-        for tensor in pytree.tree_leaves(given):
-            if isinstance(tensor, Tensor) and tensor.is_cuda:
-                tensor.record_stream(self._stream)
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.is_cuda:
-                tensor.record_stream(current)
-        return result, Event(end)
+        _used_on(self._stream, given)
+        _used_on(current, result)
+        return result, Event(end, given)
+
+    def stats(self) -> ShuffleStats | None:
+        """Of the latest dispatch, which may be under way on another stream."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
+        return self.observer.tally.stats()
 
     def memory(self) -> Memory:
         """What is held now; see ``stats.Memory``."""
@@ -142,6 +155,17 @@ class Executor:
             return [engine.run("operator", only)]
 
         return GeneralMaps([engine.machine], run, self.observer)
+
+
+def _used_on(stream: Any, held: Any) -> None:
+    """Let the memory of all tensors in ``held`` outlast what ``stream`` has been given by then."""
+    for leaf in pytree.tree_leaves(held):
+        tensors = [leaf]
+        if isinstance(leaf, Handle):
+            tensors = [leaf.keys, leaf.key_counts, leaf.key_offsets, leaf.row_index]
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(stream)
 
 
 def _num_local_keys(spec: ShuffleSpec, engine: Engine) -> int | None:

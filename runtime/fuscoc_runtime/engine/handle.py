@@ -12,11 +12,14 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.weights import SentWeights
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.plan.agree import agree
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
+
+NUM_WORDS = 4
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,23 @@ class HopStats:
 class DispatchStats:
     """What one rank's dispatch did.
 
-    ``network``: rows sent to other nodes. ``nvlink``: rows stored into other ranks of the node, as
+    ``network``: rows sent to other nodes, also for other ranks. ``carried``: rows handed to other
+    ranks of the node, which send them. ``nvlink``: rows stored into other ranks of the node, as
     source or as forwarder; its ``saved_rows`` are those that this rank, as destination, copied
     from its own memory instead. ``local``: rows copied inside this rank's memory.
     ``planning_ms``: host time from the call to the finished plan.
     """
 
     network: HopStats
+    carried: HopStats
     nvlink: HopStats
     local: HopStats
     planning_ms: float
 
     def __str__(self) -> str:
+        handed = f"handed over {self.carried.rows}, " if self.carried.rows else ""
         return (
-            f"network {self.network.rows} rows (saved {self.network.saved_rows}), "
+            f"network {self.network.rows} rows (saved {self.network.saved_rows}), {handed}"
             f"NVLink {self.nvlink.rows} (saved {self.nvlink.saved_rows}), "
             f"local {self.local.rows}, planned in {self.planning_ms:.2f} ms"
         )
@@ -78,6 +84,8 @@ class Handle:
         source_shapes: shape of every source field.
         weights: the weight input if it was given at dispatch, by name.
         owner, number: which shuffle on this rank made it, and in which of its dispatches.
+        sent_weights: those of them that have travelled already.
+        token: what operators know the routing by, if one of them made it.
     """
 
     plan: RankPlan
@@ -91,6 +99,8 @@ class Handle:
     number: int
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     is_compact: bool = False
+    sent_weights: SentWeights | None = None
+    token: Tensor | None = None
 
     @property
     def num_slots(self) -> int:
@@ -143,15 +153,17 @@ def check_handle(machine: Machine, handle: object) -> None:
         raise problem("handle", "is of another shuffle")
 
 
-def agree_on_handle(machine: Machine, handle: Handle | None) -> Generator[Request, Any, None]:
+def agree_on_handle(handle: Handle | None, word: int = 0) -> Generator[Request, Any, list[int]]:
     """Collective: raise on every rank what any rank is agreeing to raise, or if the ranks passed
-    handles of different dispatches."""
+    handles of different dispatches. Returns every rank's ``word``, 0 .. ``NUM_WORDS`` - 1."""
     number = 0 if handle is None else handle.number
-    numbers = yield from agree(None, machine.device, number)
+    told = yield from agree(None, number * NUM_WORDS + word)
+    numbers, words = zip(*(divmod(each, NUM_WORDS) for each in told), strict=True)
     for rank, other in enumerate(numbers):
         if other != numbers[0]:
             problem = f"is of dispatch {other}; rank 0 passed that of dispatch {numbers[0]}"
             raise InputError("handle", rank, problem)
+    return list(words)
 
 
 def _count(handle: Handle) -> DispatchStats:
@@ -162,6 +174,7 @@ def _count(handle: Handle) -> DispatchStats:
         count for rank, count in enumerate(plan.point_send_counts) if rank not in near
     )
     network_rows = sum(plan.net_send_counts)
+    handed = 0 if plan.wire.handover is None else sum(plan.wire.handover.handed)
 
     written = torch.cat([plan.lists[name]["dst_peer"] for name in ("direct", "forward")])
     nvlink_rows = int((written != here).sum())
@@ -173,7 +186,10 @@ def _count(handle: Handle) -> DispatchStats:
 
     size = handle.row_bytes
     return DispatchStats(
-        network=HopStats(network_rows, remote_points - network_rows, handle.network_row_bytes),
+        network=HopStats(
+            network_rows, remote_points - sum(plan.flow_counts), handle.network_row_bytes
+        ),
+        carried=HopStats(handed, 0, handle.network_row_bytes),
         nvlink=HopStats(nvlink_rows, duplicated, size),
         local=HopStats(local_rows, 0, size),
         planning_ms=handle.planning_ms,

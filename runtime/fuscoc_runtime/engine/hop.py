@@ -1,7 +1,7 @@
 """The network hop of one call in one direction: rounds of slices through rings of slots.
 
-``RING_SLOTS`` rounds are on their way at most: a round's rows are put into its slot of the ring,
-travel, and leave the slot free for the round so many later.
+``machine.ring_slots`` rounds are on their way at most: a round's rows are put into its slot of the
+ring, travel, and leave the slot free for the round so many later.
 """
 
 from __future__ import annotations
@@ -9,60 +9,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import FinishRound, Request, Rows, StartRound
-from fuscoc_runtime.engine.buffers import RowField, row_fields
 from fuscoc_runtime.engine.lanes import WIRES
-from fuscoc_runtime.engine.machine import RING_SLOTS, SLOT_ALIGNMENT, Machine
-from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.plan.rounds import Side
-
-
-class Ring:
-    """A buffer with room for the rows of ``RING_SLOTS`` rounds.
-
-    Args:
-        side: whose rounds; rows lie in wire order.
-    """
-
-    def __init__(self, machine: Machine, buffer: str, side: Side, num_rounds: int) -> None:
-        rows = side.rows_of_rounds(num_rounds)
-        self._begin = np.cumsum(rows) - rows
-        self._rows = rows
-        self._buffer = buffer
-        self._fields = row_fields(machine, buffer)
-        most = int(rows.max(initial=0))
-        self._slots = [
-            machine.ring(f"{buffer}.{f.name}", _slot_bytes(f, most)) for f in self._fields
-        ]
-
-    def part(self, number: int, begin: int, end: int) -> tuple[Tensor, ...]:
-        """The bytes of some of a round's rows, by field."""
-        return tuple(
-            slots[number % RING_SLOTS, begin * field.row_bytes : end * field.row_bytes]
-            for slots, field in zip(self._slots, self._fields, strict=True)
-        )
-
-    def range(self, number: int) -> range:
-        """A round's rows among all rows in wire order."""
-        begin = int(self._begin[number])
-        return range(begin, begin + int(self._rows[number]))
-
-    def addresses(self, number: int) -> dict[str, int]:
-        """Where all rows would begin for those of a round to lie in its slot, by buffer."""
-        skipped = int(self._begin[number])
-        return {
-            f"{self._buffer}.{field.name}": address(slots[number % RING_SLOTS])
-            - skipped * field.row_bytes
-            for slots, field in zip(self._slots, self._fields, strict=True)
-        }
-
-
-def _slot_bytes(field: RowField, num_rows: int) -> int:
-    return -(-num_rows * field.row_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
 class Hop:
@@ -133,8 +87,7 @@ Slice = tuple[int, int, int]
 
 def _by_round(side: Side, num_rounds: int) -> list[list[Slice]]:
     rounds: list[list[Slice]] = [[] for _ in range(num_rounds)]
-    columns = side.slices.stage, side.slices.peer, side.begin, side.lengths
-    for number, *found in zip(*(column.tolist() for column in columns), strict=True):
+    for number, *found in side.listed:
         rounds[number].append((found[0], found[1], found[2]))
     return rounds
 

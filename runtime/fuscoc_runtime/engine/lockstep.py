@@ -70,7 +70,7 @@ class LockstepShuffle:
             FinishRound: self._finish_round,
         }
         maps = GeneralMaps(self.machines, self._run, Observer(f"{self.spec.name} in lockstep"))
-        self._registered = ops.Registered(maps, 0, topology.num_ranks, None, None)
+        self._registered = ops.Registered(maps, 0, topology.num_ranks, None, None, None)
         self._key = ops.register(self._registered, opened.manifest.spec.sha256)
 
     def dispatch(
@@ -152,6 +152,7 @@ class LockstepShuffle:
 
     def _check_waits(self) -> None:
         for machine in self.machines:
+            machine.tell()
             late = machine.late()
             if late is not None:
                 raise ProtocolError(f"rank {machine.context.rank} was not signalled: {late}")

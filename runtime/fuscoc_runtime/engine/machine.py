@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.comm.windows import outlast_calls
 from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.trace import Tracer
@@ -21,8 +24,15 @@ from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.buffers import RowField
+    from fuscoc_runtime.engine.steps import Places
+
 RING_SLOTS = 8
-"""Rounds of the network hop under way: enough to travel while the rest of a plan is made."""
+"""The most rounds of the network hop under way."""
+
+PLANNING_SECONDS = 4e-3
+"""Rounds travel meanwhile: what the rest of a plan may take on a busy host."""
 
 SLOT_ALIGNMENT = 256
 """Bytes; more than kernels assume of a buffer."""
@@ -53,8 +63,15 @@ class Machine:
         identity: tells this machine's handles from those of others.
         num_dispatches: calls of dispatch so far, the same on all ranks.
         held: what the target window holds.
+        owners: int64 [num_keys], the rank of every key where the placement is no table; ``None``
+            until the first dispatch.
+        sends_weights: whether weights travel with the next dispatch; the same on all ranks.
         plan: that of a static shuffle, which never changes: from the artifact if it was baked for
             this topology, else from the first dispatch; ``None`` until then.
+        ring_slots: rounds of the network hop that may be under way.
+        num_signal_slots: rows of the signal window, one for every step that signals.
+        row_fields: of buffers whose rows have been asked for; see ``buffers.row_fields``.
+        places: of kernels that have been prepared; see ``steps.PreparedStep``.
         lanes: the streams of the network hop's pipeline.
         tracer: what is told when the parts of a call begin and end.
 
@@ -84,38 +101,62 @@ class Machine:
         self.my_peer = topology.local_rank(rank)
         self.device = device
         self.error = torch.zeros(1, dtype=torch.int32, device=device)
+        self._signals = {
+            step.signal: step.list.replace("_", " ")
+            for step in _launches(shuffle)
+            if step.signal is not None
+        }
+        self.num_signal_slots = 1 + max(self._signals, default=-1)
+        self.row_fields: dict[str, list[RowField]] = {}
+        self.places: dict[str, Places] = {}
+        self._told = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.max_spins = 0
         self.identity = object()
         self.num_dispatches = 0
         self.held = Held(0, ())
+        self.sends_weights = False
+        self.owners: Tensor | None = None
         self.plan = _baked(artifact, shuffle, topology, rank, device)
         self.lanes = Lanes(device)
         self.tracer = Tracer(rank, device, enabled=trace)
+        self.ring_slots = RING_SLOTS
         self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
 
-    @property
-    def num_signal_slots(self) -> int:
-        """Rows of the signal window: one for every step that signals."""
-        return 1 + max((slot for slot in self._signal_names()), default=-1)
-
     def ring(self, name: str, slot_bytes: int) -> Tensor:
-        """uint8 [RING_SLOTS, at least slot_bytes]: kept from call to call, and never shrunk."""
+        """uint8 [ring_slots, at least slot_bytes]: kept from call to call, and never shrunk."""
         held = self._rings.get(name)
         if held is None or held.shape[1] < slot_bytes:
-            outgrown = 0 if held is None else held.shape[1]
+            outgrown = 0
+            if held is not None:
+                outgrown = held.shape[1]
+                outlast_calls(held)
             held = None
             self._rings.pop(name, None)
             size = max(slot_bytes, outgrown * 5 // 4 // SLOT_ALIGNMENT * SLOT_ALIGNMENT)
-            shape = RING_SLOTS, size
+            shape = self.ring_slots, size
             self._rings[name] = torch.empty(shape, dtype=torch.uint8, device=self.device)
         return self._rings[name]
 
-    def launch(self, kernel: str, values: Mapping[str, int], num_programs: int) -> None:
-        """Launch a kernel on the current stream; ``values`` by the manifest's value names."""
-        with self.current_device():
-            self._kernels[kernel].launch(values, num_programs)
+    def reckon_with(self, model: CostModel) -> None:
+        """Take the network to be as in ``model``, equal on all ranks, from the next call on.
+
+        As many rounds are under way as the network carries while a plan is completed; one more
+        starts, and one ends.
+        """
+        self.context = replace(self.context, model=model)
+        carried = model.nic_bandwidth * (PLANNING_SECONDS + model.stage_latency)
+        self.ring_slots = min(RING_SLOTS, 2 + math.ceil(carried / model.slice_bytes))
+        self._rings.clear()
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel of the shuffle."""
+        return self._kernels[name]
+
+    def launch(self, kernel: str, arguments: Sequence[int], num_programs: int) -> None:
+        """Launch a kernel on the current stream of this rank's device, which is the current one."""
+        self._kernels[kernel].start(arguments, num_programs)
 
     def current_device(self) -> AbstractContextManager[object]:
         """Makes this rank's device the current one."""
@@ -141,14 +182,18 @@ class Machine:
         """Whether a wait ran out, as far as that is known without waiting for the device."""
         return self.device.type == "cpu" and bool(self.error)
 
+    def tell(self) -> None:
+        """Bring to the host what ``late`` looks at, in the order of the current stream."""
+        self._told.copy_(self.error, non_blocking=True)
+
     def late(self) -> Late | None:
-        """The wait that ran out since the last call, if any. Reads device memory."""
-        word = int(self.error.item())
+        """The wait that ran out since the last call, if any, as known when ``tell`` was done."""
+        word = int(self._told)
         if word == 0:
             return None
         self.error.zero_()
         slot, peer = divmod(word - 1, self.num_peers)
-        return Late(self._signal_names()[slot], peer)
+        return Late(self._signals[slot], peer)
 
     def _spin(self, kernel: Kernel, num_spins: int) -> float:
         """Seconds that one program of ``kernel`` takes to give up after ``num_spins`` polls."""
@@ -164,13 +209,6 @@ class Machine:
             kernel.launch(values, 1)
             error.item()
             return time.perf_counter() - started
-
-    def _signal_names(self) -> dict[int, str]:
-        return {
-            step.signal: step.list.replace("_", " ")
-            for step in _launches(self.shuffle)
-            if step.signal is not None
-        }
 
 
 def _baked(

@@ -7,26 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.engine import node_state
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node_schedule import Schedule
-from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
+from fuscoc_runtime.engine.node_state import NodeKernels
 from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.engine.watch import ErrorWatch
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
-from fuscoc_runtime.kernels.cuda import headers_digest
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 from fuscoc_runtime.tickets import refuse_to_pickle
 
 
@@ -38,11 +34,13 @@ class NodeHandle:
     places the keys; then the first use of ``keys`` reads it.
 
     Attributes:
-        num_slots: rows that dispatch returned, the capacity; those from ``key_offsets[-1]`` on are
-            unused.
+        num_slots: rows that combine takes, the capacity; those from ``key_offsets[-1]`` on are
+            unused. Dispatch returned as many, unless the target is compact.
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
         weights: the weight input as it was given, by name.
+        token: what operators know the routing by, if one of them made it. Their backward passes
+            leave newer handles of the same routing there.
     """
 
     engine: NodeEngine
@@ -51,6 +49,7 @@ class NodeHandle:
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    token: Tensor | None = None
 
     @property
     def num_slots(self) -> int:
@@ -79,9 +78,11 @@ class NodeHandle:
         return torch.cat([starts, end])
 
     @property
-    def row_index(self) -> None:
-        """None: compact targets have no such kernels, so rows lie in their slots."""
-        return None
+    def row_index(self) -> Tensor | None:
+        """int64 [num_slots], which of the rows that dispatch returned every slot of a compact
+        target refers to, -1 for padding; None for other targets, whose rows lie in their slots."""
+        self.check_live()
+        return self.launched.row_index
 
     @property
     def is_live(self) -> bool:
@@ -104,43 +105,11 @@ class NodeHandle:
 
 @dataclass(frozen=True, eq=False)
 class NodeDispatched:
-    """Rows by field, [capacity, *field shape], valid until this rank's next dispatch."""
+    """Rows by field, [capacity, *field shape], valid until this rank's next dispatch. Those of a
+    compact target are `Limits.row_capacity`."""
 
     rows: dict[str, Tensor]
     handle: NodeHandle
-
-
-class NodeKernels(Protocol):
-    """What moves the rows: `NodeShuffle` or `TritonNode`, whose methods say more."""
-
-    limits: Limits
-    rows: tuple[Tensor, ...]
-
-    @property
-    def state(self) -> Tensor: ...
-
-    def dispatch(
-        self,
-        source: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        extents: Sequence[int],
-        num_sources: int,
-        weights: Tensor | None = None,
-    ) -> node_state.Handle: ...
-
-    def combine(self, rows: Tensor, handle: node_state.Handle, result: Tensor) -> Tensor: ...
-
-    @property
-    def window_bytes(self) -> int: ...
-
-    @property
-    def private_bytes(self) -> int: ...
-
-    def points(self, handle: node_state.Handle) -> Tensor: ...
-
-    def refuse(self) -> None: ...
-
-    def is_live(self, handle: node_state.Handle) -> bool: ...
 
 
 class NodeEngine:
@@ -166,12 +135,12 @@ class NodeEngine:
         self._own_keys: Tensor | None = None
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
-        self.limits = limits = node.limits
+        self.limits = node.limits
         self._streams = StreamOrder(device)
         with current_device(device):
             self._watch = ErrorWatch(node, shuffle, rank, timeout)
         self._rows = {
-            field.name: rows.view(limits.capacity, *field.shape)
+            field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.fields, self.node.rows, strict=True)
         }
 
@@ -217,16 +186,22 @@ class NodeEngine:
         return NodeDispatched(self._rows, handle)
 
     def combine(
-        self, rows: Tensor | Mapping[str, Tensor], handle: NodeHandle, named: Mapping[str, Any]
+        self,
+        rows: Tensor | Mapping[str, Tensor],
+        handle: NodeHandle,
+        named: Mapping[str, Any],
+        num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Enqueue a combine of rows [capacity, *field shape]; the weights came with dispatch.
+
+        ``num_rows``: how many there are, if they do not lie in slots.
 
         Raises:
             InputError: an argument does not fit the dispatch. Ranks that joined the call stop
                 waiting for this one and raise RefusedCallError.
         """
         with self._joining():
-            tensor = self._combine_rows(rows, handle, named)
+            tensor = self._combine_rows(rows, handle, named, num_rows)
         [field] = self.shuffle.source.fields
         with current_device(self.members.device):
             result = torch.empty(
@@ -263,7 +238,11 @@ class NodeEngine:
             raise self.checker.problem("handle", "is not what this shuffle's dispatch returned")
 
     def _combine_rows(
-        self, rows: Tensor | Mapping[str, Tensor], handle: NodeHandle, named: Mapping[str, Any]
+        self,
+        rows: Tensor | Mapping[str, Tensor],
+        handle: NodeHandle,
+        named: Mapping[str, Any],
+        num_rows: int | None,
     ) -> Tensor:
         """The rows that a combine was given."""
         if self.shuffle.combine is None:
@@ -275,7 +254,8 @@ class NodeEngine:
             )
         self._check_handle(handle)
         handle.check_live()
-        [tensor] = self.checker.rows(rows, handle.num_slots).values()
+        expected = handle.num_slots if num_rows is None else num_rows
+        [tensor] = self.checker.rows(rows, expected).values()
         return tensor
 
     def in_order(self) -> None:
@@ -296,7 +276,8 @@ class NodeEngine:
             raise
 
     def check(self) -> None:
-        """Wait for everything enqueued so far and raise what went wrong."""
+        """Wait for everything enqueued so far, on whichever stream, and raise what went wrong."""
+        self.in_order()
         self._watch.raise_all()
 
     @property
@@ -321,42 +302,3 @@ class NodeEngine:
 def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Makes a CUDA device the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def cuda_node(
-    artifact: Artifact,
-    shuffle: ShuffleSpec,
-    variant: CudaVariant,
-    members: Membership,
-    limits: Limits,
-    num_sms: int | None,
-    timeout: float,
-) -> NodeShuffle:
-    """The CUDA kernels of one node; collective over ``members``."""
-    program, device = node_program(artifact, shuffle, variant), members.device
-    with current_device(device):
-        schedule = Schedule(num_sms=num_sms or 0)
-        return NodeShuffle(program, limits, members.group, device, schedule, timeout)
-
-
-def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
-    """What a `NodeShuffle` executes. Machine code made with other device headers is left out."""
-    assert shuffle.cuda is not None
-    assert isinstance(shuffle.target, PackedTarget)
-    headers, leaving = headers_digest(), shuffle.source_fields[0]
-    return NodeProgram(
-        name=shuffle.name,
-        text=(artifact.path / variant.file).read_text(encoding="utf-8"),
-        launches={name: (c.threads, c.shared_bytes) for name, c in variant.launches.items()},
-        fields=tuple((TORCH_DTYPES[field.dtype], field.num_elems) for field in shuffle.fields),
-        summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
-        fanout=shuffle.fanout,
-        num_keys=shuffle.target.num_keys,
-        weighted=shuffle.cuda.weighted,
-        teams=variant.tile["teams"],
-        cubins={
-            cubin.arch: (artifact.path / cubin.file).read_bytes()
-            for cubin in variant.cubins
-            if cubin.headers == headers
-        },
-    )

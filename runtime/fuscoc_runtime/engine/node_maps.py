@@ -21,7 +21,8 @@ from fuscoc_runtime.engine.linear import Fields, weight_input
 from fuscoc_runtime.engine.node import NodeDispatched, NodeEngine, NodeHandle
 from fuscoc_runtime.engine.node_state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.engine.row_kernels import keep_rows, weigh_rows
+from fuscoc_runtime.engine.point_kernels import values_at_points, weights_of_slots
+from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 
 LOW_WORD = 0xFFFFFFFF
 UNIT_WEIGHT = 0x3F800000 << 32  # the bits of 1.0f, where a point keeps its weight
@@ -53,37 +54,41 @@ class NodeMaps:
         return self._fresh(done.handle, list(done.rows.values())), [done.handle]
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
-        started = time.perf_counter()
-        result = self._engine.combine(self._named(rows), routing[0], {})
-        self._observer.combined(started)
-        return list(result.values())
+        return self._combine(rows, routing[0])
 
     def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
         handle = routing[0]
         if not handle.is_live:
             handle = self._again(self._no_fields(handle), routing)[0]
-        if handle.launched.weights is None:
+        launched = handle.launched
+        if launched.weights is None and launched.row_index is None:
             return self.combine(rows, [handle], [])
         self._engine.in_order()
-        # The weights of points from other ranks lie in this rank's window: be they 1 for this call.
-        points = self._engine.node.points(handle.launched)
-        kept = points.clone()
+        # Points of other ranks lie in this rank's window. For this call be their weights 1, and
+        # rows be where dispatch has put them.
+        points = self._engine.node.points(launched)
+        changed = [points] if launched.row_index is None else [points, launched.codes]
+        kept = [each.clone() for each in changed]
+        if launched.row_index is not None:
+            for codes in changed:
+                codes.copy_(self._codes_of_rows(launched.row_index, codes.int()))
         points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
-        ones = torch.ones_like(handle.launched.weights)
-        unweighted = replace(handle, launched=replace(handle.launched, weights=ones))
-        result = self.combine(rows, [unweighted], [])
-        points.copy_(kept)
+        ones = None if launched.weights is None else torch.ones_like(launched.weights)
+        unweighted = replace(handle, launched=replace(launched, weights=ones))
+        result = self._combine(rows, unweighted, len(rows[0]))
+        for tensor, before in zip(changed, kept, strict=True):
+            tensor.copy_(before)
         return result
 
     def combine_backward(
         self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
     ) -> tuple[Fields, Fields]:
         handle, lent = self._again(grads, routing)
+        index = self._row_of_slot(handle)
         if not weights:
-            return self._fresh(handle, lent), []
+            return [take_rows(grad, index) for grad in lent], []
         [weight], [grad], row = weights, lent, rows[0] if rows else None
-        factors, holds = self._slot_weights(handle), self._holds_segment(handle)
-        grad_rows, dots = weigh_rows(grad, factors, holds, row)
+        grad_rows, dots = weigh_rows(grad, self._slot_weights(handle), index, row)
         if dots is None:
             return [grad_rows], []
         return [grad_rows], [self._at_points(handle, dots.to(weight.dtype)).view(weight.shape)]
@@ -95,6 +100,12 @@ class NodeMaps:
         done = self._engine.dispatch(fields, named, earlier)
         self._observer.dispatched(done.handle, started)
         return done
+
+    def _combine(self, rows: Fields, handle: NodeHandle, num_rows: int | None = None) -> Fields:
+        started = time.perf_counter()
+        result = self._engine.combine(self._named(rows), handle, {}, num_rows)
+        self._observer.combined(started)
+        return list(result.values())
 
     def _again(self, fields: Fields, routing: Sequence[Any]) -> tuple[NodeHandle, Fields]:
         """Dispatch along a routing, which has a live handle afterwards; rows are views."""
@@ -114,44 +125,45 @@ class NodeMaps:
 
     def _fresh(self, handle: NodeHandle, rows: Fields) -> Fields:
         """Copies of a dispatch's rows; those that hold no segment are 0."""
-        holds = self._holds_segment(handle)
-        return [keep_rows(row, holds) for row in rows]
+        index = self._row_of_slot(handle)
+        if handle.row_index is not None:  # a row holds one if a slot refers to it; -1 is the last
+            none = index.new_full((len(rows[0]) + 1,), -1)
+            index = none.scatter_(0, index % len(none), index)[:-1]
+        return [take_rows(row, index) for row in rows]
 
-    def _holds_segment(self, handle: NodeHandle) -> Tensor:
-        """bool [capacity]: slots between the first and the last of a key's rows."""
+    def _row_of_slot(self, handle: NodeHandle) -> Tensor:
+        """int64 [capacity]: the row that a slot refers to, its own unless the target is compact; -1
+        where there is no segment."""
+        if handle.row_index is not None:
+            return handle.row_index
         num_keys, launched = len(handle.keys), handle.launched
         slots = torch.arange(handle.num_slots, dtype=torch.int32, device=launched.codes.device)
         if not num_keys:
-            return slots < 0
+            return torch.full_like(slots, -1, dtype=torch.int64)
+        # Between the first and the last of a key's rows.
         starts, counts = launched.key_starts[:num_keys], launched.key_counts[:num_keys]
         key = torch.searchsorted(starts, slots, right=True) - 1
-        return slots < (starts + counts)[key]
+        return torch.where(slots < (starts + counts)[key], slots, -1).long()
+
+    def _codes_of_rows(self, row_index: Tensor, codes: Tensor) -> Tensor:
+        """Slot codes [..., fanout], those of this rank for the rows that the slots refer to, once
+        for every segment."""
+        rank = self._engine.members.rank
+        here = (codes >= 0) & (codes >> SLOT_BITS == rank)
+        slot = torch.where(here, codes & (1 << SLOT_BITS) - 1, 0).clamp(max=len(row_index) - 1)
+        first = here & (here.cumsum(-1) == 1)
+        own = torch.where(first, row_index[slot].int() | rank << SLOT_BITS, -1)
+        return torch.where(here, own, codes)
 
     def _slot_weights(self, handle: NodeHandle) -> Tensor:
         """f32 [capacity]: the weight of the point whose segment a slot holds, 0 without one."""
-        node, launched, rank = self._engine.node, handle.launched, self._engine.members.rank
-        points = node.points(launched)
-        num_ranks, max_sources, fanout = points.shape
-        weights = (points >> 32).int().view(torch.float32)
-        codes = points.int()
-        assert launched.weights is not None
-        own = launched.weights.reshape(-1, fanout)  # a rank does not tell itself
-        weights[rank, : len(own)] = own
-        codes[rank] = launched.codes
-        source = torch.arange(max_sources, device=codes.device)
-        sent = source < launched.num_sources_of[:num_ranks, None]
-        here = sent[..., None] & (codes >= 0) & (codes >> SLOT_BITS == rank)
-        slot = torch.where(here, codes & (1 << SLOT_BITS) - 1, handle.num_slots)
-        of_slot = weights.new_zeros(handle.num_slots + 1)  # the last one takes all other points
-        return of_slot.scatter_(0, slot.flatten().long(), weights.flatten())[:-1]
+        points, rank = self._engine.node.points(handle.launched), self._engine.members.rank
+        return weights_of_slots(points, handle.launched, rank, handle.num_slots)
 
     def _at_points(self, handle: NodeHandle, of_slot: Tensor) -> Tensor:
         """What every rank has for its slots [capacity], at this rank's points [num_points]."""
         everyone = all_gather(of_slot, self._engine.members.group)
-        codes = handle.launched.codes[: handle.launched.num_sources].flatten().long()
-        at = (codes >> SLOT_BITS) * handle.num_slots + (codes & (1 << SLOT_BITS) - 1)
-        values = everyone.flatten()[torch.where(codes >= 0, at, 0)]
-        return torch.where(codes >= 0, values, 0)
+        return values_at_points(everyone, handle.launched)
 
     def _named(self, rows: Fields) -> dict[str, Tensor]:
         return dict(zip([field.name for field in self.spec.source_fields], rows, strict=True))

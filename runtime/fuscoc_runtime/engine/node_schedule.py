@@ -1,9 +1,11 @@
-"""How the CUDA kernels of one node divide a GPU."""
+"""How the kernels of one node divide a GPU: those in CUDA, and those in Triton."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,7 @@ class Schedule:
     combine_group: int = 0
 
 
-IN_FLIGHT_BYTES = 6.5e6  # on their way to all peers, they keep NVLink full
-ENOUGH_SENDERS = 264  # what CTAs hold of them anyway
+IN_FLIGHT_BYTES = 4.5e6  # on their way to all peers, they keep NVLink full
 
 
 def model_schedule(
@@ -34,7 +35,7 @@ def model_schedule(
 
     A sending warp has one row of ``row_bytes`` under way to each remote rank of its segment.
     Gathered in a third of the CTAs senders leave the others wholly to HBM work. On few SMs, where
-    expanding is what runs short, three warps of each CTA send instead, if that is enough of them.
+    expanding is what runs short, a few warps of each CTA send instead.
 
     In combine, teams that have nothing to finalise reduce, so few need to prefer it; on few SMs
     most must, in larger groups, since every peer waits for what is reduced. Among two ranks
@@ -45,12 +46,11 @@ def model_schedule(
     few, very_few, pair = num_ctas <= 64, num_ctas <= 32, num_ranks <= 2
     destinations = max(1.0, (num_ranks - 1) * (1 - (1 - 1 / num_ranks) ** fanout))
     senders = math.ceil(IN_FLIGHT_BYTES / (row_bytes * destinations))
-    if few and senders <= ENOUGH_SENDERS:
-        send_ctas, send_warps = num_ctas, max(1, min(warps // 2, 3))
+    if few:
+        send_ctas, send_warps = num_ctas, max(1, warps // 4 if pair else min(warps // 4, 3))
     else:
-        send_ctas = -(-num_ctas // 3)
-        if not few:  # rows so short, or buffers so large, that a third does not hold them
-            send_ctas = min(num_ctas // 2, max(send_ctas, -(-senders // warps)))
+        # More than a third where rows are so short, or buffers so large, that it is too few.
+        send_ctas = min(num_ctas // 2, max(-(-num_ctas // 3), -(-senders // warps)))
         send_warps = max(1, min(warps // 2, 6), min(warps, -(-senders // send_ctas)))
     quarters = 2 if pair else 3 if very_few else 2 if few else 1
     return Schedule(
@@ -61,3 +61,32 @@ def model_schedule(
         dispatch_group=2,
         combine_group=4 if very_few else 1 if pair and not few else 2,
     )
+
+
+@dataclass(frozen=True)
+class Programs:
+    """How the kernels use the GPU: programs of a launch, and how many of them send or reduce.
+
+    Up to ``dispatch_group`` and ``combine_group`` source segments share a flag. All ranks take the
+    same groups.
+    """
+
+    dispatch: int
+    senders: int
+    combine: int
+    reducers: int
+    dispatch_group: int = 2
+    combine_group: int = 2
+
+
+def model_programs(device: torch.device, num_sms: int | None) -> Programs:
+    """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
+
+    The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
+    other; then one does everything, since a program that waits would keep the next from sending.
+    """
+    if device.type == "cpu":
+        return Programs(1, 1, 1, 1)
+    available = torch.cuda.get_device_properties(device).multi_processor_count
+    sms = min(num_sms or available, available)
+    return Programs(dispatch=7 * sms, senders=2 * sms, combine=4 * sms, reducers=2 * sms)

@@ -1,4 +1,4 @@
-"""What the engines of one node keep in memory: sizes, routings, errors. For CUDA and for Triton.
+"""The kernels of one node, in CUDA or in Triton, and what they keep: sizes, routings, errors.
 
 Words and stages are those of kernels/include/call.cuh and kernels/device/words.py.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 MAX_RANKS = 8
 SLOT_BITS = 27
@@ -23,7 +25,7 @@ STAGES = (
 )
 REFUSED = len(STAGES)  # a peer has raised an error instead of joining the call
 
-STATE_WORDS = 16
+STATE_WORDS = 18
 GAVE_UP, BAD_KEYS, OVERFLOWED, REFUSALS = 12, 13, 14, 15  # positions in call.cuh's State
 
 
@@ -38,19 +40,58 @@ class Limits:
     capacity: int
     num_handles: int = 2
 
+    def row_capacity(self, num_ranks: int, is_compact: bool) -> int:
+        """Rows of a rank: one for a slot, or in a compact target for every segment of all ranks."""
+        return min(self.capacity, num_ranks * self.max_sources) if is_compact else self.capacity
+
 
 @dataclass(frozen=True, eq=False)
 class Handle:
     """What combine needs of its dispatch. ``key_counts[i]`` rows of this rank's i-th key start at
-    slot ``key_starts[i]``; both int32 [num_keys], ``codes`` int32 [max_sources, fanout]."""
+    slot ``key_starts[i]``; both int32 [num_keys], ``codes`` int32 [max_sources, fanout]. Of a
+    compact target ``row_index``, int64 [capacity], has the row of every slot, -1 for padding."""
 
     number: int
     num_sources: int
-    codes: torch.Tensor
-    key_counts: torch.Tensor
-    key_starts: torch.Tensor
-    num_sources_of: torch.Tensor
-    weights: torch.Tensor | None
+    codes: Tensor
+    key_counts: Tensor
+    key_starts: Tensor
+    num_sources_of: Tensor
+    weights: Tensor | None
+    row_index: Tensor | None = None
+
+
+class NodeKernels(Protocol):
+    """What moves the rows: `NodeShuffle` or `TritonNode`, whose methods say more."""
+
+    limits: Limits
+    rows: tuple[Tensor, ...]
+
+    @property
+    def state(self) -> Tensor: ...
+
+    def dispatch(
+        self,
+        source: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: Tensor | None = None,
+    ) -> Handle: ...
+
+    def combine(self, rows: Tensor, handle: Handle, result: Tensor) -> Tensor: ...
+
+    @property
+    def window_bytes(self) -> int: ...
+
+    @property
+    def private_bytes(self) -> int: ...
+
+    def points(self, handle: Handle) -> Tensor: ...
+
+    def refuse(self) -> None: ...
+
+    def is_live(self, handle: Handle) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +117,7 @@ def parse_state(words: Sequence[int]) -> Trouble:
     return Trouble(late, refusing, words[BAD_KEYS], words[OVERFLOWED])
 
 
-def view_points(window: torch.Tensor, at: int, shape: tuple[int, ...]) -> torch.Tensor:
+def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:
     """The points that begin at a byte of a window, as int64 of that shape."""
     nbytes = torch.Size(shape).numel() * 8
     return window[at : at + nbytes].view(torch.int64).view(shape)

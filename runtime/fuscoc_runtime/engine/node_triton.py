@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.comm.windows import node_allocator, private_window
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node_schedule import Programs, model_programs
 from fuscoc_runtime.engine.node_state import (
     MAX_RANKS,
     SLOT_BITS,
@@ -41,35 +41,6 @@ from fuscoc_runtime.schema import NodeSpec, PackedTarget, ShuffleSpec
 CALIBRATION_SPINS = {"cpu": 50, "cuda": 20_000}
 
 
-@dataclass(frozen=True)
-class Programs:
-    """How the kernels use the GPU: programs of a launch, and how many of them send or reduce.
-
-    Up to ``dispatch_group`` and ``combine_group`` source segments share a flag. All ranks take the
-    same groups.
-    """
-
-    dispatch: int
-    senders: int
-    combine: int
-    reducers: int
-    dispatch_group: int = 2
-    combine_group: int = 2
-
-
-def model_programs(device: torch.device, num_sms: int | None) -> Programs:
-    """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
-
-    The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
-    other; then one does everything, since a program that waits would keep the next from sending.
-    """
-    if device.type == "cpu":
-        return Programs(1, 1, 1, 1)
-    available = torch.cuda.get_device_properties(device).multi_processor_count
-    sms = min(num_sms or available, available)
-    return Programs(dispatch=7 * sms, senders=2 * sms, combine=4 * sms, reducers=2 * sms)
-
-
 class TritonNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
@@ -88,7 +59,8 @@ class TritonNode:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits, self.members = shuffle, node, limits, members
         self._target, self._device = shuffle.target, members.device
-        self._num_ranks = members.topology.num_ranks
+        self._num_ranks = num_ranks = members.topology.num_ranks
+        self._num_rows = limits.row_capacity(num_ranks, shuffle.is_compact)
         self._interpreted = members.device.type == "cpu"
         self._kernels = {role: self._load(artifact, name) for role, name in node.kernels.items()}
         self._relation = self._load(artifact, shuffle.relation.kernel)
@@ -103,7 +75,7 @@ class TritonNode:
         self._sections, nbytes = self._lay_out()
         self._window = self._allocate(nbytes, timeout)
         self.rows = tuple(
-            self._window.local[at : at + limits.capacity * size]
+            self._window.local[at : at + self._num_rows * size]
             .view(TORCH_DTYPES[field.dtype])
             .view(-1, field.num_elems)
             for at, size, field in zip(
@@ -158,7 +130,10 @@ class TritonNode:
             buffers["key_starts"],
             buffers["num_sources_of"],
             weights,
+            self._row_index(number),
         )
+        if handle.row_index is not None:  # before the peers know that this rank joins the call
+            handle.row_index.fill_(-1)
         given = self._given(inputs, extents)
         num_points = num_sources * self.shuffle.fanout
         values = self._values(handle) | given
@@ -199,6 +174,12 @@ class TritonNode:
         at = self._sections["points"][handle.number % len(self._buffers)]
         shape = (self._num_ranks, self.limits.max_sources, self.shuffle.fanout)
         return view_points(self._window.local, at, shape)
+
+    def _row_index(self, number: int) -> torch.Tensor | None:
+        if not self.shuffle.is_compact:
+            return None
+        at = self._sections["row_index"][number % len(self._buffers)]
+        return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
 
     def refuse(self) -> None:
         """Tell the peers that this rank has raised an error instead of joining a call."""
@@ -242,12 +223,13 @@ class TritonNode:
     def _lay_out(self) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         limits, shuffle, num_ranks = self.limits, self.shuffle, self._num_ranks
-        sources, num_keys = num_ranks * limits.max_sources, self._target.num_keys
+        sources, is_compact = num_ranks * limits.max_sources, shuffle.is_compact
+        columns = self._target.num_keys + (MAX_RANKS if is_compact else 0)
         blocks = self.spec.padded_keys // self.spec.key_block
         sums = "combine" in self._kernels
         return lay_out(
             {
-                "counts": [2 * num_ranks * (num_keys + 1) * 4],
+                "counts": [2 * num_ranks * (columns + 1) * 4],
                 "plan_flags": [num_ranks * blocks * 4],
                 "dispatch_flags": [sources * 4],
                 "combine_flags": [sources * 4],
@@ -255,7 +237,8 @@ class TritonNode:
                 "refusals": [num_ranks * 4],
                 "points": [sources * shuffle.fanout * 8] * limits.num_handles,
                 "staging": [sources * self._row_bytes[0] if sums else 0],
-                "rows": [limits.capacity * size for size in self._row_bytes],
+                "row_index": [limits.capacity * 8 * is_compact] * limits.num_handles,
+                "rows": [self._num_rows * size for size in self._row_bytes],
             }
         )
 
@@ -276,6 +259,7 @@ class TritonNode:
         return {
             **{name: self._empty(torch.int64, num_points) for name in outputs},
             "within": self._empty(torch.int32, num_points),
+            "within_rows": self._empty(torch.int32, num_points * self.shuffle.is_compact),
             "tile_counts": self._empty(torch.int32, tiles * self.spec.padded_keys),
         }
 
@@ -306,11 +290,13 @@ class TritonNode:
             "max_spins": self._max_spins,
             **{f"{name}_at": at[0] for name, at in sections.items() if name != "rows"},
             "points_at": sections["points"][index],
+            "row_index_at": sections["row_index"][index],
             "state": address(self.state),
             "ranks": address(self._scratch["rank"]),
             "keys": address(self._scratch["key"]),
             "src_offsets": address(self._scratch["src_offset"]),
             "within": address(self._scratch["within"]),
+            "within_rows": address(self._scratch["within_rows"]),
             "tile_counts": address(self._scratch["tile_counts"]),
             **{name: address(buffer) for name, buffer in self._buffers[index].items()},
             "num_senders": programs.senders,

@@ -29,9 +29,10 @@ from fuscoc_runtime.engine.node_state import (
     parse_state,
     view_points,
 )
-from fuscoc_runtime.kernels.cuda import cubin, load_kernels, set_word
+from fuscoc_runtime.kernels.cuda import cubin, kernels_arch, load_kernels, set_words
 
-PLAN_POINTS = 1024  # points of one CTA of the plan kernel
+PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
+WARP = 32
 MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more points than theirs
 CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
 
@@ -43,7 +44,8 @@ class NodeProgram:
     ``launches`` maps ``<name>_plan``, ``<name>_dispatch``, ``<name>_staged`` and, when it sums,
     ``<name>_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a
     row), and so is ``summed``, for a row that combine sums where that is not the first field.
-    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it.
+    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
+    ``compact`` if it has one row for a segment and a rank.
     """
 
     name: str
@@ -56,6 +58,17 @@ class NodeProgram:
     teams: int
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     summed: tuple[torch.dtype, int] | None = None
+    compact: bool = False
+
+    @property
+    def num_columns(self) -> int:
+        """What planning counts rows of: every key and, for a compact target, every rank."""
+        return self.num_keys + (MAX_RANKS if self.compact else 0)
+
+    def num_tiles(self, num_sources: int) -> int:
+        """CTAs that plan, a tile of points each, with whole segments in a warp if compact."""
+        of_warp = WARP // self.fanout * self.fanout if self.compact else WARP
+        return max(1, -(-num_sources * self.fanout // (PLAN_POINTS // WARP * of_warp)))
 
 
 class NodeShuffle:
@@ -83,14 +96,14 @@ class NodeShuffle:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
-        arch = f"sm_{properties.major}{properties.minor}"
+        arch = kernels_arch((properties.major, properties.minor))
         code = program.cubins.get(arch) or cubin(program.text, arch)
         kernels = load_kernels(code, program.launches)
         self._plan = kernels[f"{program.name}_plan"]
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels[f"{program.name}_staged"]
         self._combine = kernels.get(f"{program.name}_combine")
-        self._is_staged = limits.max_sources * program.fanout <= MAX_STAGED_PLANS * PLAN_POINTS
+        self._is_staged = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
 
         self._row_bytes = [dtype.itemsize * elems for dtype, elems in program.fields]
         dtype, elems = program.summed or program.fields[0]
@@ -100,10 +113,11 @@ class NodeShuffle:
         self._window = node_allocator(node_group, device)(nbytes)
         self._state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
         self._cta_counts = torch.zeros(
-            self.num_sms * program.num_keys, dtype=torch.int64, device=device
+            self.num_sms * program.num_columns, dtype=torch.int64, device=device
         )
+        num_rows = limits.row_capacity(num_ranks, program.compact)
         self.rows = tuple(
-            self._window.local[at : at + limits.capacity * size].view(dtype).view(-1, elems)
+            self._window.local[at : at + num_rows * size].view(dtype).view(-1, elems)
             for at, size, (dtype, elems) in zip(
                 sections["rows"], self._row_bytes, program.fields, strict=True
             )
@@ -120,7 +134,9 @@ class NodeShuffle:
             )
             for _ in range(limits.num_handles)
         ]
-        self._points_at = sections["points"]
+        self._points_at, self._row_index_at = sections["points"], sections["row_index"]
+        num_points = limits.max_sources * program.fanout * program.compact
+        self._point_rows = torch.empty(num_points, dtype=torch.int32, device=device)
         self._refusals = 0
         self._call = Call(
             ready_at=sections["ready"][0],
@@ -132,6 +148,7 @@ class NodeShuffle:
             staging_at=sections["staging"][0],
             state=self._state.data_ptr(),
             cta_counts=self._cta_counts.data_ptr(),
+            point_rows=self._point_rows.data_ptr(),
             max_sources=limits.max_sources,
             capacity=limits.capacity,
             timeout_cycles=int(timeout_s * CLOCK_HZ),
@@ -154,14 +171,17 @@ class NodeShuffle:
         sizes = {
             "refusals": [num_ranks * 4],
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
-            "counts": [2 * num_ranks * (program.num_keys + 1) * 8],
+            "counts": [2 * num_ranks * (program.num_columns + 1) * 8],
             "dispatch_flags": [sources * 4],
             "combine_flags": [sources * 4],
             "barrier": [num_ranks * 4],
             "points": [sources * program.fanout * 8] * limits.num_handles,
             "staging": [sources * self._partial_bytes if self._combine else 0],
             "staged": [2 * sources * size * self._is_staged for size in self._row_bytes],
-            "rows": [limits.capacity * size for size in self._row_bytes],
+            "row_index": [limits.capacity * 8 * program.compact] * limits.num_handles,
+            "rows": [
+                limits.row_capacity(num_ranks, program.compact) * size for size in self._row_bytes
+            ],
         }
         return lay_out(sizes)
 
@@ -209,8 +229,9 @@ class NodeShuffle:
             raise ValueError(f"{program.name} needs weights")
         number = self._dispatches
         self._dispatches += 1
-        codes, key_counts, key_starts, num_sources_of = self._handles[number % len(self._handles)]
-        handle = Handle(number, num_sources, codes, key_counts, key_starts, num_sources_of, weights)
+        tables = self._handles[number % len(self._handles)]
+        row_index = self._row_index(number) if program.compact else None
+        handle = Handle(number, num_sources, *tables, weights, row_index)
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
         for position, tensor in enumerate(inputs):
@@ -219,7 +240,9 @@ class NodeShuffle:
             call.extents[position] = extent
         self._bind(handle)
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        call.plan_ctas = max(1, -(-num_sources * program.fanout // PLAN_POINTS))
+        if row_index is not None:  # before the peers know that this rank has joined the call
+            set_words(row_index.data_ptr(), 0xFFFFFFFF, 2 * len(row_index), address)
+        call.plan_ctas = program.num_tiles(num_sources)
         if self._is_staged:
             self._staged.launch(max(self._ctas, call.plan_ctas + 1), call, address)
         else:
@@ -262,7 +285,8 @@ class NodeShuffle:
     @property
     def private_bytes(self) -> int:
         """Bytes of the planner's and the handles' tables."""
-        tables = [self._state, self._cta_counts, *(each for held in self._handles for each in held)]
+        tables = [self._state, self._cta_counts, self._point_rows]
+        tables += [each for held in self._handles for each in held]
         return sum(each.nbytes for each in tables)
 
     def points(self, handle: Handle) -> torch.Tensor:
@@ -270,6 +294,10 @@ class NodeShuffle:
         at = self._points_at[handle.number % len(self._handles)]
         shape = (self._call.num_ranks, self.limits.max_sources, self.program.fanout)
         return view_points(self._window.local, at, shape)
+
+    def _row_index(self, number: int) -> torch.Tensor:
+        at = self._row_index_at[number % len(self._handles)]
+        return self._window.local[at : at + 8 * self.limits.capacity].view(torch.int64)
 
     def refuse(self, stream: torch.cuda.Stream | None = None) -> None:
         """Tell the peers that this rank has raised an error instead of joining a call.
@@ -280,11 +308,11 @@ class NodeShuffle:
         self._refusals += 1
         call = self._call
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        set_word(self._state.data_ptr() + 4 * REFUSALS, self._refusals, address)
+        set_words(self._state.data_ptr() + 4 * REFUSALS, self._refusals, 1, address)
         for peer in range(call.num_ranks):
             if peer != call.rank:
                 at = call.window[peer] + call.refusals_at + 4 * call.rank
-                set_word(at, self._refusals, address)
+                set_words(at, self._refusals, 1, address)
 
     def is_live(self, handle: Handle) -> bool:
         """Whether later dispatches have left the handle's buffers alone."""
@@ -298,6 +326,7 @@ class NodeShuffle:
     def _bind(self, handle: Handle) -> None:
         call = self._call
         call.points_at = self._points_at[handle.number % len(self._handles)]
+        call.row_index_at = self._row_index_at[handle.number % len(self._handles)]
         call.codes = handle.codes.data_ptr()
         call.key_counts = handle.key_counts.data_ptr()
         call.key_starts = handle.key_starts.data_ptr()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,35 +18,26 @@ from fuscoc_runtime.engine.choice import (
     missing_dtype,
     worst_capacity,
 )
-from fuscoc_runtime.engine.node import NodeEngine, NodeKernels, cuda_node, current_device
-from fuscoc_runtime.engine.node_state import Limits
+from fuscoc_runtime.engine.node import NodeEngine, current_device
+from fuscoc_runtime.engine.node_cuda import cuda_node
+from fuscoc_runtime.engine.node_state import Limits, NodeKernels
 from fuscoc_runtime.engine.node_triton import TritonNode
+from fuscoc_runtime.engine.options import Options
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import BackendError
+from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2
+OVERLAP_SHARE = 11
+"""One SM in so many moves rows behind GEMMs: 12 of an H200's 132. The fewer there are, the less the
+GEMMs lose, as long as they last longer than the rows take. docs/pytorch.md has measurements."""
 CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
 Engine = ProcessEngine | NodeEngine
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user chose for one shuffle; see ``Shuffle``. Equal on all ranks."""
-
-    timeout: float
-    num_programs: int | None
-    num_sms: int | None
-    max_sources: int | None
-    capacity: int | None
-    num_handles: int
-    slice_bytes: int | None = None
-    nic_bandwidth: float | None = None
-    trace: bool = False
 
 
 def open_engine(
@@ -65,20 +56,21 @@ def open_engine(
     """
     chosen = _device(group, device, options.timeout)
     gpu = _gpu(chosen)
+    cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
-    kind = gpu if options.max_sources is not None else None
+    kind = cuda_gpu if options.max_sources is not None else None
     settings = (shuffle.name, artifact.manifest.spec.sha256, sorted(shuffle.baked), options, kind)
     if dist.is_initialized():
         members = find_members(group, topology, chosen, settings, options.timeout)
     else:
         members = alone(topology, chosen)
-    variant = choose_cuda(shuffle, members.topology, gpu, options.max_sources)
+    variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(variant, str) and shuffle.policy.backend == "cuda" and gpu is not None:
         raise BackendError(shuffle.name, variant)
     node = choose_triton(shuffle, members.topology)
     if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
         limits = _limits(shuffle, members, options, options.max_sources)
-        rest = (members, limits, options.num_sms, options.timeout)
+        rest = (members, limits, sms_to_use(chosen, options.num_sms), options.timeout)
         if not isinstance(variant, str):
             kernels: NodeKernels = cuda_node(artifact, shuffle, variant, *rest)
             return NodeEngine(shuffle, members, kernels, "cuda", options.timeout)
@@ -89,11 +81,20 @@ def open_engine(
     missing = missing_dtype(shuffle, gpu)
     if missing is not None:
         raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
-    programs = options.num_programs or _default_programs(chosen, options.num_sms)
+    sms = sms_to_use(chosen, options.num_sms)
+    programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
     model = cost_model(shuffle, options.nic_bandwidth or NIC_BANDWIDTH)
     model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
     return ProcessEngine(
-        artifact, shuffle, members, programs, options.timeout, model=model, trace=options.trace
+        artifact,
+        shuffle,
+        members,
+        programs,
+        options.timeout,
+        model=model,
+        # Between processes on CPUs there is no network to speak of.
+        measures=options.nic_bandwidth is None and chosen.type == "cuda",
+        trace=options.trace,
     )
 
 
@@ -128,8 +129,11 @@ def _device(
     return device
 
 
-def _default_programs(device: torch.device, num_sms: int | None) -> int:
+def sms_to_use(device: torch.device, num_sms: int | Literal["overlap"] | None) -> int:
+    """SMs that kernels may use at a time; 0 on a CPU."""
     if device.type == "cpu":
-        return CPU_PROGRAMS
+        return 0
     available = torch.cuda.get_device_properties(device).multi_processor_count
-    return PROGRAMS_PER_SM * min(num_sms or available, available)
+    if num_sms == "overlap":
+        return max(1, available // OVERLAP_SHARE)
+    return min(num_sms or available, available)

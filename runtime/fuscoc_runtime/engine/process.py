@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -16,7 +18,10 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.probe import known_links, measure_link
+from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
@@ -30,8 +35,14 @@ class ProcessEngine:
         num_programs: programs a kernel launch, equal on all ranks; on CUDA it caps the SMs that
             are used.
         model: what the network is taken to do; see ``PlanContext``.
+        measures: whether to replace the network's part of it by measurements.
         trace: whether to collect spans.
+
+    Attributes:
+        link: what was measured; ``None`` also inside one node.
     """
+
+    link: Link | None = None
 
     def __init__(
         self,
@@ -41,7 +52,8 @@ class ProcessEngine:
         num_programs: int,
         timeout: float,
         *,
-        model: CostModel | None = None,
+        model: CostModel,
+        measures: bool = False,
         trace: bool = False,
     ) -> None:
         self.members = members
@@ -57,6 +69,13 @@ class ProcessEngine:
             trace=trace,
         )
         self.machine.set_timeout(timeout)
+        self._streams = StreamOrder(members.device)
+        self._waits = True
+        if measures and members.topology.num_nodes > 1:
+            link = self.link = self._measured()
+            self.machine.reckon_with(
+                replace(model, nic_bandwidth=link.bandwidth, stage_latency=link.latency)
+            )
 
     def dispatch(
         self,
@@ -64,7 +83,7 @@ class ProcessEngine:
         named: Mapping[str, Any],
         earlier: Handle | None = None,
     ) -> Dispatched:
-        """See ``engine.dispatch``. Returns when the rows are complete.
+        """See ``engine.dispatch``. Returns when the rows are complete, if not ``unfinished``.
 
         Weights may be given now or with ``combine``.
         """
@@ -73,11 +92,23 @@ class ProcessEngine:
     def combine(
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """See ``engine.combine``. Returns when the result is complete."""
+        """See ``engine.combine``. Returns when the result is complete, if not ``unfinished``."""
         return self.run("combine", combine(self.machine, rows, handle, named))
 
     def check(self) -> None:
-        """Nothing is left to tell: every call has waited for its work and raised its errors."""
+        """Wait for calls that have not waited themselves, and raise what went wrong."""
+        self._streams.enter()
+        self._end("an earlier call", time.monotonic())
+
+    @contextmanager
+    def unfinished(self) -> Iterator[None]:
+        """Calls meanwhile end when their work is enqueued on the current stream. What goes wrong
+        then is raised by the next call that waits, or by ``check``."""
+        self._waits = False
+        try:
+            yield
+        finally:
+            self._waits = True
 
     @property
     def window_bytes(self) -> int:
@@ -93,11 +124,28 @@ class ProcessEngine:
         """Let go of the windows; no call may follow."""
         self.comm.close()
 
+    def _measured(self) -> Link:
+        group = self.members.group
+        assert group is not None
+        known, topology = known_links(group), str(self.members.topology)
+        if topology not in known:
+            known[topology] = self.run("measuring", measure_link(self.machine))
+        return known[topology]
+
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
         started = time.monotonic()
+        self._streams.enter()
         with self.machine.current_device():
             result = self.comm.run(work)
+        if self._waits:
+            self._end(path, started)
+        return result
+
+    def _end(self, path: str, started: float) -> None:
+        """Wait on the host for what is enqueued on the current stream, and raise its errors."""
+        with self.machine.current_device():
+            self.machine.tell()
             self.comm.synchronize(path)
             self.machine.tracer.settle()
         late = self.machine.late()
@@ -107,4 +155,3 @@ class ProcessEngine:
             suspect = members.topology.node_ranks(node)[late.peer]
             seconds = time.monotonic() - started
             raise self.comm.blame(late.hop, seconds, suspect)
-        return result

@@ -24,6 +24,7 @@ from fuscoc_runtime.scalar import (
     evaluate,
     render,
 )
+from fuscoc_runtime.schema import PackedTarget
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +63,33 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
             raise machine.checker.problem(names, f"is {num_points}: more than kernels can count")
     owners = None
     if shuffle.target.kind == "packed":
-        context = machine.context
-        owners = key_to_rank(
-            shuffle.target, context.topology, context.rank, arguments.inputs, machine.device
-        )
+        owners = _owners(machine, shuffle.target, arguments)
         values["key_to_rank"] = address(owners)
     columns = {name: _column(machine, num_points) for name in shuffle.relation.outputs}
     values |= {name: address(column) for name, column in columns.items()}
     values |= {"num_points": num_points, "num_ranks": machine.context.topology.num_ranks}
     if num_points:
         num_programs = -(-num_points // shuffle.relation.block)
-        machine.launch(shuffle.relation.kernel, values, num_programs)
+        _launch(machine, shuffle.relation.kernel, values, num_programs)
     length = None
     if shuffle.target.kind == "dense":
         length = _size(machine, shuffle.target.length, arguments)
     return Points(columns, owners, length, arguments.inputs, arguments.extents)
+
+
+def _owners(machine: Machine, target: PackedTarget, arguments: Arguments) -> Tensor:
+    """The rank of every key. Only a table, which is an input, changes from call to call."""
+    if machine.owners is not None:
+        return machine.owners
+    context = machine.context
+    owners = key_to_rank(target, context.topology, context.rank, arguments.inputs, machine.device)
+    if target.placement.kind != "table":
+        machine.owners = owners
+    return owners
+
+
+def _launch(machine: Machine, kernel: str, values: Mapping[str, int], num_programs: int) -> None:
+    machine.launch(kernel, machine.kernel(kernel).arguments(values), num_programs)
 
 
 def _input_values(machine: Machine, arguments: Arguments) -> dict[str, int]:
@@ -95,7 +108,7 @@ def _ragged(
     values = {**input_values, "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
-        machine.launch(kernel, values, machine.num_programs)
+        _launch(machine, kernel, values, machine.num_programs)
     bad = torch.nonzero(tables["status"])
     if len(bad):
         outer, rank = int(bad[0]), machine.context.rank

@@ -14,36 +14,37 @@ INTERPRETED_ROWS = 256
 """Rows of a program: one on a GPU, where rows are long; many where a program is what costs."""
 
 
-def keep_rows(rows: Tensor, holds: Tensor) -> Tensor:
-    """A copy of ``rows`` [num_rows, ...]; 0, and not read, where ``holds`` [num_rows] is false."""
+def take_rows(rows: Tensor, index: Tensor) -> Tensor:
+    """``rows[index]``, and 0 where ``index`` (int64 [num_taken]) is -1."""
     rows = rows.contiguous()
-    result = torch.empty_like(rows)
-    if not rows.numel():
-        return result
-    row_bytes = rows[0].numel() * rows.element_size()
-    words = (torch.int64, torch.int32, torch.int16, torch.uint8)
-    word = next(each for each in words if row_bytes % each.itemsize == 0)
-    source, target = (each.view(len(rows), -1).view(word) for each in (rows, result))
-    _launch("keep", len(rows), source, holds, target, len(rows), source.shape[1])
+    result = rows.new_empty((len(index), *rows.shape[1:]))
+    if result.numel():
+        row_bytes = rows.shape[1:].numel() * rows.element_size()
+        words = (torch.int64, torch.int32, torch.int16, torch.uint8)
+        word = next(each for each in words if row_bytes % each.itemsize == 0)
+        source, target = (each.view(-1).view(word) for each in (rows, result))
+        width = row_bytes // word.itemsize
+        _launch("take", len(index), source, index, target, len(index), width)
     return result
 
 
 def weigh_rows(
-    gradient: Tensor, factors: Tensor, holds: Tensor, rows: Tensor | None
+    gradient: Tensor, factors: Tensor, index: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """``gradient`` [num_rows, ...] times ``factors`` [num_rows], rounded once; and, given ``rows``,
-    the dot product of every row and its gradient, in f32, or f64 for f64.
+    """``gradient[index]`` times ``factors`` [num_taken], rounded once; and, given ``rows``, the dot
+    product of every row and its gradient, in f32, or f64 for f64.
 
-    Where ``holds`` [num_rows] is false nothing is read, and the results are 0.
+    Where ``index`` (int64 [num_taken]) is -1 nothing is read, and the results are 0.
     """
     gradient = gradient.contiguous()
-    result, accumulator = torch.empty_like(gradient), _accumulator(gradient.dtype)
-    dots = None if rows is None else gradient.new_empty(len(gradient), dtype=accumulator)
-    if gradient.numel():
+    result = gradient.new_empty((len(index), *gradient.shape[1:]))
+    accumulator = _accumulator(gradient.dtype)
+    dots = None if rows is None else gradient.new_empty(len(index), dtype=accumulator)
+    if result.numel():
         others = factors if rows is None else rows.contiguous()  # an address that is not used
         _launch(
-            "weigh", len(gradient), gradient, factors, holds, others, result,
-            factors if dots is None else dots, len(gradient), gradient[0].numel(),
+            "weigh", len(index), gradient, factors, index, others, result,
+            factors if dots is None else dots, len(index), gradient.shape[1:].numel(),
             rows is not None, _triton_dtype(accumulator),
         )  # fmt: skip
     return result, dots

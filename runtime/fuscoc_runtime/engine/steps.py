@@ -3,66 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fuscoc_runtime.engine.buffers import SIGNALS, Buffers
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import DescriptorList
-from fuscoc_runtime.schema import LaunchStep
+from fuscoc_runtime.schema import KernelSpec, LaunchStep
 
 TERMS = ("term_slot", "term_row", "term_point")
 """Columns that entries point into, rather than columns of entries."""
 
+OTHERS = (
+    "signals",
+    "signal_slot",
+    "num_peers",
+    "my_peer",
+    "wait_base",
+    "max_spins",
+    "error",
+)
+"""Values that all steps share, but for the slot."""
+
 WORD_BYTES = 8
 
 
-def launch(
-    machine: Machine,
-    step: LaunchStep,
-    columns: DescriptorList,
-    buffers: Buffers,
-    part: range | None = None,
-    *,
-    addresses: Mapping[str, int] | None = None,
-    expected: Mapping[int, int] | None = None,
-) -> None:
-    """Enqueue a step on the current stream.
+@dataclass(frozen=True)
+class Places:
+    """Which arguments of a kernel are what: indices into its arguments.
 
-    ``part``: entries of the list; default: all. ``addresses``: what to take for some buffers,
-    instead of where they begin. ``expected``: counts that some signal slots must have reached;
-    default: those of this rank's launches so far.
+    ``columns``, ``bound``: by name. ``entries``: of the columns with one element an entry.
+    ``expected``: with the signal slots that are waited for. ``others``: by value name.
     """
-    entries = part if part is not None else range(num_entries(columns))
-    if not entries and step.signal is None and not step.wait:
-        return
-    if step.wait and step.signal is None and machine.has_given_up():
-        return  # what is missing will not come: do not wait for it again
-    signals = buffers.windows[SIGNALS]
-    dense = {name: column.contiguous() for name, column in columns.items()}
-    places = addresses or {}
-    counts = {slot: machine.expected(slot) for slot in step.wait} | dict(expected or {})
-    values = {
-        "num_descriptors": len(entries),
-        **{
-            name: address(column) + (0 if name in TERMS else entries.start * WORD_BYTES)
-            for name, column in dense.items()
-        },
-        **{
-            argument: places[name] if name in places else buffers.address(name)
-            for argument, name in step.bind.items()
-        },
-        **{f"expected_{slot}": number for slot, number in counts.items()},
-        "signals": address(signals.peer_bases),
-        "signal_slot": step.signal or 0,
-        "num_peers": machine.num_peers,
-        "my_peer": machine.my_peer,
-        "wait_base": address(signals.local),
-        "max_spins": machine.max_spins,
-        "error": address(machine.error),
-    }
-    machine.launch(step.kernel, values, machine.num_programs)
-    if step.signal is not None:
-        machine.signalled(step.signal)
+
+    count: int
+    columns: tuple[tuple[str, int], ...]
+    entries: tuple[int, ...]
+    bound: tuple[tuple[str, int], ...]
+    expected: tuple[tuple[int, int], ...]
+    others: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, spec: KernelSpec, step: LaunchStep) -> Places:
+        at = {arg.value: index for index, arg in enumerate(spec.args)}
+        count = at.pop("num_descriptors")
+        bound = tuple((name, at.pop(arg)) for arg, name in step.bind.items())
+        expected = tuple((slot, at.pop(f"expected_{slot}")) for slot in step.wait)
+        others = tuple((name, at.pop(name)) for name in OTHERS if name in at)
+        columns = tuple(at.items())
+        entries = tuple(index for name, index in columns if name not in TERMS)
+        return cls(count, columns, entries, bound, expected, others)
+
+
+class PreparedStep:
+    """A step with its list and its buffers. What a kernel takes is looked up once; a launch fills
+    in what is its own.
+
+    Args:
+        ring: the buffer of which every launch reads or writes one round.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        step: LaunchStep,
+        columns: DescriptorList,
+        buffers: Buffers,
+        ring: Ring | None = None,
+    ) -> None:
+        self._machine, self._step, self._ring = machine, step, ring
+        if step.kernel not in machine.places:
+            machine.places[step.kernel] = Places.of(machine.kernel(step.kernel).spec, step)
+        self._places = places = machine.places[step.kernel]
+        self._columns = {name: columns[name].contiguous() for name, _ in places.columns}
+        self._all = range(num_entries(columns))
+        self._arguments = [0] * len(machine.kernel(step.kernel).spec.args)
+        for name, index in places.columns:
+            self._arguments[index] = address(self._columns[name])
+        in_ring = () if ring is None else ring.names
+        for name, index in places.bound:
+            if name not in in_ring:
+                self._arguments[index] = buffers.address(name)
+        self._ring_at = [(name, index) for name, index in places.bound if name in in_ring]
+        signals = buffers.windows[SIGNALS]
+        others = (
+            address(signals.peer_bases),
+            step.signal or 0,
+            machine.num_peers,
+            machine.my_peer,
+            address(signals.local),
+            machine.max_spins,
+            address(machine.error),
+        )
+        known = dict(zip(OTHERS, others, strict=True))
+        for name, index in places.others:
+            self._arguments[index] = known[name]
+
+    def launch(
+        self,
+        part: range | None = None,
+        number: int = 0,
+        expected: Mapping[int, int] | None = None,
+    ) -> None:
+        """Enqueue the step on the current stream.
+
+        ``part``: entries of the list; default: all. ``number``: the round of the ring.
+        ``expected``: counts that some signal slots must have reached; default: those of this
+        rank's launches so far.
+        """
+        machine, step, places = self._machine, self._step, self._places
+        entries = self._all if part is None else part
+        if not entries and step.signal is None and not step.wait:
+            return
+        if step.wait and step.signal is None and machine.has_given_up():
+            return  # what is missing will not come: do not wait for it again
+        arguments = self._arguments.copy()
+        arguments[places.count] = len(entries)
+        for index in places.entries:
+            arguments[index] += entries.start * WORD_BYTES
+        if self._ring is not None:
+            addresses = self._ring.addresses(number)
+            for name, index in self._ring_at:
+                arguments[index] = addresses[name]
+        for slot, index in places.expected:
+            known = None if expected is None else expected.get(slot)
+            arguments[index] = machine.expected(slot) if known is None else known
+        machine.launch(step.kernel, arguments, machine.num_programs)
+        if step.signal is not None:
+            machine.signalled(step.signal)
 
 
 def num_entries(columns: DescriptorList) -> int:

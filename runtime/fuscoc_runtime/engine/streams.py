@@ -25,6 +25,12 @@ class StreamOrder:
         if self._last is not None and self._last != (stream, capturing):
             before, was_capturing = self._last
             # A capture is an order of its own: what it waits for must be captured with it.
-            if was_capturing == capturing:
+            if was_capturing == capturing and (not capturing or _is_capturing(before)):
                 stream.wait_stream(before)
         self._last = (stream, capturing)
+
+
+def _is_capturing(stream: Any) -> bool:
+    """Whether the capture that a stream took part in goes on."""
+    with torch.cuda.stream(stream):
+        return torch.cuda.is_current_stream_capturing()

@@ -10,12 +10,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fuscoc_runtime.files import whole_file
+
+NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,12 @@ class Tracer:
         if number in self._open:
             self._closed.append((*self._open.pop(number), self._now()))
 
-    @contextmanager
-    def span(self, lane: str, name: str) -> Iterator[None]:
+    def span(self, lane: str, name: str) -> AbstractContextManager[None]:
         """A span of what is enqueued inside."""
-        if not self.enabled:
-            yield
-            return
+        return self._span(lane, name) if self.enabled else NOTHING
+
+    @contextmanager
+    def _span(self, lane: str, name: str) -> Iterator[None]:
         number = self.begin(lane, name)
         if self.on_gpu:
             torch.cuda.nvtx.range_push(f"{lane}: {name}")  # type: ignore[no-untyped-call]
@@ -114,7 +118,8 @@ def write_trace(path: str | Path, spans: Iterable[Span]) -> None:
                 "dur": round((span.end - span.begin) * 1e6, 3),
             }
         )
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    with whole_file(path) as file:
+        file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
 
 def _label(kind: str, rank: int, lane: int, name: str) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fuscoc_runtime.engine.node_state import Trouble, parse_state
+from fuscoc_runtime.engine.node_state import NodeKernels, Trouble, parse_state
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
     HopTimeoutError,
@@ -16,9 +16,6 @@ from fuscoc_runtime.errors import (
 )
 from fuscoc_runtime.scalar import render
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
-
-if TYPE_CHECKING:
-    from fuscoc_runtime.engine.node import NodeKernels
 
 
 def find_error(

@@ -1,0 +1,53 @@
+"""The CUDA kernels of one node, from an artifact."""
+
+from __future__ import annotations
+
+from fuscoc_runtime.artifact import Artifact
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node import current_device
+from fuscoc_runtime.engine.node_schedule import Schedule
+from fuscoc_runtime.engine.node_state import Limits
+from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
+from fuscoc_runtime.kernels.cuda import headers_digest
+from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+
+
+def cuda_node(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    variant: CudaVariant,
+    members: Membership,
+    limits: Limits,
+    num_sms: int | None,
+    timeout: float,
+) -> NodeShuffle:
+    """The CUDA kernels of one node; collective over ``members``."""
+    program, device = node_program(artifact, shuffle, variant), members.device
+    with current_device(device):
+        schedule = Schedule(num_sms=num_sms or 0)
+        return NodeShuffle(program, limits, members.group, device, schedule, timeout)
+
+
+def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
+    """What a `NodeShuffle` executes. Machine code made with other device headers is left out."""
+    assert shuffle.cuda is not None
+    assert isinstance(shuffle.target, PackedTarget)
+    headers, leaving = headers_digest(), shuffle.source_fields[0]
+    return NodeProgram(
+        name=shuffle.name,
+        text=(artifact.path / variant.file).read_text(encoding="utf-8"),
+        launches={name: (c.threads, c.shared_bytes) for name, c in variant.launches.items()},
+        fields=tuple((TORCH_DTYPES[field.dtype], field.num_elems) for field in shuffle.fields),
+        summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
+        fanout=shuffle.fanout,
+        num_keys=shuffle.target.num_keys,
+        weighted=shuffle.cuda.weighted,
+        teams=variant.tile["teams"],
+        compact=shuffle.is_compact,
+        cubins={
+            cubin.arch: (artifact.path / cubin.file).read_bytes()
+            for cubin in variant.cubins
+            if cubin.headers == headers
+        },
+    )

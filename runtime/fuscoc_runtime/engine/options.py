@@ -1,0 +1,76 @@
+"""What a user chooses when opening a shuffle, and whether it makes sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fuscoc_runtime.errors import OptionError
+
+OVERLAP: Literal["overlap"] = "overlap"
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose for one shuffle; see ``Shuffle``. Equal on all ranks.
+
+    Raises:
+        OptionError: a number that makes no sense, or none.
+    """
+
+    timeout: float
+    num_programs: int | None
+    num_sms: int | Literal["overlap"] | None
+    max_sources: int | None
+    capacity: int | None
+    num_handles: int
+    slice_bytes: int | None = None
+    nic_bandwidth: float | None = None
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive("timeout", self.timeout)
+        if self.nic_bandwidth is not None:
+            _check_positive("nic_bandwidth", self.nic_bandwidth)
+        if self.num_sms != OVERLAP:
+            _check_count("num_sms", self.num_sms, 1)
+        _check_count("max_sources", self.max_sources, 0)
+        for name in ("num_programs", "capacity", "slice_bytes"):
+            _check_count(name, getattr(self, name), 1)
+        if self.num_handles is None:
+            raise OptionError("num_handles", "is None; it must be a whole number of 1 or more")
+        _check_count("num_handles", self.num_handles, 1)
+
+
+def as_device(device: torch.device | str | None) -> torch.device | None:
+    """The device that a user names.
+
+    Raises:
+        OptionError: it is neither a CPU nor a CUDA device, or there is none such here.
+    """
+    if device is None:
+        return None
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise OptionError("device", f"is {device}; it must be cpu or cuda") from None
+    if found.type not in DEVICES:
+        raise OptionError("device", f"is {device}; it must be cpu or cuda")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device", f"is {device}; this machine has no CUDA device")
+    return found
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (whole and value >= least):
+        raise OptionError(name, f"is {value!r}; it must be a whole number of {least} or more")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
+        raise OptionError(name, f"is {value!r}; it must be a positive number")

@@ -1,0 +1,52 @@
+"""One launch over the points of a routing where torch would need many: what autograd adds to a
+node's kernels, beside ``row_kernels``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.node_state import SLOT_BITS, Handle
+from fuscoc_runtime.kernels.loader import device_module, launching
+
+TILE = 1024
+INTERPRETED_TILE = 1 << 16
+
+
+def weights_of_slots(points: Tensor, handle: Handle, rank: int, capacity: int) -> Tensor:
+    """f32 [capacity]: the weight of the point whose segment a slot of ``rank`` holds, 0 without.
+
+    ``points`` int64 [num_ranks, max_sources, fanout] are those that the peers have told.
+    """
+    _, max_sources, fanout = points.shape
+    assert handle.weights is not None
+    own = handle.weights.contiguous()
+    of_slot = torch.zeros(capacity, dtype=torch.float32, device=points.device)
+    _launch(
+        "to_slots", points.numel(), points, handle.codes, own, handle.num_sources_of, of_slot,
+        points.numel(), max_sources * fanout, rank, fanout, SLOT_BITS,
+    )  # fmt: skip
+    return of_slot
+
+
+def values_at_points(of_slot: Tensor, handle: Handle) -> Tensor:
+    """What all ranks have for their slots [num_ranks, capacity], at this rank's points, in order;
+    0 for those without a segment."""
+    num_points = handle.num_sources * handle.codes.shape[1]
+    result = of_slot.new_empty(num_points)
+    if num_points:
+        _launch(
+            "to_points", num_points, of_slot, handle.codes, result, num_points, of_slot.shape[1],
+            SLOT_BITS,
+        )  # fmt: skip
+    return result
+
+
+def _launch(kernel: str, num_points: int, *arguments: Any) -> None:
+    interpreted = arguments[0].device.type == "cpu"
+    tile = INTERPRETED_TILE if interpreted else TILE
+    function = getattr(device_module("point_values", interpreted=interpreted), kernel)
+    with launching(interpreted):
+        function[(-(-num_points // tile),)](*arguments, tile)

@@ -1,0 +1,71 @@
+"""What the network carries, measured once for each process group."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.comm.requests import AllGather, FinishRound, Request, Rows, StartRound, ToHost
+from fuscoc_runtime.engine.lanes import WIRES
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.plan.links import Link
+
+SMALL_BYTES, LARGE_BYTES = 1 << 18, 1 << 24
+"""Of one rank: the small ones tell the latency, the difference the bandwidth."""
+
+PROBES = 3
+"""The fastest counts: what else runs on the hosts only makes them slower."""
+
+_known: WeakKeyDictionary[dist.ProcessGroup, dict[str, Link]] = WeakKeyDictionary()
+
+
+def known_links(group: dist.ProcessGroup) -> dict[str, Link]:
+    """What has been measured among the ranks of ``group``, by topology."""
+    return _known.setdefault(group, {})
+
+
+def measure_link(machine: Machine) -> Generator[Request, Any, Link]:
+    """Collective over all ranks, which are several nodes: the median of what they find.
+
+    Every rank sends to the next node's rank of its local index, on all lanes, as all others do.
+    The first round of each size is not timed: it opens the connections.
+    """
+    topology, rank = machine.context.topology, machine.context.rank
+    num_ranks, m = topology.num_ranks, topology.ranks_per_node
+    there, from_there = (rank + m) % num_ranks, (rank - m) % num_ranks
+    sent = torch.zeros(LARGE_BYTES, dtype=torch.uint8, device=machine.device)
+    received = torch.zeros_like(sent)
+    seconds, number = list[float](), 0
+    for size in (SMALL_BYTES, LARGE_BYTES):
+        part = size // len(WIRES)
+        times = []
+        for _ in range(1 + PROBES):
+            yield AllGather(torch.zeros(1, dtype=torch.uint8, device=machine.device))
+            started = time.perf_counter()
+            machine.lanes.fork()
+            for lane, wire in enumerate(WIRES):
+                here = slice(lane * part, (lane + 1) * part)
+                with machine.lanes.on(wire):
+                    yield StartRound(
+                        number + lane,
+                        lane,
+                        (Rows(there, (sent[here],)),),
+                        (Rows(from_there, (received[here],)),),
+                    )
+            for lane in range(len(WIRES)):
+                yield FinishRound(number + lane)
+            machine.lanes.join()
+            yield ToHost(received[:1])
+            times.append(time.perf_counter() - started)
+            number += len(WIRES)
+        seconds.append(min(times[1:]))
+    mine = Link.through((SMALL_BYTES, seconds[0]), (LARGE_BYTES, seconds[1]))
+    found = torch.tensor([mine.bandwidth, mine.latency], dtype=torch.float64)
+    everybody = yield AllGather(found.to(machine.device))
+    return Link(*(statistics.median(column) for column in everybody.t().tolist()))

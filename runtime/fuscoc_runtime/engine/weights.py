@@ -1,0 +1,92 @@
+"""Weights of a combine, on their way from the ranks of segments to those of rows.
+
+Weights that come with dispatch can travel beside its rows, so that combine need not wait for them.
+All ranks have to exchange them at the same time, whatever each of them was given when: in every
+combine all ranks tell whether theirs came with dispatch, and if all did, those of the next dispatch
+travel with it. A rank that has none by then takes part with zeros, and tells that in combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import AllToAll, Request
+from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.plan import RankPlan
+
+MISSING, CAME = 1, 2
+"""What a rank tells in combine: the others do not have its weights; they came with dispatch."""
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class SentWeights:
+    """What has travelled with a dispatch: the weights that were ``given``, as they were then, and
+    those of this rank's rows, which it ``received`` for them."""
+
+    given: Tensor | None
+    version: int
+    received: Tensor
+
+    def are(self, weights: Tensor) -> bool:
+        """Whether ``weights`` have travelled, and have not been changed since."""
+        return self.given is weights and self.version == _version(weights) != UNKNOWN
+
+
+def send_with_dispatch(
+    machine: Machine, weights: Mapping[str, Tensor], plan: RankPlan
+) -> Generator[Request, Any, SentWeights | None]:
+    """Collective, if the latest combine says so."""
+    combine = machine.shuffle.combine
+    if not machine.sends_weights or combine is None or combine.weight is None:
+        return None
+    given = weights.get(combine.weight.input)
+    if given is None:
+        dtype = TORCH_DTYPES[combine.weight.dtype]
+        ordered = torch.zeros(len(plan.point_order), dtype=dtype, device=machine.device)
+    else:
+        ordered = given.detach().reshape(-1)[plan.point_order]
+    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+    return SentWeights(given, 0 if given is None else _version(given), received)
+
+
+def word(sent: SentWeights | None, came: Mapping[str, Tensor], given: Mapping[str, Any]) -> int:
+    """What this rank tells in combine. ``came``: weights of dispatch; ``given``: those of combine,
+    which are taken instead."""
+    if given or not came:
+        return MISSING
+    [weights] = came.values()
+    return CAME if sent is not None and sent.are(weights) else CAME | MISSING
+
+
+def weights_of_rows(
+    machine: Machine,
+    weights: Tensor | None,
+    plan: RankPlan,
+    sent: SentWeights | None,
+    words: Sequence[int],
+) -> Generator[Request, Any, dict[str, Tensor]]:
+    """The weights of this rank's rows; collective, unless all have travelled with dispatch.
+
+    ``words``: what all ranks have told.
+    """
+    if weights is None:
+        return {}
+    machine.sends_weights = all(each & CAME for each in words)
+    if sent is not None and not any(each & MISSING for each in words):
+        return {"weights": sent.received}
+    ordered = weights.reshape(-1)[plan.point_order]
+    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+    return {"weights": received}
+
+
+def _version(tensor: Tensor) -> int:
+    """Grows when the tensor is changed, where torch counts that."""
+    return UNKNOWN if tensor.is_inference() else tensor._version

@@ -1,0 +1,60 @@
+"""Measuring the network: what two messages tell, and that all ranks come to the same numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.engine import probe
+from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.engine.machine import RING_SLOTS
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.links import LEAST_LATENCY, Link
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+
+bandwidths = st.floats(1e8, 1e12)
+latencies = st.floats(2e-6, 1e-2)
+
+
+@given(bandwidths, latencies, st.integers(1, 1 << 20), st.integers(1 << 22, 1 << 28))
+def test_two_messages_tell_a_line(bandwidth: float, latency: float, small: int, large: int) -> None:
+    times = [(size, latency + size / bandwidth) for size in (small, large)]
+    link = Link.through(times[0], times[1])
+    assert math.isclose(link.bandwidth, bandwidth, rel_tol=1e-3)
+    assert math.isclose(link.latency, latency, rel_tol=0.05, abs_tol=large / bandwidth * 1e-3)
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1e-6, 1.0))
+def test_whatever_is_measured_is_a_network(first: float, second: float) -> None:
+    """Also where the larger message was the faster one."""
+    link = Link.through((1 << 18, first), (1 << 24, second))
+    assert link.bandwidth > 0
+    assert link.latency >= LEAST_LATENCY
+
+
+@pytest.mark.parametrize("topology", ["2x1", "3x2"])
+def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str) -> None:
+    """Every rank has its own clock; the median of what they measure counts."""
+    monkeypatch.setattr(probe, "SMALL_BYTES", 1 << 6)
+    monkeypatch.setattr(probe, "LARGE_BYTES", 1 << 12)
+    shuffle = LockstepShuffle(
+        specs.artifact(specs.routed("f32")), topology=Topology.parse(topology)
+    )
+    work = [probe.measure_link(machine) for machine in shuffle.machines]
+    links = run_lockstep(work, shuffle._handlers)
+    assert len(set(links)) == 1
+
+
+@pytest.mark.parametrize(("bandwidth", "slots"), [(1e8, 3), (4e9, 4), (50e9, RING_SLOTS)])
+def test_rings_are_as_deep_as_the_network_is_fast(bandwidth: float, slots: int) -> None:
+    """What a network of that bandwidth carries in 4 ms, in slices of 8 MiB, and two more."""
+    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=Topology(2, 1))
+    [machine, _] = shuffle.machines
+    machine.reckon_with(CostModel(bandwidth, 450e9, 1e-5, 64))
+    assert machine.ring_slots == slots
+    assert machine.ring("slices.x", 256).shape == (slots, 256)

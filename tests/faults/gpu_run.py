@@ -1,0 +1,60 @@
+"""One rank that shuffles without end, over a pretended network where there are several nodes.
+
+    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY TIMEOUT
+
+Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
+have shuffled once, and at last the error that ended it, as JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+import fuscoc_runtime
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.topology import Topology
+
+
+def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int) -> None:
+    """Batches of changing sizes; the error that ends it is raised."""
+    [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
+    random = torch.Generator("cuda").manual_seed(rank)
+    for number in itertools.count():
+        tokens = 64 + 97 * number % 1900
+        x = torch.randn(tokens, *field.shape, device="cuda", generator=random).bfloat16()
+        scores = torch.rand(tokens, constants["experts"], device="cuda", generator=random)
+        idx = scores.topk(constants["topk"], dim=1).indices
+        rows, handle = shuffle.dispatch(x, topk_idx=idx)
+        shuffle.combine(rows, handle, topk_weights=torch.rand(idx.shape, device="cuda"))
+        if number == 0:
+            print("shuffled", flush=True)
+
+
+def main() -> None:
+    artifact, text, timeout = sys.argv[1:]
+    topology, rank = Topology.parse(text), int(os.environ["RANK"])
+    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
+    num_gpus = torch.cuda.device_count()
+    gpu = rank if num_gpus >= topology.num_ranks else topology.local_rank(rank)
+    device = torch.device("cuda", rank % num_gpus if topology.ranks_per_node == 1 else gpu)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    shuffle = fuscoc_runtime.Shuffle(
+        artifact, topology=topology, device=device, timeout=float(timeout)
+    )
+    try:
+        shuffle_for_ever(shuffle, rank)
+    except FuscoRuntimeError as error:
+        found = {"type": type(error).__name__, "text": str(error)}
+        print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
+    os._exit(0)  # the process group waits for the dead at its end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""``kill -9`` of a rank that shuffles on a GPU over NCCL: the others name it, and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import fuscoc
+from fuscoc_runtime.topology import Topology
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT, LONGEST = 8, 30
+
+
+def start(artifact: Path, topology: str) -> list[subprocess.Popen[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    num_ranks = Topology.parse(topology).num_ranks
+    command = [sys.executable, "tests/faults/gpu_run.py", str(artifact), topology, str(TIMEOUT)]
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
+    return [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | job | {"PYTHONPATH": path, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+def kill_one(artifact: Path, topology: str, seed: int) -> list[str]:
+    """What the others' errors say."""
+    chosen = random.Random(seed)
+    ranks = start(artifact, topology)
+    victim = chosen.randrange(len(ranks))
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert "shuffled\n" in rank.stdout  # reads until then; NCCL prints its version, too
+        time.sleep(chosen.uniform(0, 1))
+        ranks[victim].send_signal(signal.SIGKILL)
+        others = [rank for number, rank in enumerate(ranks) if number != victim]
+        outputs = [rank.communicate(timeout=LONGEST)[0] for rank in others]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    errors = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert [error["type"] for error in errors] == ["HopTimeoutError"] * len(errors), errors
+    assert [error["peer"] for error in errors] == [victim] * len(errors), errors
+    return [error["text"] for error in errors]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("topology", ["1x2", "2x1", "2x2"])
+def test_a_killed_rank_is_named(tmp_path: Path, topology: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs 2 GPUs, found {torch.cuda.device_count()}")
+    fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
+    kill_one(tmp_path / "moe", topology, 0)
