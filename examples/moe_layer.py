@@ -28,6 +28,8 @@ from torch import Tensor, nn
 
 SPECS = {"f32": "moe_f32.fsc", "bf16": "moe.fsc"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+TOLERANCES = {"f32": 1e-4, "bf16": 1e-2}
+"""Of a loss of about 2. Over 300 steps in bf16, sums in another order drift apart by about 1e-3."""
 BALANCE_WEIGHT = 0.01
 
 
@@ -200,8 +202,9 @@ def report(losses: dict[str, list[float]], options: argparse.Namespace) -> None:
     print(f"largest difference of the losses over {len(ours)} steps: {furthest:.2e}", flush=True)
     if options.plot:
         plot(losses, options.plot)
-    if furthest > options.tolerance:
-        raise SystemExit(f"the losses differ by more than {options.tolerance}")
+    tolerance = options.tolerance or TOLERANCES[options.dtype]
+    if not furthest <= tolerance:
+        raise SystemExit(f"the losses differ by more than {tolerance}")
 
 
 def plot(losses: dict[str, list[float]], path: Path) -> None:
@@ -241,7 +244,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--experts", type=int, default=12)
     parser.add_argument("--topk", type=int, default=2)
     parser.add_argument("--learning-rate", type=float, default=0.3)
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="of every step's loss")
+    parser.add_argument(
+        "--tolerance", type=float, help="of every step's loss; default: 1e-4, in bf16 1e-2"
+    )
     parser.add_argument("--artifact", type=Path, help="already compiled, for these sizes")
     parser.add_argument("--plot", type=Path, help="write the loss curves to this .png")
     return parser.parse_args()

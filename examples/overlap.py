@@ -1,137 +1,270 @@
-"""Two micro-batches: the shuffle of one is hidden behind the GEMM of the other.
+"""Two micro-batches: while one of them travels, the other one is computed.
 
     torchrun --nproc-per-node 2 examples/overlap.py
 
-On GPUs of one node it prints how much of the shorter of the two, communication and GEMM, the longer
-one hides. Without GPUs it does the same calls, which then simply follow each other. An artifact
+On GPUs of one node it prints how much of the communication is hidden behind GEMMs, first for single
+GEMMs of several sizes, then for a stack of mixture-of-experts layers that runs two micro-batches in
+turn. Without GPUs it makes the same calls, which then simply follow each other. An artifact
 directory as the first argument is used instead of ``moe.fsc``, whose constants it has to have.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
 
 from fuscoc_runtime import Shuffle
 
-REPEATS = 50
+ROUNDS, MILLISECONDS = 3, 150
+
+NumSms = int | Literal["overlap"]
 
 
 @dataclass(frozen=True)
 class Size:
-    """Per rank: tokens of a micro-batch, SMs for its shuffle, and rows of the GEMM."""
+    """Per rank: tokens of a micro-batch, hidden units of an expert, layers, SMs for the shuffle;
+    and for the single GEMMs (tokens, rows of the GEMM, SMs). The longer a GEMM is than the shuffle,
+    the fewer SMs should it give up."""
 
     hidden: int
     experts: int
     topk: int
     tokens: int
-    num_sms: int
-    gemm_rows: int
+    width: int
+    layers: int
+    num_sms: NumSms
+    gemms: tuple[tuple[int, int, NumSms], ...]
 
 
-GPU = Size(7168, 256, 8, 4096, 12, 16_384)
-CPU = Size(64, 8, 2, 32, 2, 64)
+GPU = Size(
+    hidden=7168, experts=256, topk=8, tokens=4096, width=2048, layers=2, num_sms=8,
+    gemms=(
+        (4096, 16_384, "overlap"), (4096, 32_768, 8), (8192, 32_768, "overlap"), (8192, 65_536, 8),
+    ),
+)  # fmt: skip
+CPU = Size(hidden=64, experts=8, topk=2, tokens=32, width=32, layers=2, num_sms="overlap", gemms=())
 
 
-def main() -> None:
-    on_gpu = torch.cuda.is_available()
-    size = GPU if on_gpu else CPU
-    with (
-        Shuffle(
-            artifact(size),
-            max_sources=size.tokens,
-            num_sms=size.num_sms,
-        ) as shuffle,
-        torch.no_grad(),
-    ):
-        batches = [batch(size, shuffle, number) for number in range(2)]
-        weight = torch.randn(size.hidden, size.hidden, device=shuffle.device).bfloat16()
-        rows = torch.randn(size.gemm_rows, size.hidden, device=shuffle.device).bfloat16()
+class Layer:
+    """A dense part in the place of attention, with about as many weights as DeepSeek-V3's has, and
+    SwiGLU experts; no gradients."""
 
-        def gemm() -> None:
-            torch.mm(rows, weight)
+    def __init__(self, size: Size, shuffle: Shuffle, seed: int) -> None:
+        hidden, width = size.hidden, size.width
+        local = size.experts // shuffle.topology.num_ranks
+        options: dict[str, Any] = {"device": shuffle.device, "dtype": torch.bfloat16}
+        torch.manual_seed(seed)
+        self.topk = size.topk
+        self.dense = torch.randn(4, hidden, hidden, **options) * hidden**-0.5
+        self.router = torch.randn(hidden, size.experts, **options) * hidden**-0.5
+        self.gate_up = torch.randn(local, hidden, 2 * width, **options) * hidden**-0.5
+        self.down = torch.randn(local, width, hidden, **options) * width**-0.5
 
-        def communicate(asynchronous: bool) -> Any:
-            """One micro-batch there and back."""
-            x, inputs = batches[0]
-            arrived, handle, event = shuffle.dispatch(x, **inputs, async_op=True)
-            if not asynchronous:
+    def before(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The tokens after the dense part, and their experts."""
+        y = x
+        for weights in self.dense:
+            y = F.silu(y @ weights)
+        x = x + y
+        weights, idx = (x @ self.router).float().softmax(-1).topk(self.topk)
+        return x, {"topk_idx": idx, "topk_weights": weights}
+
+    def experts(self, rows: Tensor, key_offsets: Tensor) -> Tensor:
+        ends = key_offsets[1:].to(torch.int32)
+        gate, up = F.grouped_mm(rows, self.gate_up, offs=ends).chunk(2, dim=-1)
+        return F.grouped_mm(F.silu(gate) * up, self.down, offs=ends)
+
+
+def forward(
+    layers: Sequence[Layer], shuffles: Sequence[Shuffle], batches: Sequence[Tensor]
+) -> list[Tensor]:
+    """All micro-batches through all layers. Each has a shuffle of its own: rows lie in a shuffle's
+    memory until its next dispatch, and those of one batch must outlast the dispatch of the other.
+
+    What is enqueued between a call and its ``wait`` runs beside it: behind the dense part of the
+    second batch the first one travels to the experts, behind the experts of the first batch the
+    second one, and so on.
+    """
+    xs = list(batches)
+    combined: list[Any] = [None] * len(xs)
+    for layer in layers:
+        sent = []
+        for i, shuffle in enumerate(shuffles):
+            if combined[i] is not None:
+                y, event = combined[i]
                 event.wait()
-            _, event = shuffle.combine(arrived, handle, async_op=True)
-            return event
-
-        two_micro_batches(shuffle, batches, gemm)
-        if not on_gpu:
-            print(f"rank {shuffle.rank}: done; there is nothing to hide on a CPU")
-            return
-
-        def alone() -> None:
-            communicate(asynchronous=False).wait()
-
-        def together() -> None:
-            event = communicate(asynchronous=True)
-            gemm()
+                xs[i] = xs[i] + y
+            xs[i], inputs = layer.before(xs[i])
+            sent.append(shuffle.dispatch(xs[i], **inputs, async_op=True))
+        for i, shuffle in enumerate(shuffles):
+            rows, handle, event = sent[i]
             event.wait()
-
-        shuffle_ms, gemm_ms = timed(alone), timed(gemm)
-        leave_sms_free(size.num_sms)
-        both_ms = timed(together)
-        hidden = (shuffle_ms + gemm_ms - both_ms) / min(shuffle_ms, gemm_ms)
-        print(
-            f"rank {shuffle.rank}: shuffle {shuffle_ms:.2f} ms on {size.num_sms} SMs, GEMM "
-            f"{gemm_ms:.2f} ms, together {both_ms:.2f} ms: {hidden:.0%} of the shorter is hidden"
-        )
+            rows = layer.experts(rows, handle.key_offsets)
+            combined[i] = shuffle.combine(rows, handle, async_op=True)
+    for i, (y, event) in enumerate(combined):
+        event.wait()
+        xs[i] = xs[i] + y
+    return xs
 
 
-def two_micro_batches(
-    shuffle: Shuffle,
-    batches: list[tuple[torch.Tensor, dict[str, torch.Tensor]]],
-    gemm: Callable[[], None],
-) -> list[torch.Tensor]:
-    """The way it is used: while one micro-batch travels, the other one is worked on."""
-    results, pending = [], None
-    for x, inputs in batches:
-        rows, handle, arrived = shuffle.dispatch(x, **inputs, async_op=True)
-        gemm()  # work that does not need these rows, such as the attention of the other batch
-        if pending is not None:
-            pending.wait()
-        arrived.wait()
-        result, pending = shuffle.combine(rows * 2, handle, async_op=True)
-        results.append(result)
-    assert pending is not None
-    pending.wait()
-    return results
+def one_after_the_other(
+    layers: Sequence[Layer], shuffles: Sequence[Shuffle], batches: Sequence[Tensor]
+) -> list[Tensor]:
+    """The same without overlap."""
+    xs = []
+    for x, shuffle in zip(batches, shuffles, strict=True):
+        for layer in layers:
+            x, inputs = layer.before(x)
+            rows, handle = shuffle.dispatch(x, **inputs)
+            x = x + shuffle.combine(layer.experts(rows, handle.key_offsets), handle)
+        xs.append(x)
+    return xs
 
 
 def leave_sms_free(num_sms: int) -> None:
-    """Let cuBLAS count on so many SMs less.
+    """Let the GEMMs of cuBLAS and CUTLASS count on so many SMs less; 0: on all of them.
 
-    Its GEMM has one CTA for each SM and gives each an equal part. If the shuffle has some of the
-    SMs, those parts would only begin when all others have ended.
+    They have one CTA for each SM and give each an equal part. If the shuffle has some of the SMs,
+    those parts would only begin when all others have ended.
     """
+    torch._C._set_sm_carveout_experimental(num_sms or None)  # grouped GEMMs, and cuBLASLt
     cublas = ctypes.CDLL(f"libcublas.so.{str(torch.version.cuda).split('.')[0]}")
     available = torch.cuda.get_device_properties().multi_processor_count
     handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
-    assert cublas.cublasSetSmCountTarget(handle, available - num_sms) == 0
+    assert cublas.cublasSetSmCountTarget(handle, available - num_sms if num_sms else 0) == 0
 
 
-def batch(size: Size, shuffle: Shuffle, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def single_gemm(artifact: Any, size: Size, tokens: int, rows: int, num_sms: NumSms) -> None:
+    """A dispatch and a combine of some tokens beside one GEMM."""
+    with (
+        Shuffle(artifact, max_sources=tokens, num_sms=num_sms) as shuffle,
+        Shuffle(artifact, max_sources=tokens) as fastest,
+    ):
+        x, inputs = batch(size, shuffle, tokens)
+        left = torch.randn(rows, size.hidden, device=shuffle.device).bfloat16()
+        right = torch.randn(size.hidden, size.hidden, device=shuffle.device).bfloat16()
+
+        def communicate(shuffle: Shuffle) -> None:
+            shuffle.combine(*shuffle.dispatch(x, **inputs))
+
+        def together() -> None:
+            arrived, handle, _ = shuffle.dispatch(x, **inputs, async_op=True)
+            _, event = shuffle.combine(arrived, handle, async_op=True)  # follows the dispatch
+            left @ right
+            event.wait()
+
+        def in_turn() -> None:
+            communicate(fastest)
+            left @ right
+
+        what = f"{tokens} tokens beside a GEMM of {rows} rows"
+        report(what, shuffle, lambda: communicate(shuffle), lambda: left @ right, together, in_turn)
+
+
+def micro_batches(artifact: Any, size: Size) -> None:
+    """Two micro-batches through a stack of layers."""
+    options: dict[str, Any] = {
+        "max_sources": size.tokens,
+        "capacity": int(1.25 * size.tokens * size.topk) + 128 * size.experts,
+    }
+    with (
+        Shuffle(artifact, **options, num_sms=size.num_sms) as one,
+        Shuffle(artifact, **options, num_sms=size.num_sms) as other,
+        Shuffle(artifact, **options) as fastest,
+    ):
+        shuffles = (one, other)
+        layers = [Layer(size, one, seed) for seed in range(size.layers)]
+        batches = [batch(size, one, size.tokens, seed)[0] for seed in range(2)]
+
+        def in_turn() -> list[Tensor]:
+            return one_after_the_other(layers, [fastest, fastest], batches)
+
+        for found, wanted in zip(forward(layers, shuffles, batches), in_turn(), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+        if one.device.type == "cpu":
+            print(f"rank {one.rank}: done; there is nothing to hide on a CPU")
+            return
+        sent = [layers[0].before(tokens) for tokens in batches]
+        arrived = [
+            (rows, handle.key_offsets)
+            for shuffle, (x, inputs) in zip(shuffles, sent, strict=True)
+            for rows, handle in [shuffle.dispatch(x, **inputs)]
+        ]
+
+        def compute() -> None:
+            for layer in layers:
+                for tokens, (rows, key_offsets) in zip(batches, arrived, strict=True):
+                    layer.before(tokens)
+                    layer.experts(rows, key_offsets)
+
+        def communicate() -> None:
+            for _ in layers:
+                for shuffle, (x, inputs) in zip(shuffles, sent, strict=True):
+                    shuffle.combine(*shuffle.dispatch(x, **inputs))
+
+        def together() -> None:
+            forward(layers, shuffles, batches)
+
+        what = f"2 x {size.tokens} tokens through {size.layers} layers"
+        report(what, one, communicate, compute, together, in_turn)
+
+
+def report(
+    what: str,
+    shuffle: Shuffle,
+    communicate: Callable[[], object],
+    compute: Callable[[], object],
+    together: Callable[[], object],
+    in_turn: Callable[[], object],
+) -> None:
+    """Print how much of the shorter of the two, the shuffle and the GEMMs, the longer one hides:
+    the time of both by themselves, each on the SMs that it has when they are together, less the
+    time of both together, over that of the shorter; and the same by the GEMMs' time on all SMs.
+    ``in_turn`` is neither overlapped nor confined to some SMs."""
+    calls = {
+        "shuffle": (communicate, 0), "gemm": (compute, 0), "turn": (in_turn, 0),
+        "rest": (compute, shuffle.num_sms), "both": (together, shuffle.num_sms),
+    }  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, (call, num_sms) in calls.items():
+            leave_sms_free(num_sms)
+            times[name].append(timed(call))
+    leave_sms_free(0)
+    shuffling, gemm, turn, rest, both = (statistics.median(times[name]) for name in calls)
+    hidden = [(shuffling + each - both) / min(shuffling, each) for each in (rest, gemm)]
+    if shuffle.rank == 0:
+        print(
+            f"{what}: shuffle {shuffling:.2f} ms on {shuffle.num_sms} SMs, GEMMs {rest:.2f} ms on "
+            f"the others ({gemm:.2f} ms on all), together {both:.2f} ms: {hidden[0]:.0%} of the "
+            f"shorter is hidden ({hidden[1]:.0%}); one after the other, on all SMs: {turn:.2f} ms",
+            flush=True,
+        )
+
+
+def batch(
+    size: Size, shuffle: Shuffle, tokens: int, seed: int = 0
+) -> tuple[Tensor, dict[str, Tensor]]:
     random = torch.Generator(shuffle.device).manual_seed(2 * shuffle.rank + seed)
     options: dict[str, Any] = {"device": shuffle.device, "generator": random}
-    x = torch.randn(size.tokens, size.hidden, **options).bfloat16()
-    idx = torch.randint(0, size.experts, (size.tokens, size.topk), **options)
-    weights = torch.rand(size.tokens, size.topk, **options)
+    x = torch.randn(tokens, size.hidden, **options).bfloat16()
+    idx = torch.randint(0, size.experts, (tokens, size.topk), **options)
+    weights = torch.rand(tokens, size.topk, **options)
     return x, {"topk_idx": idx, "topk_weights": weights}
 
 
-def artifact(size: Size) -> Any:
+def compiled(size: Size) -> Any:
     if len(sys.argv) > 1:
         return sys.argv[1]
     from fuscoc.torch import as_artifact
@@ -140,19 +273,36 @@ def artifact(size: Size) -> Any:
     return as_artifact(Path(__file__).with_name("moe.fsc"), constants)
 
 
-def timed(call: Callable[[], None]) -> float:
-    """Milliseconds of a call, over many in a row."""
-    for _ in range(3):
-        call()
+def timed(call: Callable[[], object]) -> float:
+    """Milliseconds of a call in a row of them that is long enough for the GPU's clock, which its
+    power limits under GEMMs, to be what it will stay."""
+    about = torch.tensor(in_a_row(call, 3), device="cuda")
+    if dist.is_initialized():
+        dist.all_reduce(about, op=dist.ReduceOp.MAX)
+    repeats = math.ceil(MILLISECONDS / float(about))
+    in_a_row(call, repeats)
+    return in_a_row(call, repeats)
+
+
+def in_a_row(call: Callable[[], object], repeats: int) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     if dist.is_initialized():
         dist.barrier()
     begin.record()
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / REPEATS
+    return begin.elapsed_time(end) / repeats
+
+
+@torch.no_grad()
+def main() -> None:
+    size = GPU if torch.cuda.is_available() else CPU
+    artifact = compiled(size)
+    for tokens, rows, num_sms in size.gemms:
+        single_gemm(artifact, size, tokens, rows, num_sms)
+    micro_batches(artifact, size)
 
 
 if __name__ == "__main__":

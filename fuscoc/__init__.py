@@ -29,12 +29,13 @@ def compile(source: str | Path, out: str | Path, **defines: int) -> Path:
 
     Raises:
         CompileError: the spec has errors; the message shows all of them.
+        TypeError: a constant is no whole number.
         FileExistsError: ``out`` exists and is not an artifact.
     """
     from fuscoc import driver
-    from fuscoc.source import as_source
+    from fuscoc.source import as_source, whole_numbers
 
-    return driver.compile_source(as_source(source), out, defines)
+    return driver.compile_source(as_source(source), out, whole_numbers(defines))
 
 
 def load(artifact: Artifact | str | Path, name: str | None = None, **options: Any) -> Shuffle:

@@ -42,6 +42,8 @@ app.command("run")(running.run)
 app.command("plan")(planning.plan)
 app.command("test")(testing.property_test)
 
+ALLOCATION = "can't allocate memory"  # PyTorch raises RuntimeError for it
+
 
 def _version(requested: bool) -> None:
     if requested:
@@ -72,4 +74,9 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         typer.echo(f"error: {os_problem(error)}", err=True)
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and ALLOCATION not in str(error):
+            raise
+        typer.echo("error: this machine has not enough memory for that", err=True)
         sys.exit(1)

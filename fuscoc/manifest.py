@@ -15,8 +15,8 @@ from pathlib import PurePath
 from typing import Any
 
 import fuscoc
-from fuscoc.codegen.cuda import Unsupported
 from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
+from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.codegen.points import BLOCK
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.dialect.base import ops_of, terminator

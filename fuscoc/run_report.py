@@ -38,7 +38,9 @@ def show(report: RunReport, console: Console | None = None) -> None:
         table.add_row(*_row(rank))
     console.print(table)
 
-    moved = sum(rank.network.num_bytes + rank.nvlink.num_bytes for rank in report.ranks)
+    moved = sum(
+        hop.num_bytes for rank in report.ranks for hop in (rank.network, rank.carried, rank.nvlink)
+    )
     saved = sum(rank.network.saved_bytes + rank.nvlink.saved_bytes for rank in report.ranks)
     console.print(
         f"moved {decimal(moved)} between ranks; deduplication saved {decimal(saved)}", style="dim"

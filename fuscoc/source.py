@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,21 @@ def read_source(path: Path) -> SourceFile:
     point at them.
     """
     return SourceFile(str(path), path.read_bytes().decode("utf-8-sig", errors="replace"))
+
+
+def whole_numbers(defines: Mapping[str, Any]) -> dict[str, int]:
+    """Constants as a Python caller gives them, also as numbers of numpy or PyTorch.
+
+    Raises:
+        TypeError: one is no whole number; says which.
+    """
+    numbers = {}
+    for name, value in defines.items():
+        try:
+            numbers[name] = operator.index(value)
+        except TypeError:
+            raise TypeError(f"the constant `{name}` is {value!r}, no whole number") from None
+    return numbers
 
 
 def as_source(spec: str | Path) -> SourceFile:

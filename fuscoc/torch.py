@@ -41,12 +41,16 @@ def fused_shuffle(
             ``$XDG_CACHE_HOME`` or ``~/.cache``. Processes may share it.
         options: those of ``fuscoc_runtime.Shuffle``.
 
-    Raises, when the shuffle is opened (by the first call):
+    Raises TypeError without a spec, and when the shuffle is opened (by the first call):
         CompileError: the spec has errors.
+        TypeError: a constant is no whole number.
         ImportError: a spec was given, and the compiler's packages are not installed.
         ValueError: constants were given for something that is compiled already.
         Whatever ``Shuffle`` raises.
     """
+
+    if callable(spec):
+        raise TypeError('fused_shuffle takes a spec first: `@fused_shuffle("my.fsc")`')
 
     def open_shuffle() -> Shuffle:
         return Shuffle(as_artifact(spec, constants or {}, cache_dir), name, **options)
@@ -63,12 +67,12 @@ def as_artifact(
             raise ValueError("constants only change a spec, and this is compiled already")
         return spec if isinstance(spec, Artifact) else load_artifact(spec)
     try:
-        from fuscoc.source import as_source
+        from fuscoc.source import as_source, whole_numbers
         from fuscoc.spec_cache import compile_cached
 
         source = as_source(spec)
         cache = default_cache() if cache_dir is None else Path(cache_dir)
-        return load_artifact(compile_cached(source, constants, cache))
+        return load_artifact(compile_cached(source, whole_numbers(constants), cache))
     except ImportError as error:
         raise ImportError(
             f"{error}; compiling a spec needs what `pip install fuscoc` brings: install it, or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,29 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def torchrun(num_ranks: int, script: str, *arguments: str | Path, timeout: int = 280) -> str:
-    """What a script printed; it lies at ``script`` below the root. Skips where GPUs are missing."""
+def torchrun(
+    num_ranks: int,
+    script: str,
+    *arguments: str | Path,
+    timeout: int = 280,
+    under: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What a script printed; it lies at ``script`` below the root. Skips where GPUs are missing.
+
+    Every rank's Python runs ``under`` a command, if one is given.
+    """
     if torch.cuda.device_count() < num_ranks:
         pytest.skip(f"needs {num_ranks} GPUs, found {torch.cuda.device_count()}")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(num_ranks), script, *map(str, arguments),
+        "--nproc-per-node", str(num_ranks), "--no-python", *under, sys.executable,
+        script, *map(str, arguments),
     ]  # fmt: skip
     path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
+    variables = os.environ | {"PYTHONPATH": path} | dict(environment or {})
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, timeout=timeout,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        command, cwd=ROOT, env=variables, timeout=timeout, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

@@ -132,6 +132,11 @@ def moe_fp8(hidden: int = 7168, block: int = 128, **options: Any) -> CheckedShuf
     return replace(wide, fields=(x, scales), casts=(Cast("x", "scales", block, span),))
 
 
+def rebalanced() -> Policy:
+    """Ranks of a node send rows for one another."""
+    return replace(POLICY, balance="rebalance")
+
+
 def vit_patches(
     p: int = 14, c: int = 3, *, channels_first: bool = False, policy: Policy = POLICY
 ) -> CheckedShuffle:

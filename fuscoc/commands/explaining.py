@@ -10,6 +10,7 @@ from fuscoc.commands.options import (
     Define,
     ShuffleName,
     SpecOrArtifact,
+    defines_for,
     parse_defines,
     parse_topologies,
 )
@@ -64,7 +65,7 @@ def explain(
     topologies = parse_topologies([topology] if topology else None)
     values = parse_defines(extent, "--extent")
     try:
-        run(what, shuffle, parse_defines(define), values, topologies, Console())
+        run(what, shuffle, defines_for(what, define), values, topologies, Console())
     except UnknownExtentError as error:
         raise typer.BadParameter(str(error), param_hint="--extent") from None
     except FuscoRuntimeError as error:

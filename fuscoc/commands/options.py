@@ -41,6 +41,10 @@ class Colour(StrEnum):
         return stream.isatty() and not plain
 
 
+MAX_DIGITS = 100
+"""Of a number on the command line; Python refuses to read very long ones."""
+MAX_SEED = 2**32 - 1
+
 Spec = Annotated[Path, typer.Argument(help="A .fsc file.", exists=True, dir_okay=False)]
 SpecOrArtifact = Annotated[
     Path, typer.Argument(help="A .fsc file or an artifact directory.", exists=True)
@@ -66,12 +70,23 @@ def parse_defines(texts: list[str] | None, option: str = "-D") -> dict[str, int]
     defines = {}
     for text in texts or ():
         name, _, value = text.partition("=")
-        if not name.isidentifier() or not value.isdecimal():
+        if not name.isidentifier() or not (value.isascii() and value.isdecimal()):
             raise typer.BadParameter(
                 f"`{text}` is not NAME=VALUE with a whole number", param_hint=option
             )
+        if len(value) > MAX_DIGITS:
+            raise typer.BadParameter(
+                f"`{name}` is given a number of {len(value)} digits", param_hint=option
+            )
         defines[name] = int(value)
     return defines
+
+
+def defines_for(what: Path, texts: list[str] | None) -> dict[str, int]:
+    """``parse_defines`` for a spec; an artifact's constants are what they are."""
+    if texts and what.is_dir():
+        raise typer.BadParameter("needs a .fsc file, not an artifact", param_hint="-D")
+    return parse_defines(texts)
 
 
 def parse_topologies(texts: list[str] | None) -> list[str]:
@@ -89,9 +104,10 @@ def parse_topologies(texts: list[str] | None) -> list[str]:
 
 def os_problem(error: OSError) -> str:
     """What the operating system refused, in its words: ``my.fsc: no such file or directory``."""
-    if error.filename is None or error.strerror is None:
+    if error.strerror is None:
         return str(error)
-    return f"{os.fspath(error.filename)}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    reason = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
+    return reason if error.filename is None else f"{os.fspath(error.filename)}: {reason}"
 
 
 def show(

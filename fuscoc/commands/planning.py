@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from fuscoc.commands.options import Define, ShuffleName, SpecOrArtifact, parse_defines
+from fuscoc.commands.options import (
+    MAX_SEED,
+    Define,
+    ShuffleName,
+    SpecOrArtifact,
+    defines_for,
+)
 
 
 class Balance(StrEnum):
@@ -19,6 +25,7 @@ class Balance(StrEnum):
     GREEDY = "greedy"
     LPT = "lpt"
     SPLIT = "split"
+    REBALANCE = "rebalance"
     AUTO = "auto"
 
 
@@ -47,7 +54,7 @@ def plan(
     ] = None,
     schedule: Annotated[Schedule, typer.Option(help="Stages of the network hop.")] = Schedule.AUTO,
     shuffle: ShuffleName = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of a made-up routing.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of a made-up routing.")] = 0,
     nic: Annotated[float, typer.Option(min=0.001, help="GB/s of a rank's NIC.")] = 50.0,
     nvlink: Annotated[float, typer.Option(min=0.001, help="GB/s of a rank's NVLink.")] = 450.0,
     save: Annotated[
@@ -78,20 +85,20 @@ def plan(
     from fuscoc_runtime import Topology
     from fuscoc_runtime.errors import FuscoRuntimeError
 
-    options = command.PlanOptions(
-        topology=Topology(nodes, gpus_per_node),
-        routing=routing,
-        tokens=tokens,
-        balance=balance.value if balance is not None else None,
-        schedule=schedule.value,
-        seed=seed,
-        nic_bandwidth=nic * 1e9,
-        nvlink_bandwidth=nvlink * 1e9,
-        save=save,
-        html=html,
-    )
     try:
-        command.run(what, shuffle, parse_defines(define), options)
+        options = command.PlanOptions(
+            topology=Topology(nodes, gpus_per_node),
+            routing=routing,
+            tokens=tokens,
+            balance=balance.value if balance is not None else None,
+            schedule=schedule.value,
+            seed=seed,
+            nic_bandwidth=nic * 1e9,
+            nvlink_bandwidth=nvlink * 1e9,
+            save=save,
+            html=html,
+        )
+        command.run(what, shuffle, defines_for(what, define), options)
     except (FuscoRuntimeError, command.RoutingError, command.MissingExtraError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

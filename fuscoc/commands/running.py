@@ -10,7 +10,13 @@ from typing import Annotated
 import typer
 
 import fuscoc
-from fuscoc.commands.options import Define, ShuffleName, SpecOrArtifact, parse_defines
+from fuscoc.commands.options import (
+    MAX_SEED,
+    Define,
+    ShuffleName,
+    SpecOrArtifact,
+    defines_for,
+)
 
 
 class Device(StrEnum):
@@ -26,7 +32,7 @@ def run(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the ranks are split over.")] = 1,
     tokens: Annotated[int, typer.Option(min=0, help="Extent of a rank's outermost index.")] = 16,
     shuffle: ShuffleName = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the generated data.")] = 0,
     device: Annotated[
         Device | None, typer.Option(help="Default: GPUs if there are enough, else the CPU.")
     ] = None,
@@ -40,7 +46,8 @@ def run(
     """Shuffle generated data over several ranks and verify it against the reference.
 
     Starts a process for every rank, on this machine's GPUs if there are enough, else on the CPU;
-    under torchrun this process is one of the ranks. On a CPU the kernels are interpreted.
+    under torchrun this process is one of the ranks. On a CPU kernels are interpreted: take small
+    sizes there.
 
     Exit code: 0 if all ranks are verified, 1 if one differs or fails, 2 if the command line is
     wrong.
@@ -51,6 +58,8 @@ def run(
 
         fuscoc run build/vit_patches --device cpu
 
+        fuscoc run examples/ulysses.fsc -D tokens=64
+
         torchrun --nproc-per-node 8 -m fuscoc run build/moe --tokens 4096
     """
     import tempfile
@@ -58,18 +67,17 @@ def run(
     from rich.console import Console
 
     from fuscoc import run_report
-    from fuscoc_runtime.errors import FuscoRuntimeError
+    from fuscoc_runtime.errors import ArtifactError, FuscoRuntimeError
     from fuscoc_runtime.run import RankDiedError, run
 
-    if what.is_dir() and define:
-        raise typer.BadParameter("--define needs a .fsc file, not an artifact")
+    defines = defines_for(what, define)
     console = Console(stderr=True)
     try:
         with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch, console.status("") as status:
             artifact = what
             if not what.is_dir():
                 status.update(f"compiling {what}")
-                artifact = fuscoc.compile(what, Path(scratch) / what.stem, **parse_defines(define))
+                artifact = fuscoc.compile(what, Path(scratch) / what.stem, **defines)
             status.update(f"running {what} on {ranks} ranks")
             report = run(
                 artifact,
@@ -84,6 +92,8 @@ def run(
                 progress=lambda phase: status.update(f"running {what} on {ranks} ranks: {phase}"),
             )
     except (FuscoRuntimeError, RankDiedError) as error:
+        if isinstance(error, ArtifactError) and not what.is_dir():
+            error.path = str(what)  # and not the artifact that was made of it
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if os.environ.get("RANK", "0") == "0":

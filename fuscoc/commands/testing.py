@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fuscoc.commands.options import Define, ShuffleName, Spec, parse_defines
+from fuscoc.commands.options import Define, ShuffleName, Spec, parse_defines, parse_topologies
 
 
 def property_test(
@@ -20,6 +20,13 @@ def property_test(
     ] = None,
     artifact: Annotated[
         Path | None, typer.Option(help="Test this artifact instead of compiling the spec.")
+    ] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODESxRANKS",
+            help="Draw this cluster only, e.g. 2x4; may be repeated [up to 8x8; kernels: 3x2].",
+        ),
     ] = None,
     shuffle: ShuffleName = None,
     define: Define = None,
@@ -37,12 +44,16 @@ def property_test(
 
         fuscoc test my.fsc --examples 2000 --seed 7
 
+        fuscoc test my.fsc --topology 1x8 --topology 2x4
+
         fuscoc test my.fsc --replay FILE
     """
     try:
         from fuscoc.testing.routes import NoRoutingError
         from fuscoc.testing.routing import RoutingFileError
         from fuscoc.testing.runner import run_tests
+        from fuscoc.testing.spec import UnknownShuffleError
+        from fuscoc_runtime.errors import FuscoRuntimeError
     except ModuleNotFoundError as error:
         typer.echo(f"error: {error}; `pip install 'fuscoc[test]'` brings it", err=True)
         raise typer.Exit(1) from None
@@ -54,10 +65,11 @@ def property_test(
             seed=seed,
             replay=replay,
             artifact=artifact,
+            topologies=parse_topologies(topology),
             shuffle=shuffle,
             defines=parse_defines(define),
         )
-    except (NoRoutingError, RoutingFileError) as error:
+    except (FuscoRuntimeError, NoRoutingError, RoutingFileError, UnknownShuffleError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(int(not report.passed))

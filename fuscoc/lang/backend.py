@@ -11,8 +11,8 @@ def check_backend(dispatch: ast.Dispatch, checked: CheckedShuffle, scope: Scope)
     """Report a shuffle that demands CUDA kernels where the backend has none."""
     if checked.policy.backend != "cuda":
         return
-    from fuscoc.codegen.cuda import Unsupported
     from fuscoc.codegen.cuda_shuffle import cuda_kernels
+    from fuscoc.codegen.cuda_types import Unsupported
 
     try:
         cuda_kernels(checked)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest, spelling
+from fuscoc.lang import characters
 from fuscoc.lang.syntax_forms import ONE_MARK, hint
 from fuscoc.source import Span
 
@@ -43,14 +44,6 @@ _EXPRESSION = {"NAME", "INT", "LPAR"}
 _CONTINUATIONS = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "LPAR", "DOT", "LSQB", "DOTS"}
 _CLOSERS = {"[": "RSQB", "(": "RPAR", "{": "RBRACE"}
 _CONFUSED = {":", "=", "->"}
-_HINTS = {
-    "#": "comments start with `//`",
-    ";": "declarations need no separator",
-    '"': "names are written without quotes",
-    "'": "names are written without quotes",
-    "<": "a relation is written `->`, a range `start .. stop`",
-    ">": "a relation is written `->`, a range `start .. stop`",
-}
 _LEXEME = re.compile(r"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]*|->|\.\.|\S")
 _WORD = re.compile(r"[A-Za-z_]")
 
@@ -76,9 +69,9 @@ def report_syntax_error(
         sink.report(
             "FSC002",
             Span(offset, offset + 1),
-            f"unexpected character `{char if char.isprintable() else repr(char)[1:-1]}`",
-            help=_HINTS.get(char),
-            fix=_character_fix(char, offset),
+            f"unexpected character {characters.named(char)}",
+            help=characters.help_with(char),
+            fix=characters.fix_of(char, offset),
         )
         return offset
     assert isinstance(error, UnexpectedToken)
@@ -132,9 +125,17 @@ def _report_token(
         label,
         secondary=[Label(unclosed.span, "opened here")] if unclosed else (),
         notes=[note] if is_misused else (),
-        help=_HINTS["#"] if "/*" in text[max(offset - 1, 0) : offset + 2] else form,
+        help=_help(found, offset, text, form),
         fix=_token_fix(found, offset, accepted, form),
     )
+
+
+def _help(found: str, offset: int, text: str, form: str | None) -> str | None:
+    if "/*" in text[max(offset - 1, 0) : offset + 2]:
+        return characters.COMMENTS
+    if _WORD.match(found) and text[offset - 1 : offset].isdigit():
+        return "numbers are decimal, and a name does not begin with one"
+    return form
 
 
 def _misspelt_declaration(error: UnexpectedToken, text: str) -> _Lexeme | None:
@@ -272,13 +273,4 @@ def _token_fix(found: str, offset: int, accepted: set[str], form: str | None) ->
         (terminal,) = accepted
         if (mark := _SYMBOLS.get(terminal)) in _CONFUSED:
             return Fix(span, mark, form, safe=True)
-    return None
-
-
-def _character_fix(char: str, offset: int) -> Fix | None:
-    span = Span(offset, offset + 1)
-    if char == ";":
-        return Fix(span, "", _HINTS[char], safe=True)
-    if char == "#":
-        return Fix(span, "//", _HINTS[char], safe=True)
     return None

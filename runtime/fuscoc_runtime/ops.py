@@ -12,10 +12,11 @@ that is fixed and otherwise a size that only running tells; a dense one its decl
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from fuscoc_runtime import tickets
 from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import LinearMaps
-from fuscoc_runtime.errors import ClosedError
+from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.scalar import Extent, Load, Scope, builtin_extents, evaluate, subexpressions
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 
@@ -35,14 +36,16 @@ DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Registered:
     """A shuffle that operators may name.
 
-    ``rank`` and ``num_ranks`` are for extents, ``capacity`` is the number of rows where that is
-    fixed, ``num_local_keys`` the number of this rank's keys where routing does not decide it.
+    ``rank`` and ``num_ranks`` are for extents, ``num_rows`` and ``num_slots`` those of the target
+    where they are fixed, ``num_local_keys`` the number of this rank's keys where routing does not
+    decide it.
     """
 
     maps: LinearMaps
     rank: int
     num_ranks: int
-    capacity: int | None
+    num_rows: int | None
+    num_slots: int | None
     num_local_keys: int | None
 
     @property
@@ -57,9 +60,13 @@ _registered: WeakValueDictionary[str, Registered] = WeakValueDictionary()
 def register(shuffle: Registered, digest: str) -> str:
     """The key of a shuffle, for as long as the caller keeps ``shuffle``.
 
-    ``digest`` tells shuffles apart in code that a compiler caches on disk.
+    ``digest`` tells specs apart. Code that a compiler caches on disk has sizes built in, so the key
+    is another one wherever these are, in a job of other ranks for example.
     """
-    key = f"{shuffle.spec.name}.{digest[:12]}.{next(_numbers)}"
+    rank, num_rows, num_slots = shuffle.rank, shuffle.num_rows, shuffle.num_slots
+    sizes = (rank, shuffle.num_ranks, num_rows, num_slots, shuffle.num_local_keys)
+    identity = hashlib.sha256(f"{digest} {sizes}".encode()).hexdigest()
+    key = f"{shuffle.spec.name}.{identity[:12]}.{next(_numbers)}"
     _registered[key] = shuffle
     return key
 
@@ -120,17 +127,18 @@ def _(
     earlier: Sequence[Tensor],
 ) -> list[Tensor]:
     found = find(shuffle)
-    num_slots = _fake_slots(found, fields, inputs, extents)
+    num_rows = _fake_length(found, fields, inputs, extents)
     like = fields[0]
     keys = found.num_local_keys
     num_keys: Any = keys if keys is not None else torch.library.get_ctx().new_dynamic_size()
     counts = [
         like.new_empty(size, dtype=torch.int64) for size in (num_keys, num_keys, num_keys + 1)
     ]
-    compact = found.spec.is_compact
-    num_indices: Any = torch.library.get_ctx().new_dynamic_size() if compact else 0
+    num_indices: Any = found.num_slots if found.spec.is_compact else 0
+    if num_indices is None:
+        num_indices = torch.library.get_ctx().new_dynamic_size()
     return [
-        *(_fake_rows(like, num_slots, field) for field in found.spec.fields),
+        *(_fake_rows(like, num_rows, field) for field in found.spec.fields),
         torch.empty(1, dtype=torch.int64, device="cpu"),
         *counts,
         like.new_empty(num_indices, dtype=torch.int64),
@@ -262,8 +270,22 @@ def _no_grads(argument: list[Any]) -> list[None] | None:
     return None
 
 
+def _gradient_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.shuffle, *_ = inputs
+
+
+def _refuse_second(ctx: Any, grads: list[Tensor]) -> NoReturn:
+    """The gradient of a gradient: an error on every rank."""
+    found = find(ctx.shuffle)
+    raise InputError(
+        found.spec.name, found.rank, "has first derivatives only: its gradients have no gradient"
+    )
+
+
 dispatch.register_autograd(_dispatch_backward, setup_context=_dispatch_context)
 combine.register_autograd(_combine_backward, setup_context=_combine_context)
+pull.register_autograd(_refuse_second, setup_context=_gradient_context)
+combine_backward.register_autograd(_refuse_second, setup_context=_gradient_context)
 
 
 def source_dims(spec: ShuffleSpec, field: Tensor) -> list[int]:
@@ -272,12 +294,12 @@ def source_dims(spec: ShuffleSpec, field: Tensor) -> list[int]:
     return list(field.shape[: field.dim() - cell_dims])
 
 
-def _fake_slots(
+def _fake_length(
     found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
 ) -> Any:
     target = found.spec.target
-    if found.capacity is not None:
-        return found.capacity
+    if found.num_rows is not None:
+        return found.num_rows
     if target.kind == "dense" and not _loads(target.length):
         return evaluate(target.length, Scope(_fake_extents(found, fields, inputs, extents)))
     return torch.library.get_ctx().new_dynamic_size()

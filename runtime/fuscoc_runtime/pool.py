@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from fuscoc_runtime.artifact import MANIFEST, Artifact
 from fuscoc_runtime.engine.executor import Executor
-from fuscoc_runtime.engine.open import Options, open_engine
+from fuscoc_runtime.engine.open import open_engine
+from fuscoc_runtime.engine.options import Options
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 

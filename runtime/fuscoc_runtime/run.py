@@ -60,13 +60,13 @@ def run(
     ``progress`` is told what all ranks have got through (under torchrun: this rank), in words.
 
     Raises:
-        OptionError: fewer than 0 tokens, or no such device.
+        OptionError: fewer than 0 tokens, a seed of more than 32 bits, or no such device.
         FuscoRuntimeError: what every rank raised.
         RankDiedError: a rank failed in another way; the others are ended too.
     """
     opened = load_artifact(artifact)
     name = opened.shuffle(shuffle).name
-    _check_options(tokens, device)
+    _check_options(tokens, seed, device)
     if "RANK" in os.environ:
         topology = None if nodes == 1 else Topology(nodes, int(os.environ["WORLD_SIZE"]) // nodes)
         chosen = join(timeout, torch.device(device) if device is not None else None)
@@ -108,9 +108,11 @@ def run(
     return RunReport(str(artifact), name, found, seed, tuple(reports))
 
 
-def _check_options(tokens: int, device: str | None) -> None:
+def _check_options(tokens: int, seed: int, device: str | None) -> None:
     if tokens < 0:
         raise OptionError("tokens", f"is {tokens}; it must be 0 or more")
+    if not 0 <= seed < 2**32:
+        raise OptionError("seed", f"is {seed}; it must be between 0 and 2**32 - 1")
     if device not in (None, "cpu", "cuda"):
         raise OptionError("device", f"is {device}; it must be cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():

@@ -130,10 +130,15 @@ class PolicySpec:
     """Knobs of the plan and of the pipeline; what is listed here is what this runtime can do."""
 
     dedup: tuple[Literal["node", "rank"], ...]
-    balance: Literal["none", "static", "greedy", "lpt", "split", "auto"]
+    balance: Literal["none", "static", "greedy", "lpt", "split", "rebalance", "auto"]
     schedule: Literal["pairwise", "fast", "auto"]
     slice_bytes: int
     backend: str
+
+    @property
+    def balances_senders(self) -> bool:
+        """Whether a rank may send rows of another rank of its node."""
+        return self.balance in ("rebalance", "auto")
 
 
 @dataclass(frozen=True)

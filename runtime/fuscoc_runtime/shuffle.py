@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,14 @@ from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.engine.executor import Event, Executor
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import NodeHandle
-from fuscoc_runtime.engine.open import Engine, Options
+from fuscoc_runtime.engine.open import Engine, sms_to_use
+from fuscoc_runtime.engine.options import Options, as_device
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.trace import Span, write_trace
 from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.pool import Pool
 from fuscoc_runtime.stats import Memory, ShuffleStats
+from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 from fuscoc_runtime.traced import (
     Bound,
@@ -72,16 +74,19 @@ class Shuffle:
             without a job, a GPU if there is one.
         timeout: seconds that a wait for another rank may take, about.
         num_programs: programs of every Triton launch. Default: two for every SM.
-        num_sms: SMs that kernels may use at a time; default: all.
+        num_sms: SMs that kernels may use at a time; default: all. ``"overlap"``: few enough for
+            work that runs beside them, such as GEMMs that take longer than the shuffle.
         max_sources: the most source segments that a rank will dispatch.
-        capacity: rows that a rank has room for; default: the spec's ``capacity max``, else what the
-            worst routing needs: ranks * max_sources * fan-out, and the padding. This is what most
-            of the memory goes into: capacity rows and, for a sum, ranks * max_sources rows.
+        capacity: slots that a rank has room for; default: the spec's ``capacity max``, else what
+            the worst routing needs: ranks * max_sources * fan-out, and the padding. This is what
+            most of the memory goes into: capacity rows (of a compact target ranks * max_sources,
+            if that is less) and, for a sum, ranks * max_sources rows.
         num_handles: dispatches after which a handle is outdated.
         pool: what to share memory with other shuffles by; default: share none.
         slice_bytes: the most that a slice of the network hop holds; default: the spec's ``slice``.
-        nic_bandwidth: bytes a second of a rank's network, for ``auto`` and the size of slices;
-            default: 50e9.
+        nic_bandwidth: bytes a second of a rank's network, for ``auto`` and for the size and the
+            number of slices under way; default: measured between the GPUs of several nodes, once
+            for each group (``stats`` tells), else 50e9.
         trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
             the host only enqueues.
 
@@ -91,6 +96,7 @@ class Shuffle:
 
     Raises:
         ArtifactError, TopologyError, ProtocolError: what was asked for does not fit together.
+        OptionError: a number that makes no sense, or a device that is not there.
         BackendError: the spec says ``backend cuda``, and that cannot be.
         CudaError, KernelError: no compiler for the CUDA kernels; Triton is missing.
     """
@@ -105,7 +111,7 @@ class Shuffle:
         device: torch.device | str | None = None,
         timeout: float = 60.0,
         num_programs: int | None = None,
-        num_sms: int | None = None,
+        num_sms: int | Literal["overlap"] | None = None,
         max_sources: int | None = None,
         capacity: int | None = None,
         num_handles: int = 2,
@@ -116,13 +122,14 @@ class Shuffle:
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
+        self._num_sms = num_sms
         self._pool = pool if pool is not None else Pool()
         self._held: Executor | None = self._pool.take(
             opened,
             self.spec,
             process_group(group),
             Topology.parse(topology) if isinstance(topology, str) else topology,
-            torch.device(device) if device is not None else None,
+            as_device(device),
             Options(
                 timeout,
                 num_programs,
@@ -159,6 +166,11 @@ class Shuffle:
         return self._executor.engine.members.device
 
     @property
+    def num_sms(self) -> int:
+        """SMs that its kernels may use at a time; 0 on a CPU."""
+        return sms_to_use(self.device, self._num_sms)
+
+    @property
     def engine(self) -> Engine:
         """What executes the calls; for measurements, its attributes are not promised."""
         return self._executor.engine
@@ -173,6 +185,7 @@ class Shuffle:
         *fields: Tensor,
         handle: AnyHandle | None = None,
         async_op: bool = False,
+        after: torch.cuda.Event | None = None,
         **named: Any,
     ) -> Any:
         """Bring every segment to its destinations.
@@ -189,15 +202,19 @@ class Shuffle:
         rank once, [num_rows, *field shape], and ``handle.row_index``, int64 [num_slots], says which
         of them every slot refers to (-1: padding); combine takes a row for every slot. It is a view
         of memory that peers store into, valid until this rank's next dispatch. Padding rows are
-        left as they were. With ``max_sources`` ``num_slots`` is the capacity.
+        left as they were. With ``max_sources`` ``num_slots`` is the capacity, and of the rows of a
+        compact target those that no slot refers to are unused.
 
         If a field requires grad, and in compiled functions, rows are tensors of their own instead,
         and padding rows are 0. The backward pass is collective as well: it brings the rows'
         gradients back by the derived combine, without weights.
 
-        With ``async_op`` the call is made on a stream of its own and ``(rows, handle, event)`` is
-        returned; ``event.wait()`` lets the current stream wait, without the host. That takes
-        kernels of fixed capacity on a GPU: elsewhere the call has ended when it returns.
+        With ``async_op`` the call is made on a stream of its own, on a GPU, and ``(rows, handle,
+        event)`` is returned; ``event.wait()`` lets the current stream wait, without the host. The
+        call waits for what the current stream has been given so far, or only for what it had been
+        given when the event ``after`` was recorded: by then the arguments are there, and nothing
+        reads this shuffle's rows any more. Without ``max_sources``, or across nodes, the host waits
+        for that, too, and returns when the rows are under way.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -210,12 +227,15 @@ class Shuffle:
         this rank's next call that notices, or ``check``, raises KeyRangeError, NoSlotError,
         RefusedCallError (a peer raised an error instead of joining a call) or HopTimeoutError.
         """
+        self._check_after(after, async_op)
         if async_op and torch.compiler.is_compiling():  # a graph's order is its compiler's affair
             rows, new = self.dispatch_fresh(*fields, handle=handle, **named)
             return rows, new, Event()
         if async_op:
             (rows, new), event = self._executor.beside(
-                lambda: self.dispatch(*fields, handle=handle, **named), [fields, named]
+                lambda: self.dispatch(*fields, handle=handle, **named),
+                [fields, named, handle],
+                after,
             )
             return rows, new, event
         sources = [*fields, *(named.get(field.name) for field in self.spec.source.fields)]
@@ -269,6 +289,7 @@ class Shuffle:
         handle: AnyHandle,
         *,
         async_op: bool = False,
+        after: torch.cuda.Event | None = None,
         **inputs: Tensor,
     ) -> Any:
         """Bring the rows back and reduce them at their source, as the spec's ``combine`` says.
@@ -287,11 +308,14 @@ class Shuffle:
             InputError: as ``dispatch`` does; also if the spec has no combine.
             HopTimeoutError: a rank ended or did not come in time.
         """
+        self._check_after(after, async_op)
         if async_op and torch.compiler.is_compiling():
-            return self.combine(rows, handle, async_op=False, **inputs), Event()
+            return self.combine(rows, handle, async_op=False, after=None, **inputs), Event()
         if async_op:
             return self._executor.beside(
-                lambda: self.combine(rows, handle, async_op=False, **inputs), [rows, inputs]
+                lambda: self.combine(rows, handle, async_op=False, after=None, **inputs),
+                [rows, inputs, handle],
+                after,
             )
         if torch.compiler.is_compiling():
             return self._combine_op(self._bind_combine(rows, handle, inputs))
@@ -305,6 +329,10 @@ class Shuffle:
             else:
                 return self._combine_op(bound)
         return _unwrap(self._executor.combine(rows, as_handle(self.spec, handle), inputs))
+
+    def _check_after(self, after: object, async_op: bool) -> None:
+        if after is not None and not async_op:
+            raise InputError("after", self.rank, "is given without async_op=True")
 
     def _bind_combine(
         self, rows: Any, handle: AnyHandle, inputs: Mapping[str, Any]
@@ -334,13 +362,13 @@ class Shuffle:
 
         Shuffles that share a pool share these, too.
         """
-        return self._executor.observer.tally.stats()
+        return self._executor.stats()
 
     def memory(self) -> Memory:
         """Bytes that this rank holds for the shuffle and those that share its pool.
 
-        With ``max_sources`` this never changes. Rows take capacity * row bytes of it, a sum's
-        partial rows ranks * max_sources * row bytes.
+        With ``max_sources`` this never changes. Rows take capacity * row bytes of it (see there), a
+        sum's partial rows ranks * max_sources * row bytes.
         """
         return self._executor.memory()
 
@@ -378,6 +406,13 @@ class Shuffle:
             dist.all_gather_object(everybody, self.spans, group=group)
         if self.rank == 0:
             write_trace(path, [span for spans in everybody for span in spans])
+
+    def __deepcopy__(self, _: Any) -> Self:
+        """Itself: a copy of a module, such as for averaged weights, shuffles by the same memory."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(self, "Save a module's `state_dict`, and open the shuffle again")
 
     def __repr__(self) -> str:
         if self._held is None:

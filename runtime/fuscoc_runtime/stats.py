@@ -11,6 +11,7 @@ import torch
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.node import NodeHandle
 from fuscoc_runtime.engine.node_state import SLOT_BITS
+from fuscoc_runtime.plan.links import Link
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,23 @@ class ShuffleStats:
         num_slots: rows that its target has.
         network, nvlink, local: segment rows that this rank moved over every kind of hop, and how
             many more the same relation needs there without deduplication.
+        carried: rows that it handed to other ranks of its node, over NVLink, for them to send.
         rows_to_rank: its points for every rank.
         rows_of_key: rows of every key that lives here, by key.
         planning_ms: host time from the call to the finished plan; 0 where kernels plan.
         dispatch_ms, combine_ms: host time of the latest calls. With kernels of fixed capacity that
             is the time to enqueue them; where autograd or a compiler made the call, its operator's.
         num_dispatches, num_combines: calls so far.
+        num_rounds: rounds in which its slices crossed the network; 0 inside one node.
+        link: what the network was measured to do when the shuffle was opened; ``None`` where it was
+            not.
     """
 
     num_sources: int
     num_rows: int
     num_slots: int
     network: HopStats
+    carried: HopStats
     nvlink: HopStats
     local: HopStats
     rows_to_rank: tuple[int, ...]
@@ -44,6 +50,8 @@ class ShuffleStats:
     combine_ms: float
     num_dispatches: int
     num_combines: int
+    num_rounds: int
+    link: Link | None
 
     @property
     def dedup_ratio(self) -> float:
@@ -59,13 +67,17 @@ class ShuffleStats:
         return max(rows) * len(rows) / sum(rows) if any(rows) else 1.0
 
     def __str__(self) -> str:
-        hops = (("network", self.network), ("NVLink", self.nvlink), ("local", self.local))
+        hops = [("network", self.network), ("NVLink", self.nvlink), ("local", self.local)]
+        if self.carried.rows:
+            hops.insert(1, ("handed over", self.carried))
         moved = ", ".join(f"{name} {hop.rows} rows ({hop.num_bytes} B)" for name, hop in hops)
+        rounds = f"; network in {self.num_rounds} rounds" if self.num_rounds else ""
+        link = f"; the network carries {self.link}" if self.link is not None else ""
         return (
-            f"{self.num_sources} segments to {sum(self.rows_to_rank)} slots; {moved}; "
+            f"{self.num_sources} segments to {sum(self.rows_to_rank)} slots; {moved}{rounds}; "
             f"deduplication saved {self.dedup_ratio:.0%}; received {self.num_rows} rows in "
             f"{self.num_slots} slots, busiest key {self.key_imbalance:.2f} of the mean; dispatch "
-            f"{self.dispatch_ms:.2f} ms, combine {self.combine_ms:.2f} ms"
+            f"{self.dispatch_ms:.2f} ms, combine {self.combine_ms:.2f} ms{link}"
         )
 
 
@@ -91,6 +103,7 @@ class Memory:
 class Tally:
     """Counts calls and keeps the latest ones' host times, in milliseconds."""
 
+    link: Link | None = None
     handle: Any = None
     dispatch_ms: float = 0.0
     combine_ms: float = 0.0
@@ -111,6 +124,7 @@ class Tally:
             combine_ms=self.combine_ms,
             num_dispatches=self.num_dispatches,
             num_combines=self.num_combines,
+            link=self.link,
         )
 
 
@@ -120,10 +134,12 @@ def _count(handle: Handle) -> dict[str, Any]:
         "num_sources": plan.num_sources,
         "num_rows": sum(plan.point_recv_counts),
         "network": stats.network,
+        "carried": stats.carried,
         "nvlink": stats.nvlink,
         "local": stats.local,
         "rows_to_rank": plan.point_send_counts,
         "planning_ms": handle.planning_ms,
+        "num_rounds": plan.wire.num_rounds,
     }
 
 
@@ -138,15 +154,17 @@ def _count_node(handle: NodeHandle) -> dict[str, Any]:
     received = int(handle.key_counts.sum())
     remote = _without(pairs, members.rank)
     row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
-    own = points[members.rank]
+    own = (points if launched.row_index is None else pairs)[members.rank]
     return {
         "num_sources": launched.num_sources,
         "num_rows": received,
         "network": HopStats(0, 0, row_bytes),
+        "carried": HopStats(0, 0, row_bytes),
         "nvlink": HopStats(remote, _without(points, members.rank) - remote, row_bytes),
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),
         "planning_ms": 0.0,
+        "num_rounds": 0,
     }
 
 

@@ -51,13 +51,16 @@ def redeem(token: Tensor) -> Sequence[Any]:
     return ticket.routing
 
 
-def refuse_to_pickle(handle: object) -> NoReturn:
+DISPATCH_AGAIN = "Save the routing, such as `topk_idx`, and dispatch again"
+
+
+def refuse_to_pickle(held: object, instead: str = DISPATCH_AGAIN) -> NoReturn:
     """A handle names buffers of this process and the calls of all ranks: elsewhere it is nothing.
 
     Raises:
-        TypeError: always.
+        TypeError: always; says what to do ``instead``.
     """
     raise TypeError(
-        f"a {type(handle).__name__} cannot be saved or sent: it names buffers of this process. "
-        "Save the routing, such as `topk_idx`, and dispatch again"
+        f"a {type(held).__name__} cannot be saved or sent: it names buffers of this process. "
+        f"{instead}"
     )

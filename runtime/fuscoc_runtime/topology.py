@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from fuscoc_runtime.errors import TopologyError
 
+MAX_RANKS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -23,6 +25,11 @@ class Topology:
         if self.num_nodes < 1 or self.ranks_per_node < 1:
             raise TopologyError(
                 f"{self.num_nodes} nodes of {self.ranks_per_node} ranks: both must be at least 1"
+            )
+        if self.num_ranks > MAX_RANKS:
+            raise TopologyError(
+                f"{self.num_nodes} nodes of {self.ranks_per_node} ranks are more than "
+                f"{MAX_RANKS} ranks"
             )
 
     @classmethod

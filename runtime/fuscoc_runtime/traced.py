@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuscoc_runtime import tickets
 from fuscoc_runtime.engine.linear import weight_input
@@ -132,9 +133,10 @@ def _check_plain(name: str, rank: int, value: Any) -> None:
     """Operators are only given ordinary tensors: others have operators' meaning of their own.
 
     Raises:
-        InputError: it is missing, no tensor, a sparse one, or one without data.
+        InputError: it is missing, no tensor, a sparse one, one of others, or one without data.
     """
-    if not isinstance(value, Tensor) or value.is_meta or value.layout != torch.strided:
+    plain = isinstance(value, Tensor) and not is_traceable_wrapper_subclass(value)
+    if not plain or value.is_meta or value.layout != torch.strided:
         raise InputError(name, rank, "is missing or no ordinary tensor")
 
 
@@ -166,8 +168,9 @@ def bind_weights(
 
 
 def token_of(handle: Any) -> Tensor:
-    """A token for a handle of either kind."""
-    return handle.token if isinstance(handle, TracedHandle) else tickets.issue([handle])
+    """The token of a handle of either kind; a new one if no operator has made the handle."""
+    token: Tensor | None = getattr(handle, "token", None)
+    return token if token is not None else tickets.issue([handle])
 
 
 def dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
@@ -184,4 +187,4 @@ def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
     if not isinstance(handle, TracedHandle):
         return handle
     [found] = tickets.redeem(handle.token)
-    return replace(found, weights=weight_input(spec, handle.weights))
+    return replace(found, weights=weight_input(spec, handle.weights), token=handle.token)

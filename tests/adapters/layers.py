@@ -44,39 +44,13 @@ def largest(errors: Tensor) -> float:
     return float(errors.abs().max()) if errors.numel() else 0.0
 
 
-@torch.inference_mode()
-def vllm_layer(group: Any, artifact: str, num_tokens: int, on_input: bool) -> float:
-    """The largest error of prepare, experts, finalize on this rank."""
-    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
-    x, ids, weights = batch(shuffle, num_tokens)
-    num_experts = shuffle.spec.constants["keys"]
-    unquantised = SimpleNamespace(quant_dtype=None)
-    output = torch.empty_like(x)
-    with stubs.installed(stubs.recording("vllm")):
-        adapter = vllm.prepare_and_finalize(shuffle)
-        for _ in range(2):
-            rows, scales, metadata, row_ids, row_weights = adapter.prepare(
-                x, weights, ids, num_experts, None, on_input, unquantised, False
-            )
-            assert scales is None
-            first, last = shuffle.rank * num_experts // adapter.num_dispatchers(), num_experts
-            counts = torch.bincount(row_ids[row_ids >= 0] - first, minlength=last)
-            own = metadata.expert_num_tokens
-            assert torch.equal(counts[: own.numel()], own.long())
-            outputs = experts(rows, row_ids, row_weights)
-            adapter.finalize(output, outputs, row_weights, row_ids, on_input, None)
-    if on_input:
-        x, weights = x * weights, torch.ones_like(weights)
-    return largest(output - expected(x, ids, weights))
-
-
 def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
     """Whether the experts get what vLLM's function makes of the rows, or, deferred, the rows."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
     x, ids, weights = batch(shuffle, 5)
     num_experts = shuffle.spec.constants["keys"]
     config = SimpleNamespace(
-        quant_dtype="nvfp4", a1_gscale="global scale", per_act_token_quant=False,
+        quant_dtype="nvfp4", a1_scale=None, a1_gscale="global scale", per_act_token_quant=False,
         block_shape=None, is_scale_swizzled=True,
     )  # fmt: skip
     seen: list[Any] = []
@@ -105,7 +79,11 @@ def sglang_layer(group: Any, artifact: str, num_tokens: int) -> float:
     x, ids, weights = batch(shuffle, num_tokens)
     constants, [field] = shuffle.spec.constants, shuffle.spec.source.fields
     config = SimpleNamespace(
-        num_experts=constants["keys"], top_k=constants["topk"], hidden_size=field.shape[0]
+        num_experts=constants["keys"],
+        num_local_experts=constants["keys"] // dist.get_world_size(group),
+        top_k=constants["topk"],
+        hidden_size=field.shape[0],
+        runner_backend=SimpleNamespace(value="triton"),
     )
     with stubs.installed(stubs.recording("sglang")) as modules:
         base, standard, topk = (
@@ -131,3 +109,14 @@ def opened(group: Any, artifact: str) -> None:
     """An adapter on whatever shuffle it is."""
     with stubs.installed(stubs.recording("vllm")):
         vllm.prepare_and_finalize(Shuffle(artifact, group=group, timeout=TIMEOUT))
+
+
+def sglang_opened(group: Any, artifact: str, changes: dict[str, Any]) -> None:
+    """An adapter for a layer of 8 experts that is so configured."""
+    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
+    config = {
+        "num_experts": 8, "num_local_experts": 8 // dist.get_world_size(group), "top_k": 2,
+        "hidden_size": 24, "runner_backend": None,
+    }  # fmt: skip
+    with stubs.installed(stubs.recording("sglang")):
+        sglang.dispatcher(shuffle, SimpleNamespace(**(config | changes)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from fuscoc_runtime.adapters import sglang, vllm
 from fuscoc_runtime.adapters.interface import Interface
 from fuscoc_runtime.errors import AdapterError
-from tests.adapters import layers, stubs
+from tests.adapters import layers, modular_kernel, stubs
+from tests.adapters.modular_kernel import Case
 from tests.engine import specs
 from tests.engine.pool import Pool
 
@@ -113,10 +115,34 @@ def test_a_missing_framework_is_named() -> None:
         nowhere.load()
 
 
+CASES = {
+    "ragged": Case((9, 4)),
+    "an idle rank": Case((5, 0), options=(("max_sources", 9),)),
+    "padding of data-parallel ranks": Case((6, 3), keep=0.5, options=(("max_sources", 9),)),
+    "nothing for a rank": Case((4, 3), crowd=True),
+    "no choice at all": Case((2, 1), keep=0.0),
+    "weights on the input": Case((7, 2), topk=1, on_input=True),
+}
+
+
 @pytest.mark.parametrize("align", [1, 4])
-def test_vllm_layer(pool: Pool, align: int) -> None:
-    path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=align)).path
-    assert max(pool.run(layers.vllm_layer, 2, str(path), 9, False)) < 1e-5
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_vllm_layer(pool: Pool, align: int, case: Case) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=case.topk, align=align)).path
+    assert max(pool.run(modular_kernel.layer_error, 2, str(path), case)) < 1e-5
+
+
+def test_vllm_scales_leave_unused_rows_out(pool: Pool) -> None:
+    """One scale for all rows, of which some hold anything; within what e4m3 holds."""
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=4)).path
+    case = Case((6, 4), scaled=True, options=(("max_sources", 6),))
+    assert max(pool.run(modular_kernel.layer_error, 2, str(path), case)) < 0.2
+
+
+def test_vllm_experts_elsewhere(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    with pytest.raises(AdapterError, match="places 4 experts on this rank, not in the blocks of 4"):
+        pool.run(modular_kernel.misplaced, 2, str(path))
 
 
 @pytest.mark.parametrize("defer", [False, True])
@@ -125,15 +151,10 @@ def test_vllm_quantises_after_dispatch(pool: Pool, defer: bool) -> None:
     assert all(pool.run(layers.vllm_quantised, 2, str(path), defer))
 
 
-def test_vllm_weights_on_the_input(pool: Pool) -> None:
-    path = specs.artifact(specs.routed("f32", keys=8, topk=1)).path
-    assert max(pool.run(layers.vllm_layer, 2, str(path), 9, True)) < 1e-5
-
-
 def test_vllm_weights_on_the_input_of_several_experts(pool: Pool) -> None:
     path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
     with pytest.raises(AdapterError, match="only with topk = 1"):
-        pool.run(layers.vllm_layer, 2, str(path), 9, True)
+        pool.run(modular_kernel.layer_error, 2, str(path), Case((3, 3), on_input=True))
 
 
 @pytest.mark.parametrize("align", [1, 4])
@@ -154,3 +175,29 @@ def test_sglang_layer(pool: Pool, align: int) -> None:
 def test_other_shuffles_are_refused(pool: Pool, text: str, problem: str) -> None:
     with pytest.raises(AdapterError, match=problem):
         pool.run(layers.opened, 2, str(specs.artifact(text).path))
+
+
+@pytest.mark.parametrize("open_it", [layers.opened, layers.sglang_opened], ids=["vllm", "sglang"])
+def test_one_rank_is_refused(pool: Pool, open_it: Any) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    rest = () if open_it is layers.opened else ({},)
+    with pytest.raises(AdapterError, match="one rank has all experts"):
+        pool.run(open_it, 1, str(path), *rest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_local_experts": 5}, "experts_per_rank = 5"),
+        (
+            {"runner_backend": SimpleNamespace(value="flashinfer_trtllm")},
+            "flashinfer_trtllm is none",
+        ),
+        ({"no_combine": True}, "no_combine cannot be combined"),
+    ],
+    ids=["shared experts", "runner", "no combine"],
+)
+def test_sglang_layers_that_are_refused(pool: Pool, changes: Any, problem: str) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    with pytest.raises(AdapterError, match=problem):
+        pool.run(layers.sglang_opened, 2, str(path), changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -31,10 +32,10 @@ def test_every_command_tells_its_exit_codes_and_gives_examples(name: str) -> Non
 
 def examples(text: str) -> list[list[str]]:
     """The command lines of a help text, in words."""
-    _, _, end = text.partition("Examples")
+    _, _, end = inspect.cleandoc(text).partition("Examples")
     return [
         shlex.split(line, comments=True)
-        for line in re.findall(r"^ {8}(.*fuscoc .*)$", end, re.MULTILINE)
+        for line in re.findall(r"^ {4}(.*fuscoc .*)$", end, re.MULTILINE)
     ]
 
 

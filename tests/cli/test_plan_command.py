@@ -117,6 +117,17 @@ def test_dense_targets(plan: Run, artifacts: dict[str, Path]) -> None:
     assert "computes its slots" in err
 
 
+def test_computed_keys(plan: Run) -> None:
+    """Ids are made up alike, and hashed by the spec."""
+    spec = Path("examples/hash_buckets.fsc")
+    code, out, _ = plan(spec, "--gpus-per-node", "4", "--tokens", "50")
+    assert code == 0
+    assert "hash_buckets on 1x4, uniform: 200 segments" in out
+    code, _, err = plan(spec, "--routing", "zipf:1.0")
+    assert code == 1
+    assert "computes its keys" in err
+
+
 def test_report_is_one_file(plan: Run, artifacts: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="reports need the extra `plot`")
     pytest.importorskip("jinja2", reason="reports need the extra `plot`")

@@ -12,8 +12,10 @@ import pytest
 import fuscoc
 from tests.engine.pool import Pool
 from tests.examples import layer_work
+from tests.gpus import torchrun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SIZES = {"hidden": 256, "experts": 16, "topk": 4}
 
 
 def test_layer_and_its_gradients(tmp_path: Path) -> None:
@@ -39,3 +41,16 @@ def test_training_is_that_of_plain_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"largest difference of the losses over 4 steps: [\d.e-]+", done.stdout)
     assert (tmp_path / "loss.png").stat().st_size > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_training_in_bf16_on_gpus(num_ranks: int, tmp_path: Path) -> None:
+    """300 steps; the example itself compares every loss with plain torch's."""
+    artifact = fuscoc.compile(EXAMPLES / "moe.fsc", tmp_path / "moe", **SIZES)
+    sizes = [word for name, size in SIZES.items() for word in (f"--{name}", str(size))]
+    printed = torchrun(
+        num_ranks, "examples/moe_layer.py", "--device", "cuda", "--dtype", "bf16", *sizes,
+        "--tokens", "256", "--artifact", artifact,
+    )  # fmt: skip
+    assert "largest difference of the losses over 300 steps" in printed

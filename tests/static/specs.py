@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fuscoc import driver
+from fuscoc.source import as_source
 from fuscoc_runtime.artifact import Artifact, load_artifact
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -48,10 +49,24 @@ shuffle parts {
 }"""
 
 
+# Odd ranks send nothing: their neighbours hand them rows to send.
+LOPSIDED = """
+shuffle lopsided {
+  const rows = 6
+  index i : rows
+  segment row { x : f32[5] }
+  layout mine[i] of row
+  layout theirs[i] of row
+  dispatch mine[i] -> theirs[i] on (rank + ranks / 2) % ranks * (1 - rank % 2) - rank % 2
+    balance rebalance slice 40 B
+  combine reverse
+}"""
+
+
 def compile(text: str, out: Path, *topologies: str, **defines: int) -> Path:
     """Compile a spec, or an example by its name, and plan it for the topologies."""
     source = EXAMPLES / text if text.endswith(".fsc") else text
-    return driver.compile_source(driver.as_source(source), out, defines, topologies=topologies)
+    return driver.compile_source(as_source(source), out, defines, topologies=topologies)
 
 
 @cache

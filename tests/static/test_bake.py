@@ -29,6 +29,7 @@ BAKED: dict[str, Callable[..., Artifact]] = {
     "redistribute": specs.redistribute,
     "transpose": lambda *topologies: specs.artifact(specs.TRANSPOSE, topologies),
     "broadcast": lambda *topologies: specs.artifact(specs.BROADCAST, topologies),
+    "lopsided": lambda *topologies: specs.artifact(specs.LOPSIDED, topologies),
 }
 
 
@@ -114,6 +115,21 @@ def test_a_baked_shuffle_plans_nothing_when_it_runs(
     assert requests[0].tensor.numel() < 4, "more than whether there is an error"
     assert f"{name}_send" in launched
     assert f"{name}_relation" not in launched
+
+
+def test_baked_rows_are_carried() -> None:
+    """There and back twice, with the plan of the artifact."""
+    ranks = Ranks(BAKED["lopsided"](*TOPOLOGIES), "2x2")
+    handed = [machine.plan.rows.carried for machine in ranks.shuffle.machines if machine.plan]
+    assert handed == [0, 3, 0, 3]
+    for _ in range(2):
+        parts = source_of(BAKED["lopsided"](), 4)
+        found = ranks.dispatch(parts)
+        assert torch.equal(found[2], parts[0])
+        assert torch.equal(found[0], parts[2])
+        back = ranks.combine(found)
+        assert torch.equal(back[0], parts[0])
+        assert not back[1].any()
 
 
 def test_a_static_shuffle_plans_once(

@@ -126,6 +126,7 @@ class Face:
         experts = self.experts(max_sources=MOST, capacity=CAPACITY)
         x, idx, weights = (each.detach().clone() for each in self.batch(256))
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.no_grad():
             with torch.cuda.stream(stream):
                 experts(x, topk_idx=idx, topk_weights=weights)
@@ -148,6 +149,7 @@ class Face:
         experts = self.experts(max_sources=MOST, capacity=CAPACITY)
         x, idx, weights = self.batch(256)
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
 
         def step() -> None:
             x.grad = weights.grad = experts.scales.grad = None
@@ -206,8 +208,16 @@ class Face:
             self.wrong.append("the trace shows no launches")
 
     def overlapped(self) -> None:
-        """Asynchronous calls give the same, also with a second batch between them."""
-        shuffle = Shuffle(self.artifact, max_sources=MOST, capacity=CAPACITY, num_sms=32)
+        """Asynchronous calls give the same, also with a second batch between them; so they do on
+        the general engine, inside a node and across nodes, whose calls end before their rows."""
+        fixed: dict[str, Any] = {"max_sources": MOST, "capacity": CAPACITY, "num_sms": 32}
+        settings: list[dict[str, Any]] = [fixed, {}, {"topology": f"{self.num_ranks}x1"}]
+        for options in settings:
+            with Shuffle(self.artifact, **options) as shuffle:
+                for _ in range(5):
+                    self.overlap_once(shuffle)
+
+    def overlap_once(self, shuffle: Shuffle) -> None:
         (x, idx, weights), (x2, idx2, weights2) = self.batch(700), self.batch(300)
         with torch.no_grad():
             rows, handle, event = shuffle.dispatch(
@@ -215,8 +225,10 @@ class Face:
             )
             event.wait()
             worked = rows * 2
+            ready = torch.cuda.current_stream().record_event()
+            torch.cuda._sleep(1_000_000)  # what the next call need not wait for
             rows2, handle2, event2 = shuffle.dispatch(
-                x2, topk_idx=idx2, topk_weights=weights2, async_op=True
+                x2, topk_idx=idx2, topk_weights=weights2, async_op=True, after=ready
             )
             event2.wait()
             y, done = shuffle.combine(worked, handle, async_op=True)
@@ -228,8 +240,7 @@ class Face:
             ("second", y2, x2, idx2, weights2),
         ):
             wanted = 2 * source.float() * (w * (i >= 0)).sum(1, keepdim=True)
-            self.close(f"overlapped {what}", out, wanted)
-        shuffle.close()
+            self.close(f"overlapped {what} of {shuffle}", out, wanted)
 
     def pooled(self) -> None:
         """Layers of one pool take the memory of one, and give it back."""

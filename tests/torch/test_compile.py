@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from fuscoc_runtime import Shuffle, fused_shuffle
+from fuscoc_runtime import Shuffle, fused_shuffle, ops
+from fuscoc_runtime.engine.linear import LinearMaps
 from tests.engine import specs
 
 ENGINES = pytest.mark.parametrize("options", [{}, {"max_sources": 9}], ids=["exact", "fixed"])
@@ -112,3 +115,14 @@ def test_operators_are_well_formed(options: dict[str, Any]) -> None:
     rows, token, *_ = torch.ops.fuscoc.dispatch(*given)
     back = (shuffle._key, [rows.detach().requires_grad_()], token, [weights], [4])
     torch.library.opcheck(torch.ops.fuscoc.combine.default, back, test_utils=checks)
+
+
+def test_jobs_of_other_sizes_have_other_keys() -> None:
+    """What is compiled for one job is cached on disk, and must not be found by another."""
+    maps = cast(LinearMaps, SimpleNamespace(spec=SimpleNamespace(name="moe")))
+    job = ops.Registered(maps, 0, 2, None, None, 32)
+    others = [replace(job, num_ranks=1, num_local_keys=64), replace(job, num_rows=128)]
+    keys = [ops.register(each, "digest") for each in (job, job, *others)]
+    first, again, *different = [key.rsplit(".", 1)[0] for key in keys]
+    assert first == again
+    assert len({first, *different}) == 3

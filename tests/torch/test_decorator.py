@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import fuscoc
 import fuscoc_runtime
 from fuscoc import fused_shuffle
+from fuscoc.source import as_source
 from fuscoc.spec_cache import compile_cached
 from fuscoc.torch import as_artifact
 from fuscoc_runtime.errors import ArtifactError
@@ -145,11 +145,11 @@ def test_constants() -> None:
 
 
 def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
-    text = fuscoc.driver.as_source(ROUTED)
+    text = as_source(ROUTED)
     first = compile_cached(text, {}, tmp_path)
     assert compile_cached(text, {}, tmp_path) == first
     assert compile_cached(text, {"hidden": 8}, tmp_path) != first
-    other = fuscoc.driver.as_source(ROUTED + "// said differently\n")
+    other = as_source(ROUTED + "// said differently\n")
     assert compile_cached(other, {}, tmp_path) != first
     with ThreadPoolExecutor(4) as together:
         paths = list(
@@ -182,7 +182,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_compiler")
 def test_without_the_compiler() -> None:
-    layer = fused_shuffle(ROUTED)(lambda rows: 2 * rows)
+    layer = fused_shuffle(ROUTED + "// not in the cache\n")(lambda rows: 2 * rows)
     with pytest.raises(ImportError, match=r"'lark'; compiling a spec needs .* `fuscoc compile`"):
         layer(**batch())
     layer = fused_shuffle(specs.artifact(ROUTED))(lambda rows: 2 * rows)
@@ -230,3 +230,17 @@ def test_a_routing_used_again(options: dict[str, Any]) -> None:
     assert x.grad is not None
     with pytest.raises(fuscoc_runtime.FuscoRuntimeError, match=r"`x` .* has the shape \[4, 24\]"):
         shuffle.dispatch(more[1:], handle=first)
+
+
+def test_after_is_for_asynchronous_calls() -> None:
+    shuffle, event = fuscoc_runtime.Shuffle(specs.artifact(ROUTED)), object()
+    with pytest.raises(
+        fuscoc_runtime.FuscoRuntimeError, match="`after` on rank 0 is given without"
+    ):
+        shuffle.dispatch(**batch(), after=event)
+    rows, handle, done = shuffle.dispatch(**batch(), async_op=True, after=event)
+    assert done.query()  # on a CPU the call is over
+    with pytest.raises(
+        fuscoc_runtime.FuscoRuntimeError, match="`after` on rank 0 is given without"
+    ):
+        shuffle.combine(rows, handle, after=event)

@@ -46,6 +46,24 @@ def test_weighted_rows_and_weights(topology: str) -> None:
     assert gradcheck(layer, leaves([(2, 2), (0, 2), (2, 2), (0, 2)]), fast_mode=True)
 
 
+def test_rows_that_another_rank_sends() -> None:
+    """Rank 1 sends one of the two rows that rank 0 has for the other node."""
+    shuffle = lockstep(WEIGHTED.replace("dedup(node, rank)", "balance rebalance"), "2x2")
+    idx = [torch.tensor([[2, 3], [3, 0]]), *[torch.zeros(0, 2, dtype=torch.int64)] * 3]
+    nothing = [torch.zeros(0, 2, dtype=torch.float64)] * 3
+
+    def layer(x: Tensor, weights: Tensor) -> Tensor:
+        named = [{"idx": each} for each in idx]
+        dispatched = shuffle.dispatch([[each] for each in (x, *nothing)], named)
+        handles = [each.handle for each in dispatched]
+        assert [each.plan.rows.carried for each in handles] == [0, 1, 0, 0]
+        named = [{"weights": each} for each in (weights, *nothing)]
+        results = shuffle.combine([d.rows["x"].square() for d in dispatched], handles, named)
+        return results[0]["x"]
+
+    assert gradcheck(layer, leaves([(2, 2), (2, 2)]), fast_mode=True)
+
+
 def test_a_copied_field_beside_integers() -> None:
     """``combine reverse``: of two fields, the one with a gradient is brought back."""
     shuffle = lockstep(MOVED, "1x2")
@@ -154,6 +172,9 @@ def test_both_engines_against_plain_torch(options: dict[str, Any]) -> None:
 
     found = [fused(fused(fused(x)))]
     found += torch.autograd.grad(found[0].square().sum(), [x, weights])
+    stats = shuffle.stats()
+    assert stats is not None
+    assert stats.num_dispatches == 3 if not options else 6  # once more each, for the gradient
     wanted = [plain(plain(plain(x)))]
     wanted += torch.autograd.grad(wanted[0].square().sum(), [x, weights])
     for one, other in zip(found, wanted, strict=True):

@@ -20,7 +20,8 @@ class MoeShuffle:
     Attributes:
         num_experts, topk, hidden: what the spec says.
         index_dtype: of ``topk_idx``.
-        num_ranks: ranks that the experts are spread over.
+        num_ranks: ranks that the experts are spread over, in blocks of ``experts_per_rank``.
+        first_expert: the first one of this rank.
 
     Raises:
         AdapterError: the shuffle is of another kind than ``examples/moe.fsc``: one field a token, a
@@ -55,13 +56,15 @@ class MoeShuffle:
             )
         [route], [field] = routes, spec.source.fields
         self.num_experts, self.num_ranks = spec.target.num_keys, shuffle.topology.num_ranks
+        self.experts_per_rank = self.num_experts // self.num_ranks
+        self.first_expert = shuffle.rank * self.experts_per_rank
         self.topk = evaluate(route.shape[1], Scope({}))
         self.hidden = field.shape[0]
         self.dtype, self.index_dtype = TORCH_DTYPES[field.dtype], TORCH_DTYPES[route.dtype]
         self._route, self._weight = route.name, weight.input
 
     def expect(self, **sizes: int) -> None:
-        """Check that the layer's sizes are the spec's: ``num_experts``, ``topk``, ``hidden``."""
+        """Check that the layer's sizes are the spec's: attributes of this, by name."""
         for name, size in sizes.items():
             if getattr(self, name) != size:
                 raise self.problem(
@@ -102,6 +105,21 @@ class MoeShuffle:
             return torch.full_like(slots, -1)
         used = (expert == inside) & (slots - offsets[inside] < counts[inside])
         return torch.where(used, expert, -1)
+
+    def local_experts(self) -> Tensor:
+        """int64 [num_experts] on the CPU: every expert's number on this rank, -1 on others."""
+        local = torch.arange(self.num_experts) - self.first_expert
+        return torch.where((local >= 0) & (local < self.experts_per_rank), local, -1)
+
+    def expert_of_others(self) -> int:
+        """An expert of another rank, whose rows a framework's kernels pass over.
+
+        Raises:
+            AdapterError: there is no other rank.
+        """
+        if self.num_ranks < 2 or self.experts_per_rank == self.num_experts:
+            raise self.problem("one rank has all experts: there is nothing to dispatch")
+        return self.num_experts - 1 if self.first_expert == 0 else 0
 
     def problem(self, problem: str) -> AdapterError:
         return AdapterError(self.framework, problem)

@@ -51,28 +51,38 @@ TOPK = Interface(
 )
 
 UNSUPPORTED = ("apply_router_weight_on_input", "no_combine", "num_fused_shared_experts")
+RUNNERS = ("auto", "deep_gemm", "triton")
+"""Runners that take experts by their number on this rank and pass over rows whose number is -1."""
 
 
 def dispatcher(shuffle: Shuffle, moe_runner_config: Any) -> Any:
     """A ``BaseDispatcher`` on ``shuffle``, for runners of the standard format with local experts.
 
     Its rows come by expert, each with one local expert and a weight of 1: combine applies the
-    router's weights. One batch is between dispatch and combine at a time.
+    router's weights. One batch is between dispatch and combine at a time. Every rank dispatches
+    tokens of its own, and what combine returns is whole: set the layer's ``reduce_results`` to
+    false.
 
     Raises:
         AdapterError: SGLang is missing or its interface has changed; the spec does not fit the
-            layer; or the runner is to do what combine does, or what cannot be done.
+            layer; there is one rank; or the runner is to do what combine does, or knows experts by
+            other numbers.
     """
     base = BASE.load()
     for name in UNSUPPORTED:
         if getattr(moe_runner_config, name, None):
             raise BASE.problem(f"{name} cannot be combined with fuscoc")
+    runner = getattr(moe_runner_config.runner_backend, "value", "auto")
+    if runner not in RUNNERS:
+        raise BASE.problem(f"the runner {runner} is none of {', '.join(RUNNERS)}")
     moe = MoeShuffle(shuffle, "sglang")
     moe.expect(
         num_experts=moe_runner_config.num_experts,
         topk=moe_runner_config.top_k,
         hidden=moe_runner_config.hidden_size,
+        experts_per_rank=moe_runner_config.num_local_experts,
     )
+    moe.expert_of_others()  # runners pass over rows only where experts lie on several ranks
     made = BASE.implement(FuscocDispatcher, base.BaseDispatcher)
     return made(moe, base, STANDARD.load(), TOPK.load())
 

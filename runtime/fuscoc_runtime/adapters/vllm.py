@@ -61,8 +61,8 @@ def prepare_and_finalize(shuffle: Shuffle) -> Any:
     ``max_sources``, that is at least what vLLM calls ``max_num_batched_tokens``.
 
     Raises:
-        AdapterError: vLLM is missing or its interface has changed, or the spec is no mixture of
-            experts.
+        AdapterError: vLLM is missing or its interface has changed, the spec is no mixture of
+            experts, or there is one rank.
     """
     kernel = KERNEL.load()
     made = KERNEL.implement(FuscocPrepareAndFinalize, kernel.FusedMoEPrepareAndFinalizeModular)
@@ -75,8 +75,10 @@ class FuscocPrepareAndFinalize:
     def __init__(self, moe: MoeShuffle, kernel: Any, utils: Any) -> None:
         super().__init__()
         self._moe, self._kernel, self._utils = moe, kernel, utils
+        self._nobody = moe.expert_of_others()
         self._handle: Any = None
         self._num_slots = 0
+        self._map_is_known = False
 
     @property
     def activation_format(self) -> Any:
@@ -108,9 +110,11 @@ class FuscocPrepareAndFinalize:
         """Dispatch, then quantise as the experts ask for.
 
         Returns rows [num_slots, hidden], their scales, the rows of every local expert, and for
-        every row its expert among all, int64 [num_slots, 1] (-1 for none), and its weight, 1.
+        every row its expert among all, int64 [num_slots, 1], and its weight, 1. Kernels look every
+        expert up in ``expert_map``, so rows that hold nothing have one of another rank, not -1.
         """
         self._moe.expect(num_experts=num_experts, topk=topk_ids.shape[1], hidden=a1.shape[1])
+        self._check_map(expert_map)
         if apply_router_weight_on_input:
             if topk_ids.shape[1] != 1:
                 raise self._moe.problem("router weights go on the input only with topk = 1")
@@ -119,24 +123,47 @@ class FuscocPrepareAndFinalize:
         rows, self._handle = self._moe.dispatch(a1, topk_ids, topk_weights)
         self._num_slots = rows.shape[0]
         local = self._moe.slot_to_expert(self._handle, rows.shape[0])
-        experts = torch.where(local < 0, -1, self._handle.keys[local.clamp(min=0)])
-        counts = self._handle.key_counts.to(torch.int32)
+        experts = torch.where(local < 0, self._nobody, local + self._moe.first_expert)
         metadata = self._kernel.ExpertTokensMetadata(
-            expert_num_tokens=counts, expert_num_tokens_cpu=None
+            expert_num_tokens=self._handle.key_counts.to(torch.int32), expert_num_tokens_cpu=None
         )
         scales = None
-        if quant_config.quant_dtype is not None and not defer_input_quant:
-            nvfp4 = quant_config.quant_dtype == "nvfp4"
-            rows, scales = self._utils.moe_kernel_quantize_input(
-                rows,
-                quant_config.a1_gscale if nvfp4 else quant_config.a1_scale,
-                quant_dtype=quant_config.quant_dtype,
-                per_act_token_quant=quant_config.per_act_token_quant,
-                block_shape=quant_config.block_shape,
-                is_scale_swizzled=quant_config.is_scale_swizzled,
-            )
+        if quant_config.quant_dtype is not None and not defer_input_quant and rows.numel():
+            rows, scales = self._quantise(rows, local < 0, quant_config)
         ones = topk_weights.new_ones(rows.shape[0], 1)
         return rows, scales, metadata, experts.unsqueeze(1), ones
+
+    def _quantise(self, rows: Tensor, unused: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+        """What the experts asked for, by vLLM's own function."""
+        scale = config.a1_gscale if config.quant_dtype == "nvfp4" else config.a1_scale
+        if scale is None and not config.per_act_token_quant and config.block_shape is None:
+            rows.masked_fill_(unused.unsqueeze(1), 0)  # else they would be in the one scale of all
+        quantised: tuple[Tensor, Tensor] = self._utils.moe_kernel_quantize_input(
+            rows,
+            scale,
+            quant_dtype=config.quant_dtype,
+            per_act_token_quant=config.per_act_token_quant,
+            block_shape=config.block_shape,
+            is_scale_swizzled=config.is_scale_swizzled,
+        )
+        return quantised
+
+    def _check_map(self, expert_map: Tensor | None) -> None:
+        """Whether vLLM has the experts where the spec has them; reads the map once, on the host.
+
+        Raises:
+            AdapterError: it has not.
+        """
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        if expert_map is None or self._map_is_known or capturing:
+            return
+        if not torch.equal(expert_map.cpu().long(), self._moe.local_experts()):
+            raise self._moe.problem(
+                f"vLLM places {int((expert_map >= 0).sum())} experts on this rank, not in the "
+                f"blocks of {self._moe.experts_per_rank} of the spec: it needs linear placement, "
+                "and a number of experts that the ranks divide"
+            )
+        self._map_is_known = True
 
     def finalize(
         self,

@@ -161,7 +161,10 @@ def _death(rank: int, code: int, output: IO[bytes]) -> str:
     return f"rank {rank} ended with {how}" + (f":\n{shown}" if shown else "")
 
 
+HOPS = ("network", "carried", "nvlink", "local")
+
+
 def _report(values: dict[str, Any]) -> RankReport:
-    hops = {name: HopStats(**values[name]) for name in ("network", "nvlink", "local")}
+    hops = {name: HopStats(**values[name]) for name in HOPS}
     spans = tuple(Span(**each) for each in values["spans"])
     return RankReport(**{**values, **hops, "spans": spans})

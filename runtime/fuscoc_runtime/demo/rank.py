@@ -45,7 +45,7 @@ class RankReport:
     Attributes:
         tokens: extent of the rank's outermost index.
         slots: rows of its target, padding included.
-        network, nvlink, local: rows by hop; see ``DispatchStats``.
+        network, carried, nvlink, local: rows by hop; see ``DispatchStats``.
         planning_ms, dispatch_ms, combine_ms: host time of a second call; planning is a part of
             dispatch. Without a combine, ``combine_ms`` is ``None``.
         problem: how a result differs from the reference; ``None`` if none does.
@@ -58,6 +58,7 @@ class RankReport:
     tokens: int
     slots: int
     network: HopStats
+    carried: HopStats
     nvlink: HopStats
     local: HopStats
     planning_ms: float
@@ -129,6 +130,7 @@ def run_rank(
         tokens=evaluate(spec.domain[0].extent, Scope(handle.extents, mine.inputs)),
         slots=handle.num_slots,
         network=stats.network,
+        carried=stats.carried,
         nvlink=stats.nvlink,
         local=stats.local,
         planning_ms=handle.planning_ms,

@@ -1,0 +1,41 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes its name at the end; with an exception, nothing is left.
+
+    What is no regular file, such as ``/dev/null``, is opened and written as it is.
+
+    Raises:
+        OSError: that names ``path``, also where the disk is full.
+    """
+    target = Path(os.path.realpath(path))  # what a link leads to is replaced, not the link
+    try:
+        if target.exists() and not target.is_file():
+            with target.open("wb") as file:
+                yield file
+            return
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+            os.chmod(beside, 0o644)
+            os.replace(beside, target)
+        except BaseException:
+            os.unlink(beside)
+            raise
+    except OSError as error:
+        nameless = error.filename is None and error.errno is not None
+        if nameless or Path(error.filename or "").parent == target.parent:
+            error.filename = str(path)
+        raise

@@ -1,0 +1,93 @@
+"""README and docs: links lead somewhere, names exist, commands are understood."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from fuscoc.cli import app
+from fuscoc.testing import INVARIANTS
+from tests.docs.pages import PAGES, ROOT, command_lines, prose
+
+SOURCES = (ROOT, ROOT / "fuscoc", ROOT / "runtime" / "fuscoc_runtime")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+TARGETS = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+CODE = [
+    path
+    for folder in ("fuscoc", "runtime", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    if path != Path(__file__)
+]
+
+pages = pytest.mark.parametrize("page", PAGES)
+
+
+def anchors(text: str) -> set[str]:
+    """What code hosts make of headings: lower case, dashes, no punctuation."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each).strip().lower().replace(" ", "-") for each in headings}
+
+
+@pages
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text(encoding="utf-8")), target
+
+
+@pages
+def test_names_exist(page: str) -> None:
+    """Files of this repository, make's targets, extras and environment variables."""
+    text = PAGES[page]
+    for name in re.findall(r"`((?:fuscoc|tests|examples|benchmarks|plan|engine)/[\w./-]+)`", text):
+        placeholder = name.replace("nnn", "001")  # `FSCnnn` is any code
+        assert any((root / placeholder).exists() for root in SOURCES), name
+    for target in re.findall(r"`make (\w+)`", text):
+        assert target in TARGETS, target
+    for extra in re.findall(r"fuscoc\[(\w+)\]", text):
+        assert extra in EXTRAS, extra
+    for name in set(re.findall(r"\bFUSCOC_[A-Z_]+", text)):
+        assert any(name in path.read_text(encoding="utf-8") for path in CODE), name
+
+
+@pages
+def test_commands_are_understood(page: str, files: Path) -> None:
+    """Without running them."""
+    commands: Any = typer.main.get_command(app)
+    for name, *arguments in command_lines(page):
+        (files / "build" / "moe").mkdir(exist_ok=True)
+        commands.commands[name].make_context(name, arguments)
+    for words in re.findall(r"`fuscoc ([a-z][^`]*)`", prose(page)):
+        name, *rest = shlex.split(words)
+        if page.startswith("docs/benchmarks"):  # whose tables name contenders so
+            continue
+        options = {option for each in commands.commands[name].params for option in each.opts}
+        used = {word.partition("=")[0] for word in rest if re.match(r"--?[A-Za-z]", word)}
+        assert used <= options, words
+
+
+def test_there_are_commands() -> None:
+    assert sum(len(command_lines(page)) for page in PAGES) > 6
+
+
+def test_invariants_are_listed_in_their_order() -> None:
+    listed = re.findall(r"^\| `(check_\w+)`", PAGES["docs/property-testing.md"], re.MULTILINE)
+    assert listed == [check.__name__ for check in INVARIANTS]
+
+
+def test_options_of_plan_are_listed() -> None:
+    commands: Any = typer.main.get_command(app)
+    listed = set(re.findall(r"`(--[\w-]+|-D)", PAGES["docs/planning.md"]))
+    for option in commands.commands["plan"].params:
+        assert option.param_type_name != "option" or listed & {*option.opts}, option
