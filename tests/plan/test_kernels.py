@@ -16,8 +16,9 @@ from triton.compiler import ASTSource
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.kernels.loader import device_module
-from fuscoc_runtime.plan import RankPlan, plan_rank
+from fuscoc_runtime.plan import PlanContext, Points, RankPlan, device, plan_rank, planner
 from fuscoc_runtime.plan.device import MAX_ROUNDS
+from fuscoc_runtime.plan.device.source import place_points
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -120,6 +121,23 @@ def test_more_than_the_kernels_take() -> None:
     case = spec, Topology(2, 1), ranks
     check_case(case)
     assert plans(*case, kernels=False)[0].wire.num_rounds > MAX_ROUNDS
+
+
+def test_ranks_may_plan_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one has more points than there is room to count, and the other has not."""
+    placed = list[int]()
+
+    def spied(ctx: PlanContext, points: Points) -> object:
+        placed.append(ctx.rank)
+        return place_points(ctx, points)
+
+    monkeypatch.setattr(planner, "place_points", spied)
+    monkeypatch.setattr(device, "MAX_TABLE_BYTES", 100)
+    idx = torch.arange(2 * 90).view(90, 2) % 4
+    check_case(
+        (routed(topk=2, num_keys=4), Topology(2, 1), [routed_data(idx, 0), routed_data(idx[:7], 1)])
+    )
+    assert placed == [1]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -213,7 +213,7 @@ def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
     error = check_policy(ctx)
     if error is not None:
         raise error
-    if has_kernels(ctx):
+    if has_kernels(ctx, len(points.columns["rank"])):
         placed = place_points(ctx, points)
         return _Prepared(placed.row, placed.place, lambda census: list_placed(ctx, placed, census))
     ordered = sort_points(ctx, points)
@@ -248,7 +248,7 @@ def _receive(
     """The lists of forwarder and destination, by kernels or by tensors."""
     pairs, num_slots = draft.census.pairs[:, ctx.rank], int(draft.slots.slots[ctx.rank])
     arguments = ctx, words, forwards, pairs, num_slots, wire
-    if described.arriving is not None and has_receiver_kernels(ctx, wire):
+    if described.arriving is not None and has_receiver_kernels(wire):
         return receive_placed(*arguments, described.arriving)
     return receive(*arguments)
 

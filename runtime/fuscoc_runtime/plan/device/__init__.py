@@ -16,19 +16,27 @@ MAX_ROUNDS = 1023
 MAX_STRIDES = 3
 """Addresses are arguments, by name."""
 
+MAX_TABLE_BYTES = 1 << 28
+"""Of the counts of all tiles: many points of many keys would take gigabytes."""
 
-def has_kernels(ctx: PlanContext) -> bool:
-    """Whether kernels plan the points of a source; equal on all ranks of one kind of device."""
+FEWEST_TILE_POINTS, COUNT_BYTES = 32, 4
+
+
+def has_kernels(ctx: PlanContext, num_points: int) -> bool:
+    """Whether kernels plan the points of a source. Ranks may differ in it: what they exchange is
+    the same."""
     wanted = ctx.kernels if ctx.kernels is not None else ctx.device.type == "cuda"
+    num_counts = 1 + 2 * ctx.topology.num_ranks + ctx.topology.num_nodes + num_keys(ctx)
     return (
         wanted
         and ctx.shuffle.fanout <= MAX_FANOUT
         and ctx.topology.num_ranks <= MAX_RANKS
         and num_keys(ctx) <= MAX_KEYS
         and ctx.shuffle.src_strides <= MAX_STRIDES
+        and num_points // FEWEST_TILE_POINTS * num_counts * COUNT_BYTES <= MAX_TABLE_BYTES
     )
 
 
-def has_receiver_kernels(ctx: PlanContext, wire: Wire) -> bool:
-    """Whether kernels also make the lists of a receiver."""
-    return has_kernels(ctx) and wire.num_rounds <= MAX_ROUNDS
+def has_receiver_kernels(wire: Wire) -> bool:
+    """Whether kernels also make the lists of a receiver, of which they have planned the source."""
+    return wire.num_rounds <= MAX_ROUNDS
