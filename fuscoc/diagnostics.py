@@ -10,21 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fuscoc.rendering import render
+from fuscoc.rendering import render as render
 from fuscoc.source import SourceFile, Span
-
-__all__ = [
-    "CATALOGUE",
-    "CompileError",
-    "Diagnostic",
-    "DiagnosticSink",
-    "Fix",
-    "InternalError",
-    "Label",
-    "nearest",
-    "render",
-    "spelling",
-]
 
 # Codes are stable: one is never given a second meaning. FSC00x text, 01x names, 02x numbers and
 # types, 03x layouts, 04x routes, 05x dispatch and combine, 06x-07x not yet supported, 09x warnings.

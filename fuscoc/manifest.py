@@ -1,7 +1,7 @@
 """The manifest of an artifact: what the runtime has to know, as JSON (``docs/abi.md``).
 
-What the spec says comes from the checked shuffles, what to launch from the lowered modules. A
-reference that interprets the spec's part shares nothing with the kernels.
+What the spec says comes from the checked shuffles (``spec_json.py``), what to launch from the
+lowered modules.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.l2 import Exchange
 from fuscoc.dialect.l3 import Kernel, Launch, Signal, Wait
 from fuscoc.dialect.relation import Point
-from fuscoc.lang.checked import CheckedShuffle, DenseTarget, Field, PackedTarget, Scalar
-from fuscoc.scalar_json import scalar_json
+from fuscoc.lang.checked import CheckedShuffle, PackedTarget
 from fuscoc.source import SourceFile
+from fuscoc.spec_json import spec_json
 
 SCHEMA = 1
 
@@ -130,56 +130,13 @@ def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[s
     checked = item.checked
     (shuffle,) = ops_of(item.module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(item.module, Path)}
-    combine = checked.combine
     point = terminator(shuffle, 1, Point)
     strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
     place = "key" if isinstance(checked.target, PackedTarget) else "slot"
     ragged = shuffle.read("ragged")
     return {
-        "name": checked.name,
-        "constants": dict(checked.constants),
-        "extents": list(checked.extents),
-        "inputs": [
-            {
-                "name": given.name,
-                "dtype": given.dtype,
-                "shape": _scalars(given.shape),
-                "role": given.role,
-            }
-            for given in checked.inputs
-        ],
-        "domain": [
-            {"name": index.name, "extent": scalar_json(index.extent)} for index in checked.domain
-        ],
-        "num_source_dims": checked.num_source_dims,
+        **spec_json(checked),
         "ragged": ragged,
-        "segment": checked.segment,
-        "fields": _fields(checked.fields),
-        "source": {
-            "layout": checked.source.layout,
-            "fields": _fields(checked.source.fields),
-            "dims": _scalars(checked.source.dims),
-            "subscripts": [
-                {"start": scalar_json(subscript.start), "length": subscript.length}
-                for subscript in checked.source.subscripts
-            ],
-        },
-        "target": _target(checked.target),
-        "casts": [
-            {"field": cast.field, "scales": cast.scales, "block": cast.block}
-            for cast in checked.casts
-        ],
-        "combine": combine
-        and {
-            "kind": combine.kind,
-            "weight": combine.weight
-            and {
-                "name": combine.weight.name,
-                "input": combine.weight.input,
-                "dtype": combine.weight.dtype,
-            },
-        },
-        "policy": {**asdict(checked.policy), "dedup": list(checked.policy.dedup)},
         "src_strides": len(strides),
         "runs": [
             {**runs, "run_dims": [dict(dim) for dim in runs["run_dims"]]}
@@ -192,29 +149,8 @@ def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[s
         },
         "extents_kernel": kernel_name(f"{checked.name}_extents") if ragged else None,
         "dispatch": _steps(checked, paths["dispatch"], kernel_name),
-        "combine_steps": combine and _steps(checked, paths["combine"], kernel_name),
+        "combine_steps": checked.combine and _steps(checked, paths["combine"], kernel_name),
         "baked": {},
-    }
-
-
-def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
-    if isinstance(target, DenseTarget):
-        return {
-            "kind": "dense",
-            "layout": target.layout,
-            "slot": scalar_json(target.slot),
-            "rank": scalar_json(target.rank),
-            "length": scalar_json(target.length),
-        }
-    return {
-        "kind": "packed",
-        "layout": target.layout,
-        "key": scalar_json(target.key),
-        "num_keys": target.num_keys,
-        "align": target.align,
-        "capacity": target.capacity,
-        "compact": target.compact,
-        "placement": {"kind": target.placement.kind, "table": target.placement.table},
     }
 
 
@@ -346,13 +282,3 @@ def _cuda_variant(
             if assembler is not None and kernels.variant(arch) is variant
         ],
     }
-
-
-def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    return [
-        {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
-    ]
-
-
-def _scalars(scalars: Iterable[Scalar]) -> list[Any]:
-    return [scalar_json(scalar) for scalar in scalars]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from fuscoc.diagnostics import InternalError
@@ -99,7 +100,7 @@ def compile_to_ir(
         if print_between is not None:
             print_between(name, dumps[level])
 
-    with new_context():
+    with _one_thread, new_context():
         with _located(checked, BUILD):
             module = build_module(checked)
             finish(module, BUILD, "L0")
@@ -108,6 +109,10 @@ def compile_to_ir(
                 step.run(module)
                 finish(module, step.name, step.level)
     return Lowered(module, dumps)
+
+
+_one_thread = RLock()
+"""The bindings keep what they know of a dialect for all threads alike."""
 
 
 @contextmanager

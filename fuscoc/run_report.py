@@ -12,17 +12,8 @@ if TYPE_CHECKING:
     from fuscoc_runtime.run import RankReport, RunReport
 
 _COLUMNS = (
-    "rank",
-    "tokens",
-    "slots",
-    "network",
-    "NVLink",
-    "local",
-    "saved",
-    "plan",
-    "dispatch",
-    "combine",
-    "verified",
+    *("rank", "tokens", "slots", "network", "NVLink", "local", "saved"),
+    *("plan", "dispatch", "combine", "verified"),
 )
 
 
@@ -53,17 +44,10 @@ def show(report: RunReport, console: Console | None = None) -> None:
 
 
 def _row(rank: RankReport) -> list[str]:
+    hops = rank.network, rank.nvlink, rank.local
     saved = rank.network.saved_rows + rank.nvlink.saved_rows
-    counts = (
-        rank.tokens,
-        rank.slots,
-        rank.network.rows,
-        rank.nvlink.rows,
-        rank.local.rows,
-        saved,
-    )
+    counts = rank.rank, rank.tokens, rank.slots, *(hop.rows for hop in hops), saved
     return [
-        str(rank.rank),
         *map(str, counts),
         f"{rank.planning_ms:.1f}",
         f"{rank.dispatch_ms:.1f}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
+from textwrap import shorten
 from typing import Any
 
 
@@ -49,6 +50,19 @@ class SourceFile:
     def line_text(self, line: int) -> str:
         """The text of a 1-based line, without its newline."""
         return self.text.split("\n")[line - 1].removesuffix("\r")
+
+    def lines(self, span: Span) -> range:
+        """The 1-based lines that a span has characters of."""
+        last = max(span.start, span.end - 1)
+        return range(self.line_column(span.start)[0], self.line_column(last)[0] + 1)
+
+    def quoted(self, lines: Iterable[int], mark: str) -> list[str]:
+        """Lines as comments of generated code: ``# moe.fsc:18: dispatch …``, the spec's words."""
+        words = {line: self.line_text(line).split("//")[0].split() for line in lines}
+        return [
+            shorten(f"{mark} {self.plain_name}:{line}: {' '.join(each)}", 100, placeholder=" ...")
+            for line, each in words.items()
+        ]
 
     def widened(self, span: Span) -> Span:
         """A piece of the text to remove, with the blanks before it, or its lines if it fills them.

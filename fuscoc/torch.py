@@ -8,7 +8,7 @@ from typing import Any
 
 from fuscoc_runtime.artifact import MANIFEST, Artifact, load_artifact
 from fuscoc_runtime.decorator import Decorator, around
-from fuscoc_runtime.kernels.cuda import default_cache
+from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.shuffle import Shuffle
 
 
@@ -71,7 +71,7 @@ def as_artifact(
         from fuscoc.spec_cache import compile_cached
 
         source = as_source(spec)
-        cache = default_cache() if cache_dir is None else Path(cache_dir)
+        cache = cache_folder() if cache_dir is None else Path(cache_dir)
         return load_artifact(compile_cached(source, whole_numbers(constants), cache))
     except ImportError as error:
         raise ImportError(

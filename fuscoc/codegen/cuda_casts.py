@@ -7,26 +7,14 @@ so rows do not get longer, and consecutive lanes hold a block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fuscoc.codegen.cuda_types import CudaField
+from fuscoc.codegen.cuda_types import CudaCast, CudaField
 
 # What rows may be cast from and to on the way, and the types of cast.cuh.
 CAST_TYPES = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "f8e4m3": "E4m3", "f8e5m2": "E5m2"}
 CAST_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1}
 LANE_ELEMENTS = 8
 WARP = 32
-
-
-@dataclass(frozen=True)
-class CudaCast:
-    """A field whose type changes on the way; ``scales`` is made, one for every ``block``."""
-
-    field: str
-    scales: str | None
-    block: int | None
 
 
 def cast_problem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuscoc.codegen.cuda_types import CudaShuffle, Scalar, Unsupported
 
 C_TYPES = {"i32": "int", "i64": "i64"}
+FLOORING = {"/": "floor_div", "%": "floor_mod"}
 BUILTIN_EXTENTS = {"rank": "i64(call.rank)", "ranks": "i64(call.num_ranks)"}
 
 
@@ -94,4 +95,6 @@ def _scalar(shuffle: CudaShuffle, scalar: Scalar) -> str:
     args = scalar["args"]
     assert isinstance(args, (list, tuple))
     lhs, rhs = (_scalar(shuffle, arg) for arg in args)
+    if scalar["op"] in FLOORING:
+        return f"{FLOORING[str(scalar['op'])]}({lhs}, {rhs})"
     return f"({lhs} {scalar['op']} {rhs})"

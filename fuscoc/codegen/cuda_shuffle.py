@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from textwrap import shorten
 
 import fuscoc
 from fuscoc.codegen.cuda import CudaSource, print_cuda
-from fuscoc.codegen.cuda_casts import CudaCast
 from fuscoc.codegen.cuda_tiles import CudaTarget
-from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, Unsupported
+from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaShuffle, Unsupported
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
     Const,
     IndexRef,
+    Inside,
     PackedTarget,
     Scalar,
     Source,
     Subscript,
 )
-from fuscoc.lang.scalars import loads
-from fuscoc.scalar_json import scalar_json
-from fuscoc.source import Span
+from fuscoc.lang.scalars import loads, parts
+from fuscoc.spec_json import scalar_json
 
 # Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
 TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
-MAX_COLUMNS = 100
 
 
 @dataclass(frozen=True)
@@ -87,6 +84,9 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         raise Unsupported("its target is dense, not `packed`")
     if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
         raise Unsupported("its extents vary with the data")
+    scalars = (target.key, *(each.start for each in source.subscripts))
+    if any(isinstance(part, Inside) for scalar in scalars for part in parts(scalar)):
+        raise Unsupported("where it looks values or segments up is read from an input")
     if not _is_contiguous(source):
         raise Unsupported(f"a segment of `{source.layout}` is not contiguous")
     if combine is not None:
@@ -180,26 +180,11 @@ def _first_cell(source: Source) -> Scalar:
 def _header(checked: CheckedShuffle) -> tuple[str, ...]:
     """The spec's own words for what the kernels do, with their lines."""
     source, target = checked.source_file, checked.target
-    name = source.plain_name
     spans = [*(field.span for field in checked.fields), *(given.span for given in checked.inputs)]
     if isinstance(target, PackedTarget):
         spans.append(target.placement.span)
     spans.append(checked.dispatch_span)
     spans += [checked.combine.span] if checked.combine is not None else []
-
-    def last_line(span: Span) -> int:
-        return source.line_column(max(span.start, span.end - 1))[0]
-
-    numbers = {
-        number
-        for span in spans
-        for number in range(source.line_column(span.start)[0], last_line(span) + 1)
-    }
-    version = fuscoc.__version__
-    lines = [f"Shuffle `{checked.name}` in {name}, by fuscoc {version}. Do not edit.", ""]
-    for number in sorted(numbers):
-        words = source.line_text(number).split("//")[0].split()
-        lines.append(f"{name}:{number}: {' '.join(words)}")
-    return tuple(
-        shorten(f"// {line}", MAX_COLUMNS, placeholder=" ...") if line else "//" for line in lines
-    )
+    lines = sorted({line for span in spans for line in source.lines(span)})
+    title = f"// Shuffle `{checked.name}` in {source.plain_name}, by fuscoc {fuscoc.__version__}."
+    return (f"{title} Do not edit.", "//", *source.quoted(lines, "//"))

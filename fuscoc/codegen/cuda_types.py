@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fuscoc.codegen.cuda_casts import CudaCast
-
 DTYPE_BYTES = {
     "bool": 1, "u8": 1, "i8": 1, "f8e4m3": 1, "f8e5m2": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
     "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
@@ -44,6 +42,15 @@ class CudaInput:
     name: str
     dtype: str
     shape: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class CudaCast:
+    """A field whose type changes on the way; ``scales`` is made, one for every ``block``."""
+
+    field: str
+    scales: str | None
+    block: int | None
 
 
 @dataclass(frozen=True)

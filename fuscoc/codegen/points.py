@@ -25,7 +25,7 @@ from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
 from fuscoc.dialect.l3_values import LoadScalar, StoreScalar
 from fuscoc.dialect.mlir import arith, ir
-from fuscoc.dialect.relation import CellBase, Domain, ExactDiv, Extent, Lookup, Owner, Point
+from fuscoc.dialect.relation import CellBase, Domain, ExactDiv, Extent, Inside, Lookup, Owner, Point
 
 BLOCK = 512
 NUM_WARPS = 8
@@ -94,7 +94,8 @@ def build_relation(shuffle: Any) -> None:
             arguments_of = shuffle.relation.blocks[0].arguments
             scalars = _Scalars(values, dict(zip(arguments_of, indices, strict=True)))
             stored = {name: scalars.lower(value) for name, value in results.items()}
-            stored["rank"] = _checked_rank(stored["rank"], values["num_ranks"])
+            rank = _checked_rank(stored["rank"], values["num_ranks"])
+            stored["rank"] = _of_places("reached", rank, scalars.places)
             stored["source"] = _divide(at, shuffle.read("fanout"))
             for output in ("source", *results):
                 StoreScalar.build(values[output], at, stored[output])
@@ -137,23 +138,33 @@ def _row_major(place: Any, names: Sequence[str], extents: Sequence[Any]) -> list
 
 def _checked_rank(rank: Any, num_ranks: Any) -> Any:
     """The rank, or OUT_OF_RANGE if it is neither a rank nor DROPPED."""
-    bounds = _compare("sge", rank, DROPPED), _compare("slt", rank, num_ranks)
-    with named("is_rank"):
-        is_rank = arith.andi(*bounds)
+    is_rank = _is_between("is_rank", rank, DROPPED, num_ranks)
     return arith.select(is_rank, rank, constant(OUT_OF_RANGE))
+
+
+def _of_places(name: str, rank: Any, places: Sequence[tuple[Any, Any]]) -> Any:
+    """The rank of a point that depends on ``places``, (value, whether it is inside): the first that
+    is not drops the point if it is DROPPED, and else puts it out of range."""
+    for value, is_inside in reversed(places):
+        dropped = _compare("eq", value, DROPPED)
+        absent = arith.select(dropped, constant(DROPPED), constant(OUT_OF_RANGE))
+        with named(name):
+            rank = arith.select(is_inside, rank, absent)
+    return rank
 
 
 class _Scalars:
     """Lowers values of a shuffle's region into a kernel, each one once and only if asked for.
 
     ``indices`` maps the arguments of the region's block; ``exact`` collects the operands of
-    divisions that must leave no remainder.
+    divisions that must leave no remainder, ``places`` values with whether they are inside.
     """
 
     def __init__(self, values: Values, indices: dict[Any, Any]) -> None:
         self.values = values
         self.lowered = dict(indices)
         self.exact: list[list[Any]] = []
+        self.places: list[tuple[Any, Any]] = []
 
     def extents(self, names: Iterable[str], values: Iterable[Any]) -> list[Any]:
         """The extents of the indices ``names``."""
@@ -181,23 +192,28 @@ class _Scalars:
             case ExactDiv():
                 self.exact.append(operands)
                 return arith.divsi(*operands)
+            case Inside():
+                return self._inside(*operands)
+            case arith.FloorDivSIOp():
+                return _floor_divide(*operands)
         copy = op.operation.clone()
         for i, operand in enumerate(operands):
             copy.operands[i] = operand
         return copy.result
 
+    def _inside(self, value: Any, limit: Any) -> Any:
+        """The value, or 0 where it is not inside, so that it may be looked up."""
+        is_inside = _is_between("is_inside", value, 0, limit)
+        self.places.append((value, is_inside))
+        return arith.select(is_inside, value, constant(0))
+
     def _owner(self, key: Any, num_keys: int) -> Any:
         """The owner of a key; only a key in range is looked up."""
-        bounds = _compare("sge", key, 0), _compare("slt", key, num_keys)
-        with named("is_key"):
-            is_key = arith.andi(*bounds)
+        is_key = _is_between("is_key", key, 0, num_keys)
         safe = arith.select(is_key, key, constant(0))
         with named("key_owner"):
             owner = _load(self.values["key_to_rank"], safe)
-        dropped = _compare("eq", key, DROPPED)
-        absent = arith.select(dropped, constant(DROPPED), constant(OUT_OF_RANGE))
-        with named("owner"):
-            return arith.select(is_key, owner, absent)
+        return _of_places("owner", owner, [(key, is_key)])
 
 
 def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:
@@ -233,8 +249,21 @@ def _compare(predicate: str, lhs: Any, rhs: Any) -> Any:
     return arith.cmpi(arith.CmpIPredicate[predicate], lhs, bound)
 
 
+def _is_between(name: str, value: Any, first: Any, end: Any) -> Any:
+    """Whether ``first <= value < end``."""
+    bounds = _compare("sge", value, first), _compare("slt", value, end)
+    with named(name):
+        return arith.andi(*bounds)
+
+
 def _divide(value: Any, by: int) -> Any:
     return value if by == 1 else arith.divsi(value, constant(by))
+
+
+def _floor_divide(lhs: Any, rhs: Any) -> Any:
+    """A division by a positive number that floors; those of kernels truncate, or floor."""
+    truncated = _compare("slt", arith.remsi(lhs, rhs), 0)
+    return arith.subi(arith.divsi(lhs, rhs), arith.select(truncated, constant(1), constant(0)))
 
 
 def _product(factors: list[Any]) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from textwrap import shorten
 from typing import Any
 
 import fuscoc
@@ -126,11 +125,8 @@ class _Printer:
         location = self.kernel.location
         file = self.source.plain_name
         if isinstance(location, ir.FileLineColLoc) and location.filename == file:
-            for line in range(location.start_line, location.end_line + 1):
-                words = self.source.line_text(line).split("//")[0].split()
-                self.line(
-                    shorten(f"# {file}:{line}: {' '.join(words)}", MAX_COLUMNS, placeholder=" ...")
-                )
+            lines = range(location.start_line, location.end_line + 1)
+            self.lines += self.source.quoted(lines, "#")
         self.line(f"@triton.jit(do_not_specialize=range({len(self.arguments)}))")
         name = self.kernel.read("sym_name")
         parameters = [f"{argument['name']}: tl.int64" for argument in self.arguments]

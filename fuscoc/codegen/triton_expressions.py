@@ -66,7 +66,7 @@ _BINARY = {
     "arith.addi": ("+", SUM),
     "arith.subi": ("-", SUM),
     "arith.muli": ("*", PRODUCT),
-    # Operands are never negative, where truncating and flooring agree.
+    # These truncate when compiled; interpreted, those of loop variables floor.
     "arith.divsi": ("//", PRODUCT),
     "arith.remsi": ("%", PRODUCT),
     "arith.andi": ("&", AND),

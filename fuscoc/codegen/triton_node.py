@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 
 import fuscoc
 from fuscoc.codegen.cuda_shuffle import cuda_shuffle
@@ -24,7 +23,6 @@ from fuscoc.codegen.cuda_types import (
 )
 from fuscoc.codegen.triton_rows import (
     FLOATS,
-    MAX_COLUMNS,
     as_tuple,
     num_parts,
     num_warps,
@@ -32,7 +30,6 @@ from fuscoc.codegen.triton_rows import (
     wrapped,
 )
 from fuscoc.lang.checked import CheckedShuffle
-from fuscoc.source import Span
 
 MAX_KEYS = 4096
 # A program of the planner compares all points of its tile with each other.
@@ -91,9 +88,11 @@ def triton_node(checked: CheckedShuffle) -> NodeKernels:
     """
     shuffle = cuda_shuffle(checked)
     _check(shuffle)
-    words = {"dispatch": _words(checked, checked.dispatch_span)}
+    spans = {"dispatch": checked.dispatch_span}
     if checked.combine is not None:
-        words["combine"] = _words(checked, checked.combine.span)
+        spans["combine"] = checked.combine.span
+    source = checked.source_file
+    words = {name: source.quoted(source.lines(span), "#") for name, span in spans.items()}
     printer = _Printer(shuffle, words)
     modules = ["plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine == "sum" else []
@@ -112,18 +111,6 @@ def triton_node(checked: CheckedShuffle) -> NodeKernels:
         padded_keys=printer.keys,
         key_block=printer.key_block,
     )
-
-
-def _words(checked: CheckedShuffle, span: Span) -> list[str]:
-    """The spec's own words for what a kernel does, as comments."""
-    source = checked.source_file
-    first, last = (source.line_column(at)[0] for at in (span.start, max(span.start, span.end - 1)))
-    lines = []
-    for number in range(first, last + 1):
-        words = " ".join(source.line_text(number).split("//")[0].split())
-        line = f"# {source.plain_name}:{number}: {words}"
-        lines.append(shorten(line, MAX_COLUMNS, placeholder=" ..."))
-    return lines
 
 
 def _check(shuffle: CudaShuffle) -> None:

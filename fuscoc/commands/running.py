@@ -58,7 +58,7 @@ def run(
 
         fuscoc run build/vit_patches --device cpu
 
-        fuscoc run examples/ulysses.fsc -D tokens=64
+        fuscoc run examples/ulysses.fsc -D tokens=1024
 
         torchrun --nproc-per-node 8 -m fuscoc run build/moe --tokens 4096
     """

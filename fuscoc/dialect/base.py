@@ -10,14 +10,6 @@ from inspect import get_annotations
 from typing import Any
 
 from fuscoc.dialect.attrs import (
-    Array,
-    Attr,
-    Flag,
-    Integer,
-    Name,
-    Record,
-    Ref,
-    Text,
     VerifyError,
     attributes,
     check_named,
@@ -28,26 +20,6 @@ from fuscoc.dialect.attrs import (
 )
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ir
-
-__all__ = [
-    "I64",
-    "Array",
-    "Attr",
-    "Flag",
-    "Fsc",
-    "Integer",
-    "Name",
-    "Op",
-    "PassError",
-    "Record",
-    "Ref",
-    "Text",
-    "VerifyError",
-    "attributes",
-    "entry_block",
-    "ops_of",
-    "terminator",
-]
 
 I64 = ir.IntegerType[64]
 

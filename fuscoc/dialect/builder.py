@@ -18,17 +18,18 @@ from fuscoc.lang.checked import (
     ExtentRef,
     Field,
     IndexRef,
+    Inside,
     Load,
     PackedTarget,
     Scalar,
 )
+from fuscoc.lang.scalars import loads, may_be_negative
 from fuscoc.source import Span
 
 _ARITH = {
     "+": arith.addi,
     "-": arith.subi,
     "*": arith.muli,
-    # Operands are never negative, where truncating and flooring agree.
     "/": arith.divsi,
     "%": arith.remsi,
 }
@@ -43,7 +44,7 @@ class _Builder:
     def __init__(self, checked: CheckedShuffle) -> None:
         self.checked = checked
         self.ragged = any(
-            _loads(scalar)
+            loads(scalar)
             for scalar in [index.extent for index in checked.domain] + list(checked.source.dims)
         )
 
@@ -158,7 +159,7 @@ class _Builder:
         extents = []
         for index in self.checked.domain:
             with self.loc(index.span):
-                extents.append(scalars.lower(index.extent, exact=_loads(index.extent)))
+                extents.append(scalars.lower(index.extent, exact=bool(loads(index.extent))))
         cells: Scalar = Const(1)
         for dim in self.checked.source.dims[1:]:
             cells = dim if cells == Const(1) else BinaryOp("*", cells, dim)
@@ -189,6 +190,7 @@ class _Scalars:
 
     def __init__(self, checked: CheckedShuffle, arguments: list[Any]) -> None:
         self.inputs = {item.name: item for item in checked.inputs}
+        self.sizes = {item.name for item in checked.inputs if item.role == "extent"}
         names = [index.name for index in checked.domain]
         self.indices = dict(zip(names, arguments, strict=False))
         self.values: dict[tuple[Scalar, bool], Any] = {}
@@ -214,7 +216,11 @@ class _Scalars:
                 operands = self.lower(lhs, exact=exact), self.lower(rhs, exact=exact)
                 if op == "/" and exact:
                     return relation.ExactDiv.build(*operands).result
+                if op in ("/", "%") and may_be_negative(lhs, self.sizes):
+                    return _floored(op, *operands)
                 return _ARITH[op](*operands)
+            case Inside(value, limit):
+                return relation.Inside.build(self.lower(value), self.lower(limit)).result
 
     def offset(self, name: str, at: tuple[Scalar, ...]) -> Any:
         """The row-major offset of an element; the outermost extent of the input is not needed."""
@@ -224,18 +230,15 @@ class _Scalars:
         return self.lower(offset)
 
 
+def _floored(op: str, lhs: Any, rhs: Any) -> Any:
+    """A division that floors, or its remainder."""
+    quotient = arith.floordivsi(lhs, rhs)
+    return quotient if op == "/" else arith.subi(lhs, arith.muli(quotient, rhs))
+
+
 def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:
     return [{"name": field.name, "type": (field.dtype, field.shape)} for field in fields]
 
 
 def _known(extent: Scalar) -> int | None:
     return extent.value if isinstance(extent, Const) else None
-
-
-def _loads(scalar: Scalar) -> bool:
-    match scalar:
-        case Load():
-            return True
-        case BinaryOp(_, lhs, rhs):
-            return _loads(lhs) or _loads(rhs)
-    return False

@@ -1,39 +1,30 @@
-"""Element types: their names in specs and manifests, their MLIR types, their sizes."""
+"""Element types by their names in specs and manifests, and as MLIR types."""
 
 from typing import Any
 
 from fuscoc.dialect.attrs import Attr, VerifyError
 from fuscoc.dialect.mlir import ir
+from fuscoc.lang.dtypes import INTEGERS, ITEM_BYTES
 
-# The element types of the language: name -> (MLIR type, bytes).
-_TYPES = {
-    "i8": ("i8", 1),
-    "i16": ("i16", 2),
-    "i32": ("i32", 4),
-    "i64": ("i64", 8),
-    "u8": ("ui8", 1),
-    "f16": ("f16", 2),
-    "bf16": ("bf16", 2),
-    "f32": ("f32", 4),
-    "f64": ("f64", 8),
-    "f8e4m3": ("f8E4M3FN", 1),
-    "f8e5m2": ("f8E5M2", 1),
+_MLIR = {
+    **{name: name for name in ("i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64")},
+    "u8": "ui8",
+    "f8e4m3": "f8E4M3FN",
+    "f8e5m2": "f8E5M2",
 }
-_NAMES = {mlir: name for name, (mlir, _) in _TYPES.items()}
+_NAMES = {mlir: name for name, mlir in _MLIR.items()}
 
-FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
-NARROW = frozenset({"f8e4m3", "f8e5m2"})
-INTEGERS = frozenset(_TYPES) - FLOATS
+FLOATS = frozenset(_MLIR) - INTEGERS
 
 
 def num_bytes(name: str) -> int:
     """Bytes of one element."""
-    return _TYPES[name][1]
+    return ITEM_BYTES[name]
 
 
 def to_mlir(name: str) -> Any:
     """The MLIR type of a dtype name, in the current context."""
-    return ir.Type.parse(_TYPES[name][0])
+    return ir.Type.parse(_MLIR[name])
 
 
 def from_mlir(mlir_type: Any) -> str:
@@ -47,7 +38,7 @@ def from_mlir(mlir_type: Any) -> str:
 class DType(Attr):
     """An element type, e.g. ``bf16``; ``choices`` narrows it."""
 
-    def __init__(self, choices=frozenset(_TYPES), *, optional=False):
+    def __init__(self, choices=frozenset(_MLIR), *, optional=False):
         super().__init__(optional=optional)
         self.choices = choices
 

@@ -109,6 +109,8 @@ class Divisors:
                 divisor = node.operands[1]
                 if isinstance(divisor, int) and divisor != 0 and lhs % divisor == 0:
                     return lhs // divisor
+            case "fsc.inside", [value, _]:
+                return value
             case "fsc.cell_base", _:
                 return self.of(self._cells)
         return 1

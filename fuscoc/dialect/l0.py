@@ -7,20 +7,18 @@ which rank and slot. That is all that later passes know about routing.
 
 from math import prod
 
-from fuscoc.dialect.base import (
+from fuscoc.dialect.attrs import (
     Array,
     Flag,
     Integer,
     Name,
-    Op,
     Record,
     Ref,
     Text,
     VerifyError,
     attributes,
-    entry_block,
-    terminator,
 )
+from fuscoc.dialect.base import Op, entry_block, terminator
 from fuscoc.dialect.dtypes import TensorType
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Point, Relate

@@ -4,7 +4,8 @@ Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the fo
 ``carrier`` that of a rank which sends rows for another of its node.
 """
 
-from fuscoc.dialect.base import Integer, Op, Ref, Text, VerifyError, attributes, entry_block
+from fuscoc.dialect.attrs import Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op, entry_block
 from fuscoc.dialect.mlir import ext, ir
 
 BUFFERS = ("source", "carrier", "landing", "target")

@@ -4,9 +4,11 @@ The body of a ``fsc.path`` is the ordered list of its steps. A list is a struct 
 column a name; the run-time planner fills it from the relation's points.
 """
 
-from fuscoc.dialect.base import Array, Integer, Op, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.dtypes import INTEGERS, DType
+from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op
+from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.l1 import FORWARDERS
+from fuscoc.lang.dtypes import INTEGERS
 
 ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
@@ -47,7 +49,7 @@ class GatherSend(Op, name="gather_send"):
     """Copy the segment of every descriptor into a slice or straight into its row on a peer.
 
     ``signal`` is the slot that this rank bumps on every peer of its node when its copies are
-    visible there, or -1; nothing is copied before the signals in ``wait`` came from every peer.
+    visible there; nothing is copied before the signals in ``wait`` came from every peer.
     ``rows`` gives the dtypes of partial results that are copied on the way back.
 
     ``"fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64,
@@ -59,7 +61,7 @@ class GatherSend(Op, name="gather_send"):
         src=Text("source", "carrier", "landing", "returned"),
         dst=Text("slice", "carrier", "target", "staging"),
         scope=Text("node", "rank"),
-        signal=Integer(-1),
+        signal=Integer(0, optional=True),
         wait=Array(Integer(0), distinct=True, optional=True),
         rows=Array(Record({"name": Text(), "dtype": DType()}), optional=True),
         moves=MOVES,
@@ -69,7 +71,7 @@ class GatherSend(Op, name="gather_send"):
     def check(cls, op):
         if (op.read("scope") == "node") != (op.read("dst") == "slice"):
             raise VerifyError("must fill slices exactly when its scope is node")
-        if op.read("scope") == "node" and op.read("signal") != -1:
+        if op.read("scope") == "node" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
 
 
@@ -134,7 +136,7 @@ class Reduce(Op, name="reduce"):
                 }
             )
         ),
-        signal=Integer(-1),
+        signal=Integer(0, optional=True),
         wait=Array(Integer(0), distinct=True, optional=True),
         weight=Ref("def_input", optional=True),
     )

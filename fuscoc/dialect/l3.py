@@ -5,18 +5,8 @@ of a ``fsc.path`` at this level is a list of launches and network hops.
 """
 
 from fuscoc.dialect import l3_values
-from fuscoc.dialect.base import (
-    I64,
-    Array,
-    Integer,
-    Op,
-    Record,
-    Ref,
-    Text,
-    VerifyError,
-    attributes,
-    entry_block,
-)
+from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.base import I64, Op, entry_block
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir

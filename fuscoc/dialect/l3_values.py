@@ -7,17 +7,12 @@ scalars is ``arith`` over i64.
 from math import prod
 from typing import Any
 
-from fuscoc.dialect.base import (
-    I64,
-    Array,
-    Fsc,
-    Integer,
-    Op,
-    VerifyError,
-    attributes,
-)
-from fuscoc.dialect.dtypes import FLOATS, INTEGERS, NARROW, DType, from_mlir, to_mlir
+from fuscoc.dialect.attrs import Array, Integer, VerifyError, attributes
+from fuscoc.dialect.base import I64, Op
+from fuscoc.dialect.dtypes import FLOATS, DType, from_mlir, to_mlir
+from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ext, ir
+from fuscoc.lang.dtypes import INTEGERS, NARROW
 
 
 class RowType(Fsc.Type, name="row"):

@@ -1,8 +1,9 @@
 """What stands inside the regions of ``fsc.shuffle``, beside ``arith``: leaves and terminators."""
 
-from fuscoc.dialect.base import I64, Array, Integer, Op, Ref, VerifyError, attributes
-from fuscoc.dialect.dtypes import INTEGERS
+from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
+from fuscoc.dialect.base import I64, Op
 from fuscoc.dialect.mlir import ext, ir
+from fuscoc.lang.dtypes import INTEGERS
 
 
 class Domain(Op, name="domain", traits=[ir.IsTerminatorTrait]):
@@ -113,6 +114,18 @@ class ExactDiv(Op, name="exact_div", traits=[ext.Pure]):
 
     lhs: ext.Operand[I64]
     rhs: ext.Operand[I64]
+    result: ext.Result[I64] = ext.infer_result()
+
+
+class Inside(Op, name="inside", traits=[ext.Pure]):
+    """A value of an input that is at least 0 and below a limit: -1 drops the point, and any other
+    is a run-time error of the input.
+
+    ``%page = "fsc.inside"(%from, %pages) : (i64, i64) -> i64``
+    """
+
+    value: ext.Operand[I64]
+    limit: ext.Operand[I64]
     result: ext.Result[I64] = ext.infer_result()
 
 

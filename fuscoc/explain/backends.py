@@ -29,12 +29,9 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
     node = choose_triton(shuffle, ranks)
     found.append(_backend("Triton, one node", node, "if loaded with `max_sources`"))
-    always = "anywhere, on GPUs or CPUs" if shuffle.policy.backend != "cuda" else ""
-    if always:
-        found.append(Backend("Triton", True, always))
-    else:
-        found.append(Backend("Triton", False, "the spec says `backend cuda`"))
-    return found
+    wants_cuda = shuffle.policy.backend == "cuda"
+    note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"
+    return [*found, Backend("Triton", not wants_cuda, note)]
 
 
 def _backend(name: str, chosen: object, how: str) -> Backend:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fuscoc.lang import checked
-from fuscoc.scalar_json import scalar_json
+from fuscoc.spec_json import scalar_json
 from fuscoc_runtime import scalar
 from fuscoc_runtime.scalar import OPERATORS, Operator, Scalar
 
@@ -77,6 +77,8 @@ def of_scalar(value: Scalar) -> Formula:
             return Symbol(name, f"{name}({', '.join(scalar.render(each) for each in at)})")
         case scalar.BinaryOp(op, lhs, rhs):
             return arithmetic(op, of_scalar(lhs), of_scalar(rhs))
+        case scalar.Inside(inner):
+            return of_scalar(inner)
 
 
 def of_checked(value: checked.Scalar) -> Formula:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.bounds import constant_difference, constant_reach, stays_inside
-from fuscoc.lang.checked import Const, IndexRef, Scalar, Subscript
-from fuscoc.lang.context import SOURCE_SUBSCRIPT
+from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subscript
+from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
-from fuscoc.lang.scalars import indices, rename
+from fuscoc.lang.scalars import indices, is_routed, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
 
@@ -50,7 +50,10 @@ def reads_packed(access: ast.Access, scope: Scope) -> bool:
 
 
 def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
-    """A block of cells in a dense layout: each subscript an index or a run, all inside."""
+    """A block of cells in a dense layout: each subscript an index or a run, all inside.
+
+    Those that come from a route are checked to be when the shuffle runs.
+    """
     layout = scope.layouts.get(access.layout.name)
     if layout is None or reads_packed(access, scope):
         return None
@@ -63,11 +66,15 @@ def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
     dims = _dims_at(layout, access, subscripts[0], scope)
     if dims is None:
         return None
-    inside = True
+    inside: list[Subscript] = []
     for subscript, dim, name in zip(subscripts, dims, layout.dims, strict=True):
         length = 1 if subscript.length is None else subscript.length
-        if not stays_inside(subscript.start, length, dim, scope.extents):
-            inside = False
+        limit = _less(dim, length - 1)
+        if is_routed(subscript.start, scope.sizes) and limit != Const(0):
+            inside.append(replace(subscript, start=Inside(subscript.start, limit)))
+        elif stays_inside(subscript.start, length, dim, scope.extents):
+            inside.append(subscript)
+        else:
             scope.sink.report(
                 "FSC034",
                 subscript.span,
@@ -75,7 +82,14 @@ def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
                 secondary=[Label(layout.ident.span, "declared here")],
                 notes=[_reach(subscript.start, length, dim, scope)],
             )
-    return AccessInfo(layout, dims, tuple(subscripts)) if inside else None
+    return AccessInfo(layout, dims, tuple(inside)) if len(inside) == len(dims) else None
+
+
+def _less(dim: Scalar, number: int) -> Scalar:
+    """An extent less a number, at least 0 if that is known."""
+    if isinstance(dim, Const):
+        return Const(max(dim.value - number, 0))
+    return BinaryOp("-", dim, Const(number)) if number else dim
 
 
 def _reach(start: Scalar, length: int, dim: Scalar, scope: Scope) -> str:
@@ -113,8 +127,8 @@ def _dims_at(
             secondary=[Label(layout.ident.span, "declared here")],
         )
         return None
-    names: Mapping[str, str] = {layout.dims[0]: outermost.start.name}
-    return tuple(rename(extent, names) for extent in layout.extents)
+    at = {layout.dims[0]: outermost.start}
+    return tuple(substitute(extent, at) for extent in layout.extents)
 
 
 def _subscript(subscript: ast.Subscript, scope: Scope) -> Subscript | None:
@@ -122,10 +136,10 @@ def _subscript(subscript: ast.Subscript, scope: Scope) -> Subscript | None:
         scope.sink.report("FSC036", subscript.span, "`*` stands for a slot of a packed target")
         return None
     if not isinstance(subscript, ast.Range):
-        start = fold(subscript, SOURCE_SUBSCRIPT, scope)
+        start = fold(subscript, POINT, scope)
         return None if start is None else Subscript(start, None, subscript.span)
-    start = fold(subscript.start, SOURCE_SUBSCRIPT, scope)
-    stop = fold(subscript.stop, SOURCE_SUBSCRIPT, scope)
+    start = fold(subscript.start, POINT, scope)
+    stop = fold(subscript.stop, POINT, scope)
     if start is None or stop is None:
         return None
     length = constant_difference(stop, start)

@@ -17,14 +17,10 @@ def check_backend(dispatch: ast.Dispatch, checked: CheckedShuffle, scope: Scope)
     try:
         cuda_kernels(checked)
     except Unsupported as reason:
-        spans = [
-            option.span
-            for option in dispatch.options
-            if isinstance(option, ast.Choice) and option.knob == "backend"
-        ]
+        choices = (each for each in dispatch.options if isinstance(each, ast.Choice))
         scope.sink.report(
             "FSC071",
-            spans[0],
+            next(choice.span for choice in choices if choice.knob == "backend"),
             f"not yet supported: `backend cuda` for `{checked.name}`",
             notes=[str(reason)],
             help="leave it out: `backend auto` takes CUDA where it can, and Triton elsewhere",

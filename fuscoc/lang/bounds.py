@@ -28,7 +28,15 @@ def constant_difference(a: Scalar, b: Scalar) -> int | None:
 def stays_inside(
     start: Scalar, length: int, dim: Scalar, index_extents: Mapping[str, Scalar]
 ) -> bool:
-    """Whether ``0 <= start`` and ``start + length <= dim`` hold for all values of the indices."""
+    """Whether ``0 <= start`` and ``start + length <= dim`` hold for all values of the indices.
+
+    ``dim`` is an extent, so that its divisions leave no remainder.
+    """
+    if isinstance(start, BinaryOp) and start.op == "/" and length == 1:
+        whole: Scalar = BinaryOp("*", start.rhs, dim)  # x / q < dim where x < q * dim
+        if isinstance(dim, BinaryOp) and dim.op == "/" and dim.rhs == start.rhs:
+            whole = dim.lhs
+        return stays_inside(start.lhs, 1, whole, index_extents)
     polynomial = _polynomial(start)
     least = _extreme(polynomial, index_extents, largest=False)
     most = _extreme(polynomial, index_extents, largest=True)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import IndexRef, Load, Scalar
-from fuscoc.lang.context import Context, report_misplaced
-from fuscoc.lang.scalars import rename
+from fuscoc.lang.bounds import stays_inside
+from fuscoc.lang.checked import IndexRef, Inside, Load, Scalar
+from fuscoc.lang.context import POINT, Context, report_misplaced
+from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
+Fold = Callable[[ast.Expr, Context, Scope], Scalar | None]
+
 
 def fold_call(
-    call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope
+    call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope, fold: Fold
 ) -> Scalar | None:
-    """The scalar that a call means; ``result`` says which, if a route has several."""
+    """The scalar that a call means; ``result`` says which, if a route has several.
+
+    ``fold`` is for the arguments of routes.
+    """
     function = call.function
     symbol = scope.symbols.get(function.name)
     if symbol is None and context.declares and result is None:
@@ -25,7 +33,7 @@ def fold_call(
         return None
     kind = scope.find(function, context.kinds & {ROUTE, SIZE} or {SIZE}, "a route or an input")
     if kind == ROUTE:
-        return _fold_route(call, result, scope)
+        return _fold_route(call, result, scope, fold)
     if kind == SIZE and result is not None:
         _no_result(call, result, f"`{function.name}` is one number for each index", scope)
         return None
@@ -33,7 +41,7 @@ def fold_call(
         size = scope.sizes.get(function.name)
         if size is None:
             return None
-        args = _index_args(call, (size.index,), scope)
+        args = _arguments(call, (size.index,), scope)
         return None if args is None else Load(function.name, args)
     return None
 
@@ -57,7 +65,9 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
     return Load(call.function.name, (IndexRef(arg.name),))
 
 
-def _fold_route(call: ast.Call, result: ast.Ident | None, scope: Scope) -> Scalar | None:
+def _fold_route(
+    call: ast.Call, result: ast.Ident | None, scope: Scope, fold: Fold
+) -> Scalar | None:
     route = scope.routes.get(call.function.name)
     if route is None:
         if call.function.name in scope.uncomputed:
@@ -69,12 +79,11 @@ def _fold_route(call: ast.Call, result: ast.Ident | None, scope: Scope) -> Scala
                 secondary=[Label(scope.symbols[call.function.name].span, "declared here")],
             )
         return None
-    args = _index_args(call, route.params, scope)
+    args = _arguments(call, route.params, scope, fold)
     position = _result_position(route, call, result, scope)
     if args is None or position is None:
         return None
-    names = {param: arg.name for param, arg in zip(route.params, args, strict=True)}
-    return rename(route.values[position], names)
+    return substitute(route.values[position], dict(zip(route.params, args, strict=True)))
 
 
 def _result_position(
@@ -119,10 +128,11 @@ def _no_result(call: ast.Call, result: ast.Ident, reason: str, scope: Scope) -> 
     scope.sink.report("FSC042", result.span, reason, fix=fix)
 
 
-def _index_args(
-    call: ast.Call, params: tuple[str, ...], scope: Scope
-) -> tuple[IndexRef, ...] | None:
-    """The arguments of a call: plain indices with the extents that the parameters have."""
+def _arguments(
+    call: ast.Call, params: tuple[str, ...], scope: Scope, fold: Fold | None = None
+) -> tuple[Scalar, ...] | None:
+    """The arguments of a call: indices with the extents of the parameters or, with ``fold``, values
+    that are below these extents, or are checked to be when the shuffle runs."""
     name = call.function.name
     if len(call.args) != len(params):
         scope.sink.report(
@@ -134,25 +144,58 @@ def _index_args(
         return None
     args = []
     for arg, param in zip(call.args, params, strict=True):
-        if not isinstance(arg, ast.Name):
-            scope.sink.report(
-                "FSC065",
-                arg.span,
-                f"not yet supported: a computed argument of `{name}`",
-                "a plain index is needed here",
-            )
-        elif scope.find(arg, {INDEX}, "an index"):
-            extent, wanted = scope.extents.get(arg.name), scope.extents.get(param)
-            if extent is None or wanted is None:
-                continue
-            if extent == wanted:
-                args.append(IndexRef(arg.name))
-            else:
-                scope.sink.report(
-                    "FSC041",
-                    arg.span,
-                    f"`{arg.name}` and `{param}` have different extents",
-                    f"`{name}` is declared for `{param}`",
-                    secondary=[Label(scope.symbols[index].span, "") for index in (arg.name, param)],
-                )
+        if fold is not None and not _is_index(arg, scope):
+            value = _value_argument(arg, param, scope, fold)
+        else:
+            value = _index_argument(arg, param, name, scope)
+        if value is not None:
+            args.append(value)
     return tuple(args) if len(args) == len(params) else None
+
+
+def _is_index(arg: ast.Expr, scope: Scope) -> bool:
+    symbol = scope.symbols.get(arg.name) if isinstance(arg, ast.Name) else None
+    return symbol is not None and symbol.kind == INDEX
+
+
+def _value_argument(arg: ast.Expr, param: str, scope: Scope, fold: Fold) -> Scalar | None:
+    value, extent = fold(arg, POINT, scope), scope.extents.get(param)
+    if value is None or extent is None:
+        return None
+    if is_routed(value, scope.sizes):
+        return Inside(value, extent)
+    if stays_inside(value, 1, extent, scope.extents):
+        return value
+    scope.sink.report(
+        "FSC034",
+        arg.span,
+        f"cannot show that this is always a `{param}`",
+        secondary=[Label(scope.symbols[param].span, "declared here")],
+    )
+    return None
+
+
+def _index_argument(arg: ast.Expr, param: str, name: str, scope: Scope) -> Scalar | None:
+    if not isinstance(arg, ast.Name):
+        scope.sink.report(
+            "FSC065",
+            arg.span,
+            f"not yet supported: a computed argument of `{name}`",
+            "a plain index is needed here",
+        )
+        return None
+    if scope.find(arg, {INDEX}, "an index") is None:
+        return None
+    extent, wanted = scope.extents.get(arg.name), scope.extents.get(param)
+    if extent is None or wanted is None:
+        return None
+    if extent != wanted:
+        scope.sink.report(
+            "FSC041",
+            arg.span,
+            f"`{arg.name}` and `{param}` have different extents",
+            f"`{name}` is declared for `{param}`",
+            secondary=[Label(scope.symbols[index].span, "") for index in (arg.name, param)],
+        )
+        return None
+    return IndexRef(arg.name)

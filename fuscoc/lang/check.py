@@ -22,21 +22,12 @@ from fuscoc.lang.declarations import (
     segment_bytes,
 )
 from fuscoc.lang.dispatch import check_dispatch
-from fuscoc.lang.inputs import used_extents, used_inputs
+from fuscoc.lang.inputs import check_names, used_extents, used_inputs
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy
 from fuscoc.lang.routes import check_routes
-from fuscoc.lang.scope import (
-    CONSTANT,
-    INDEX,
-    LAYOUT,
-    ROUTE,
-    SEGMENT,
-    VIEW,
-    WEIGHT,
-    Scope,
-)
+from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope
 from fuscoc.lang.unused import warn_about_unused
 from fuscoc.source import SourceFile, Span
 
@@ -133,11 +124,11 @@ def declared(shuffle: ast.Shuffle, overrides: Mapping[str, int], sink: Diagnosti
         check_segment(segment, scope)
     for layout in _all(shuffle, ast.Layout):
         check_layout(layout, scope)
-    for view in _all(shuffle, ast.View):
-        check_view(view, scope)
     for place in _all(shuffle, ast.Place):
         check_place(place, scope)
     check_routes(_all(shuffle, ast.Route), scope)
+    for view in _all(shuffle, ast.View):
+        check_view(view, scope)
     for weight in _all(shuffle, ast.WeightDecl):
         check_weight(weight, scope)
     return scope
@@ -181,6 +172,7 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         return None
     inputs = used_inputs(path, combine, scope)
     declared, builtins = used_extents(path, inputs, scope)
+    check_names(path, inputs, declared, scope)
     checked = CheckedShuffle(
         name=shuffle.ident.name,
         source_file=scope.sink.source,

@@ -44,18 +44,25 @@ class Load:
 
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors, ``%`` is its remainder.
-
-    Written such that divisions which truncate give the same: dividends are never negative, or the
-    division is even, or a remainder is brought back above zero.
-    """
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder. Divisors are positive."""
 
     op: Literal["+", "-", "*", "/", "%"]
     lhs: Scalar
     rhs: Scalar
 
 
-Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp
+@dataclass(frozen=True)
+class Inside:
+    """A value read from an input that names a place below ``limit``, which is known to exist.
+
+    At run time -1 drops the point, and any other value outside of [0, limit) is an error.
+    """
+
+    value: Scalar
+    limit: Scalar
+
+
+Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp | Inside
 
 
 @dataclass(frozen=True)

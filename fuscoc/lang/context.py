@@ -16,8 +16,7 @@ class Context:
     what: str
     kinds: frozenset[str]
     declares: bool = False  # unknown names become run-time extents and per-index inputs
-    exact: bool = False  # a division must leave no remainder; at run time this is checked again
-    signed: bool = False  # what may be negative may be divided
+    exact: bool = False  # what is divided is never negative, and leaves no remainder at run time
 
 
 CONSTANT_VALUE = Context("a constant", frozenset())
@@ -25,8 +24,7 @@ INDEX_EXTENT = Context(
     "the extent of an index", frozenset({EXTENT, SIZE}), declares=True, exact=True
 )
 DIM_EXTENT = Context("the extent of a dimension", frozenset({EXTENT, SIZE}), exact=True)
-SOURCE_SUBSCRIPT = Context("a source's subscript", frozenset({INDEX, EXTENT, SIZE}))
-DESTINATION = Context("a destination", frozenset({INDEX, EXTENT, SIZE, ROUTE}), signed=True)
+POINT = Context("a value at a point", frozenset({INDEX, EXTENT, SIZE, ROUTE}))
 
 
 def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: Scope) -> None:
@@ -40,8 +38,6 @@ def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: 
             secondary=[Label(scope.symbols[name].span, a(kind))],
             fix=scope.similar_constant(name, span),
         )
-    elif context is SOURCE_SUBSCRIPT:
-        scope.sink.report("FSC065", span, f"not yet supported: {a(kind)} in {context.what}")
     else:
         scope.sink.report(
             "FSC064", span, f"not yet supported: {context.what} that depends on {a(kind)}"

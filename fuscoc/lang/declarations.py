@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from fuscoc.diagnostics import Label, spelling
 from fuscoc.lang import ast, dtypes
@@ -10,11 +11,7 @@ from fuscoc.lang.checked import Field, Load, Placement, Scalar
 from fuscoc.lang.context import INDEX_EXTENT
 from fuscoc.lang.fold import fold_constant, fold_extent, in_range
 from fuscoc.lang.scalars import loads
-from fuscoc.lang.scope import (
-    INDEX,
-    Scope,
-    WeightInfo,
-)
+from fuscoc.lang.scope import INDEX, Scope, WeightInfo
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 
@@ -86,13 +83,7 @@ def check_segment(segment: ast.Segment, scope: Scope) -> None:
 
 def segment_bytes(fields: Sequence[Field]) -> int:
     """The bytes of all fields together."""
-    total = 0
-    for each in fields:
-        count = 1
-        for dim in each.shape:
-            count *= dim
-        total += count * dtypes.ITEM_BYTES[each.dtype]
-    return total
+    return sum(prod(each.shape) * dtypes.ITEM_BYTES[each.dtype] for each in fields)
 
 
 def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:

@@ -14,6 +14,7 @@ from fuscoc.lang.checked import (
     DenseTarget,
     DomainIndex,
     Field,
+    IndexRef,
     PackedTarget,
     Scalar,
     Source,
@@ -21,7 +22,7 @@ from fuscoc.lang.checked import (
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
-from fuscoc.lang.scalars import indices, rename
+from fuscoc.lang.scalars import indices, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import TargetInfo, check_target
 
@@ -103,12 +104,14 @@ def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessIn
                 secondary=[Label(scope.symbols[name].span) for name in (index.name, dim)],
             )
             return None
-    renaming = dict(zip(dims, names, strict=True))
+    renamed: dict[str, Scalar] = {
+        dim: IndexRef(name) for dim, name in zip(dims, names, strict=True)
+    }
     return names, replace(
         info,
-        dims=tuple(rename(dim, renaming) for dim in info.dims),
+        dims=tuple(substitute(dim, renamed) for dim in info.dims),
         subscripts=tuple(
-            replace(each, start=rename(each.start, renaming)) for each in info.subscripts
+            replace(each, start=substitute(each.start, renamed)) for each in info.subscripts
         ),
     )
 

@@ -2,20 +2,29 @@
 
 ``/`` floors and ``%`` is its remainder. As soon as an operand is only known at run time, both need
 a divisor that is a positive constant or made of run-time extents, which are checked when the
-shuffle runs, and, but in destinations, a dividend that is never negative.
+shuffle runs, and, in an extent, a dividend that is never negative.
 """
 
 from __future__ import annotations
+
+import operator
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.calls import fold_call
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
 from fuscoc.lang.context import CONSTANT_VALUE, Context, report_misplaced
-from fuscoc.lang.scalars import parts
+from fuscoc.lang.scalars import depth, may_be_negative, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
 
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+}
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Of one expression, computed routes written out: they may double it with every use.
 MAX_OPERATIONS = 1000
@@ -54,7 +63,7 @@ def fold_extent(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None
     if isinstance(folded, Const) and folded.value <= 0:
         not_positive(context.what, folded.value, expr.span, scope)
         return None
-    if folded is not None and not isinstance(folded, Const) and may_be_negative(folded, scope):
+    if folded is not None and may_be_negative(folded, scope.sizes):
         scope.sink.report(
             "FSC068", expr.span, f"not yet supported: {context.what} that may become negative"
         )
@@ -69,22 +78,14 @@ def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
             return in_range(value, expr.span, scope)
         case ast.Name():
             return _fold_name(expr, context, scope)
-        case ast.Call():
-            return fold_call(expr, None, context, scope)
-        case ast.Member(call=call, result=result):
-            return fold_call(call, result, context, scope)
+        case ast.Call() | ast.Member():
+            call, result = (
+                (expr.call, expr.result) if isinstance(expr, ast.Member) else (expr, None)
+            )
+            found = fold_call(call, result, context, scope, fold)
+            return None if found is None else _limited(found, expr.span, scope)
         case ast.Binary():
             return _fold_binary(expr, context, scope)
-
-
-def may_be_negative(scalar: Scalar, scope: Scope) -> bool:
-    """Whether the value could be below zero for some inputs; indices and sizes never are."""
-    return any(
-        (isinstance(part, BinaryOp) and part.op == "-")
-        or (isinstance(part, Const) and part.value < 0)
-        or (isinstance(part, Load) and part.input not in scope.sizes)
-        for part in parts(scalar)
-    )
 
 
 def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
@@ -145,7 +146,7 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 notes=["a constant may be rounded: `/` floors in the value of a `const`"],
             )
             return None
-        return in_range(_compute(expr.op, lhs.value, rhs.value), expr.span, scope)
+        return in_range(OPERATORS[expr.op](lhs.value, rhs.value), expr.span, scope)
     if expr.op in "/%":
         if not _may_divide(rhs):
             scope.sink.report(
@@ -155,9 +156,7 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 "extents",
             )
             return None
-        if may_be_negative(lhs, scope) and context.signed:
-            return _limited(_floored(expr.op, lhs, rhs), expr.span, scope)
-        if may_be_negative(lhs, scope):
+        if context.exact and may_be_negative(lhs, scope.sizes):
             scope.sink.report(
                 "FSC068",
                 expr.lhs.span,
@@ -169,26 +168,20 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
 
 
 def _limited(scalar: Scalar, span: Span, scope: Scope) -> Scalar | None:
-    """The scalar, if it is none that takes too long to compute for every point."""
-    operations = sum(isinstance(part, BinaryOp) for part in parts(scalar))
-    if operations <= MAX_OPERATIONS:
+    """The scalar, if it neither takes too long to compute nor nests too deeply for later stages."""
+    operations, levels = sum(isinstance(part, BinaryOp) for part in parts(scalar)), depth(scalar)
+    if operations <= MAX_OPERATIONS and levels <= ast.MAX_DEPTH:
         return scalar
+    takes, most = f"takes {operations} operations", MAX_OPERATIONS
+    if levels > ast.MAX_DEPTH:
+        takes, most = f"nests {levels} levels deep", ast.MAX_DEPTH
     scope.sink.report(
         "FSC003",
         span,
-        f"written out, this takes {operations} operations, and {MAX_OPERATIONS} are the most",
-        notes=[
-            "the routes in it are computed anew at each use, and dividing what may be negative "
-            "uses it twice"
-        ],
+        f"written out, this {takes}, and {most} are the most",
+        notes=["the routes in it are written out at each use"],
     )
     return None
-
-
-def _floored(op: str, lhs: Scalar, rhs: Scalar) -> Scalar:
-    """A division whose dividend may be negative, of divisions that floor if they truncate, too."""
-    remainder = BinaryOp("%", BinaryOp("+", BinaryOp("%", lhs, rhs), rhs), rhs)
-    return remainder if op == "%" else BinaryOp("/", BinaryOp("-", lhs, remainder), rhs)
 
 
 def _may_divide(divisor: Scalar) -> bool:
@@ -196,20 +189,6 @@ def _may_divide(divisor: Scalar) -> bool:
     if isinstance(divisor, Const):
         return divisor.value > 0
     return not any(isinstance(part, IndexRef | Load) for part in parts(divisor))
-
-
-def _compute(op: str, lhs: int, rhs: int) -> int:
-    match op:
-        case "+":
-            return lhs + rhs
-        case "-":
-            return lhs - rhs
-        case "*":
-            return lhs * rhs
-        case "/":
-            return lhs // rhs
-        case _:
-            return lhs % rhs
 
 
 def in_range(value: int, span: Span, scope: Scope) -> Const | None:

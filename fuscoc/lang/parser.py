@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from lark import Lark
 from lark.exceptions import UnexpectedInput
@@ -51,11 +52,10 @@ def parse(source: SourceFile, sink: DiagnosticSink) -> tuple[ast.Shuffle, ...]:
 
 @cache
 def _parser() -> Lark:
+    return lark(transformer=TreeBuilder())
+
+
+def lark(**options: Any) -> Lark:
+    """A parser of the language with further ``options``; it keeps every token."""
     grammar = files("fuscoc.lang").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        grammar,
-        parser="lalr",
-        transformer=TreeBuilder(),
-        keep_all_tokens=True,
-        maybe_placeholders=False,
-    )
+    return Lark(grammar, parser="lalr", keep_all_tokens=True, maybe_placeholders=False, **options)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Const, IndexRef, Load, Scalar
-from fuscoc.lang.context import DESTINATION
+from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import check_dtype, index_params
 from fuscoc.lang.fold import fold, fold_constant
 from fuscoc.lang.scalars import indices
@@ -71,7 +71,7 @@ def _check_computed(route: ast.Route, relation: ast.ComputedRelation, scope: Sco
     """``route r(t) -> (rank, slot) = (t % ranks, t / ranks)``."""
     params = index_params(route.params, f"`{route.ident.name}`", scope)
     distinct = scope.distinct(route.results)
-    values = [fold(value, DESTINATION, scope) for value in relation.values]
+    values = [fold(value, POINT, scope) for value in relation.values]
     if len(relation.values) != len(route.results):
         scope.sink.report(
             "FSC042",

@@ -9,7 +9,7 @@ from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scalar
-from fuscoc.lang.context import DESTINATION
+from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, too_large
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, LayoutInfo, Scope
@@ -54,9 +54,9 @@ def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> N
     """Fold the expressions of an access that is wrong anyway, for the reports alone."""
     for subscript in access.subscripts:
         if not isinstance(subscript, ast.Range | ast.Wildcard):
-            fold(subscript, DESTINATION, scope)
+            fold(subscript, POINT, scope)
     if on is not None:
-        fold(on.rank, DESTINATION, scope)
+        fold(on.rank, POINT, scope)
 
 
 def _packed(
@@ -197,7 +197,7 @@ def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None
             )
             good = False
             continue
-        value = fold(subscript, DESTINATION, scope)
+        value = fold(subscript, POINT, scope)
         if value is None:
             good = False
         elif position == 0:
@@ -230,10 +230,9 @@ def _product(lhs: Scalar, rhs: Scalar) -> Scalar:
 def _rank(expr: ast.Expr, scope: Scope) -> Scalar | None:
     """A rank: a route's result, if it is not one that names an index, or an expression."""
     routed = _routed(expr, scope)
-    return None if routed is None else _not_an_index(*routed, expr, scope)
-
-
-def _not_an_index(rank: Scalar, result: str | None, expr: ast.Expr, scope: Scope) -> Scalar | None:
+    if routed is None:
+        return None
+    rank, result = routed
     symbol = scope.symbols.get(result) if result is not None else None
     if symbol is None or symbol.kind != INDEX:
         return rank
@@ -249,7 +248,7 @@ def _not_an_index(rank: Scalar, result: str | None, expr: ast.Expr, scope: Scope
 
 def _routed(expr: ast.Expr, scope: Scope) -> tuple[Scalar, str | None] | None:
     """The scalar of a key or a rank, and the name of the result, if it is a route's."""
-    folded = fold(expr, DESTINATION, scope)
+    folded = fold(expr, POINT, scope)
     if folded is None:
         return None
     call = expr.call if isinstance(expr, ast.Member) else expr

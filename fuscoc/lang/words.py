@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import TypeAlias
 
-from lark import Lark, Token, Tree
+from lark import Token, Tree
 
 from fuscoc.diagnostics import DiagnosticSink
-from fuscoc.lang.parser import parse
+from fuscoc.lang.parser import lark, parse
 from fuscoc.source import SourceFile, Span
 
 _COMMENT = re.compile(r"//[^\n]*")
@@ -85,7 +84,7 @@ def read_words(source: SourceFile) -> File:
     sink = DiagnosticSink(source)
     parse(source, sink)
     sink.raise_errors()
-    shuffles = [_shuffle(tree) for tree in _parser().parse(source.text).children]
+    shuffles = [_shuffle(tree) for tree in _token_trees().parse(source.text).children]
     words = [
         word
         for shuffle in shuffles
@@ -95,10 +94,7 @@ def read_words(source: SourceFile) -> File:
     return File(shuffles, _attach_comments(source.text, words))
 
 
-@cache
-def _parser() -> Lark:
-    grammar = files("fuscoc.lang").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", keep_all_tokens=True, maybe_placeholders=False)
+_token_trees = cache(lark)
 
 
 def _shuffle(tree: Token | _Tree) -> Shuffle:

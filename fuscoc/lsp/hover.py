@@ -9,7 +9,7 @@ from fuscoc.explain.formula import Formula, of_checked, product, text
 from fuscoc.lang.check import declared
 from fuscoc.lang.checked import Field
 from fuscoc.lang.declarations import segment_bytes
-from fuscoc.lang.scope import BUILTINS, LayoutInfo, Scope
+from fuscoc.lang.scope import BUILTINS, EXTENT, LayoutInfo, Scope
 from fuscoc.lsp.names import Occurrence
 from fuscoc.source import SourceFile
 
@@ -36,7 +36,7 @@ def _declaration(source: SourceFile, found: Occurrence) -> str:
 
 
 def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
-    name = found.name
+    name, extent = found.name, (EXTENT, found.declaration)
     if found.owner is not None:
         yield from _part(name, found.owner, scope)
     elif scope.constants.get(name) is not None:
@@ -68,13 +68,8 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield f"input `{name}`: i64, one for each `{scope.sizes[name].index}`"
     elif name in scope.inputs:
         yield "an input tensor, given with every call"
-    elif found.declaration != found.shuffle.ident.span and _is_extent(found, scope):
+    elif (symbol := scope.symbols.get(name)) and (symbol.kind, symbol.span) == extent:
         yield "a run-time extent, given with every call"
-
-
-def _is_extent(found: Occurrence, scope: Scope) -> bool:
-    symbol = scope.symbols.get(found.name)
-    return symbol is not None and symbol.kind == "run-time extent"
 
 
 def _part(name: str, owner: str, scope: Scope) -> Iterable[str]:

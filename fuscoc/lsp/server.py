@@ -25,6 +25,11 @@ SEVERITIES = {
     "warning": lsp.DiagnosticSeverity.Warning,
 }
 UNUSED = "FSC090"
+SHOWS_DIAGNOSTICS = (
+    lsp.TEXT_DOCUMENT_DID_OPEN,
+    lsp.TEXT_DOCUMENT_DID_CHANGE,
+    lsp.TEXT_DOCUMENT_DID_SAVE,
+)
 
 
 class OpenText:
@@ -58,17 +63,15 @@ def make_server() -> LanguageServer:
     def opened(uri: str) -> OpenText:
         return OpenText(server.workspace.get_text_document(uri), server)
 
-    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
-    def did_open(params: lsp.DidOpenTextDocumentParams) -> None:
+    def publish(
+        params: lsp.DidOpenTextDocumentParams
+        | lsp.DidChangeTextDocumentParams
+        | lsp.DidSaveTextDocumentParams,
+    ) -> None:
         _publish(server, opened(params.text_document.uri))
 
-    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(params: lsp.DidChangeTextDocumentParams) -> None:
-        _publish(server, opened(params.text_document.uri))
-
-    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
-    def did_save(params: lsp.DidSaveTextDocumentParams) -> None:
-        _publish(server, opened(params.text_document.uri))
+    for event in SHOWS_DIAGNOSTICS:
+        server.feature(event)(publish)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: lsp.DidCloseTextDocumentParams) -> None:

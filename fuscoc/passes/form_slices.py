@@ -11,14 +11,23 @@ from collections.abc import Callable
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.dtypes import INTEGERS
 from fuscoc.dialect.l1 import Collect, Hop, Path
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
+from fuscoc.lang.dtypes import INTEGERS
 
 # Signal slots: one for each copy into peers' memory.
 DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD, CARRY, HAND_BACK = range(6)
-NO_SIGNAL = -1
+# By the ends of a hop: its list, who builds it, where rows go, and the signals of its copy. What a
+# carrier puts into slices leaves with the rows from the source.
+_HOPS: dict[tuple[str, str], tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
+    ("source", "carrier"): ("carry", "source", ("dst_peer", "dst_row"), {"signal": CARRY}),
+    ("carrier", "landing"): ("carried", "carrier", ("dst_row",), {"wait": [CARRY]}),
+    ("source", "landing"): ("net_send", "source", ("dst_row",), {}),
+    ("source", "target"): ("direct", "source", ("dst_peer", "dst_slot"), {"signal": DIRECT}),
+    ("landing", "target"): ("forward", "forwarder", ("dst_peer", "dst_slot"), {"signal": FORWARD}),
+    ("target", "target"): ("local", "target", ("dst_slot",), {"wait": [DIRECT, FORWARD]}),
+}
 
 
 def run(module: Any) -> None:
@@ -42,63 +51,19 @@ def _stride_columns(shuffle: Any) -> list[str]:
 
 
 def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
-    per = hop.read("per")
-    match hop.read("src"), hop.read("dst"):
-        case "source", "carrier":
-            Descriptors.build(
-                sym_name="carry",
-                builder="source",
-                per=per,
-                columns=["src_offset", *strides, "dst_peer", "dst_row"],
-            )
-            GatherSend.build(list="carry", src="source", dst="carrier", scope="rank", signal=CARRY)
-        case "carrier", "landing":
-            # The slices that they go into leave with the rows from the source.
-            Descriptors.build(
-                sym_name="carried", builder="carrier", per=per, columns=["src_row", "dst_row"]
-            )
-            GatherSend.build(
-                list="carried",
-                src="carrier",
-                dst="slice",
-                scope="node",
-                signal=NO_SIGNAL,
-                wait=[CARRY],
-            )
-        case "source", "landing":
-            Descriptors.build(
-                sym_name="net_send",
-                builder="source",
-                per=per,
-                columns=["src_offset", *strides, "dst_row"],
-            )
-            GatherSend.build(
-                list="net_send", src="source", dst="slice", scope="node", signal=NO_SIGNAL
-            )
-            _exchange(path, hop, "net_send", "forward")
-        case "source", "target":
-            Descriptors.build(
-                sym_name="direct",
-                builder="source",
-                per=per,
-                columns=["src_offset", *strides, "dst_peer", "dst_slot"],
-            )
-            GatherSend.build(list="direct", src="source", dst="target", scope="rank", signal=DIRECT)
-        case "landing", "target":
-            Descriptors.build(
-                sym_name="forward",
-                builder="forwarder",
-                per=per,
-                columns=["src_row", "dst_peer", "dst_slot"],
-            )
-            GatherSend.build(
-                list="forward", src="landing", dst="target", scope="rank", signal=FORWARD
-            )
-        case "target", "target":
-            Descriptors.build(
-                sym_name="local", builder="target", per=per, columns=["src_slot", "dst_slot"]
-            )
-            ScatterRecv.build(list="local", src="target", dst="target", wait=[DIRECT, FORWARD])
+    src, dst = ends = hop.read("src"), hop.read("dst")
+    name, builder, written, signals = _HOPS[ends]
+    read = {"source": ["src_offset", *strides], "target": ["src_slot"]}.get(src, ["src_row"])
+    Descriptors.build(
+        sym_name=name, builder=builder, per=hop.read("per"), columns=[*read, *written]
+    )
+    if dst == src:
+        ScatterRecv.build(list=name, src=src, dst=dst, **signals)
+        return
+    into = "slice" if dst == "landing" else dst
+    GatherSend.build(list=name, src=src, dst=into, scope=hop.read("scope"), **signals)
+    if ends == ("source", "landing"):
+        _exchange(path, hop, name, "forward")
 
 
 def _lower_collects(path: Any, strides: list[str]) -> None:
@@ -163,7 +128,6 @@ def _reduce_at_forwarder(path: Any, collect: Any) -> None:
         dst="slice",
         scope="node",
         rows=_rows(path, collect.read("kind"), src=_accumulator, dst=_partial),
-        signal=NO_SIGNAL,
         wait=[REDUCE_FORWARD],
     )
     (shuffle,) = path.read("shuffle")
@@ -202,7 +166,6 @@ def _reduce_at_source(path: Any, kind: str, strides: list[str], arrivals: list[i
         dst="source",
         scope="local",
         rows=_rows(path, kind, src=_partial),
-        signal=NO_SIGNAL,
         wait=arrivals,
     )
 

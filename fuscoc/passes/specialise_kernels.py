@@ -52,50 +52,57 @@ def run(module: Any) -> None:
 
 def _specialise(module: Any, shuffle: Any, step: Any) -> None:
     """Replace a step by a launch of its kernel."""
+    reduces = isinstance(step, Reduce)
     ends = step.read("src"), step.read("dst")
-    suffix, read, written = (_REDUCTIONS if isinstance(step, Reduce) else _COPIES)[ends]
-    name = f"{shuffle.read('sym_name')}_{suffix}"
+    suffix, read, written = (_REDUCTIONS if reduces else _COPIES)[ends]
     descriptors: Descriptors = step.follow("list")
-    signal = step.read("signal") if "signal" in step.attrs else -1
-    weight = step.follow("weight") if isinstance(step, Reduce) else None
+    signal = _given(step, "signal")
+    weight = step.follow("weight") if reduces else None
     wanted = RowKernel(
-        name=name,
+        name=f"{shuffle.read('sym_name')}_{suffix}",
         columns=descriptors.read("columns"),
         terms=descriptors.read("terms"),
-        rows=_reduced(step),
-        takes_max=isinstance(step, Reduce) and step.read("kind") == "max",
+        rows=step.read("rows") if reduces and step.read("kind") != "copy" else (),
+        takes_max=reduces and step.read("kind") == "max",
         weight=weight.read("type")[0] if weight is not None else None,
-        signals=signal >= 0,
-        wait=step.read("wait") if "wait" in step.attrs else (),
-        moves=step.read("moves") if "moves" in step.attrs else None,
+        signals=signal is not None,
+        wait=_given(step, "wait") or (),
+        moves=_given(step, "moves"),
         partials=_partials(step),
     )
     with ir.InsertionPoint(module.body):
         build_row_kernel(wanted, shuffle)
-    sums = {row["name"]: row for row in wanted.rows}
-    ends = _ends(shuffle, wanted)
-    bind = []
-    for name in dict.fromkeys(name for held in ends for name in held):
-        for side, buffer, held in zip(("src", "dst"), (read, written), ends, strict=True):
-            if name in held:
-                dtype = sums[name][side] if sums else held[name]
-                bind.append({"arg": f"{name}_{side}", "buffer": f"{buffer}.{name}", "dtype": dtype})
-    if weight is not None:
+    loaded, stored = _dtypes(shuffle, wanted)
+    bind = [
+        {"arg": f"{field}_{side}", "buffer": f"{buffer}.{field}", "dtype": dtypes[field]}
+        for field in dict.fromkeys([*loaded, *stored])
+        for side, buffer, dtypes in (("src", read, loaded), ("dst", written, stored))
+        if field in dtypes
+    ]
+    if wanted.weight is not None:
         bind.append({"arg": "weights", "buffer": "weights", "dtype": wanted.weight})
     with ir.InsertionPoint(step):
         Launch.build(
             kernel=wanted.name,
             list=step.read("list"),
             bind=bind,
-            signal=signal if signal >= 0 else None,
+            signal=signal,
             wait=wanted.wait,
         )
 
 
-def _ends(shuffle: Any, wanted: RowKernel) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The dtypes of the fields that a step reads and writes."""
+def _given(step: Any, name: str) -> Any:
+    """The value of an attribute that only some kinds of steps have."""
+    return step.read(name) if name in step.attrs else None
+
+
+def _dtypes(shuffle: Any, wanted: RowKernel) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The dtypes of the fields that a step reads, and of those that it writes."""
     if wanted.partials is not None:
         return wanted.partials, wanted.partials
+    if wanted.rows:
+        loaded, stored = ({row["name"]: row[end] for row in wanted.rows} for end in ("src", "dst"))
+        return loaded, stored
     leaving = {run["name"]: run["dtype"] for run in shuffle.read("runs")}
     arriving = {
         field["name"]: field["type"][0] for field in shuffle.follow("segment").read("fields")
@@ -110,11 +117,3 @@ def _partials(step: Any) -> dict[str, str] | None:
     if not isinstance(step, GatherSend) or not step.read("rows"):
         return None
     return {row["name"]: row["dtype"] for row in step.read("rows")}
-
-
-def _reduced(step: Any) -> tuple[dict[str, Any], ...]:
-    """The dtypes of a sum or maximum by field; none where bits are copied."""
-    if isinstance(step, Reduce) and step.read("kind") != "copy":
-        rows: tuple[dict[str, Any], ...] = step.read("rows")
-        return rows
-    return ()

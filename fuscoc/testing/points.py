@@ -10,9 +10,17 @@ import torch
 from fuscoc.testing.arrays import Ints, before, ints
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData, on_their_ranks
-from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar
+from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load, Scalar
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+OPERATORS: dict[str, np.ufunc] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.floor_divide,
+    "%": np.remainder,
+}
 
 
 class Domain:
@@ -89,18 +97,11 @@ def evaluate(scalar: Scalar, data: RankData, indices: Mapping[str, Ints]) -> Int
             where = tuple(evaluate(position, data, indices) for position in at)
             return ints(data.inputs[name])[where]
         case BinaryOp(op, lhs, rhs):
-            a, b = evaluate(lhs, data, indices), evaluate(rhs, data, indices)
-            match op:
-                case "+":
-                    return a + b
-                case "-":
-                    return a - b
-                case "*":
-                    return a * b
-                case "/":
-                    return a // b
-                case "%":
-                    return a % b
+            values = evaluate(lhs, data, indices), evaluate(rhs, data, indices)
+            return np.asarray(OPERATORS[op](*values))
+        case Inside(inner, limit):
+            place = evaluate(inner, data, indices)
+            return np.where((place >= 0) & (place < evaluate(limit, data, indices)), place, 0)
 
 
 def points_of(shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]) -> list[Points]:
@@ -143,6 +144,10 @@ def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
         columns["rank"] = np.where((rank >= -1) & (rank < topology.num_ranks), rank, -2)
         columns["slot"] = domain.values(target.slot)
         length = int(evaluate(target.length, data, {}))
+    for inside in reversed(shuffle.places):
+        place, limit = domain.values(inside.value), domain.values(inside.limit)
+        absent = np.where(place == -1, -1, -2)
+        columns["rank"] = np.where((place >= 0) & (place < limit), columns["rank"], absent)
     return Points(
         {name: torch.from_numpy(column) for name, column in columns.items()},
         None if owner is None else torch.from_numpy(owner),

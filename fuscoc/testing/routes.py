@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -32,6 +33,7 @@ def draw_routes(
     Uneven on purpose: besides destinations all over, a routing may name only a few of them, or one.
     """
     target = shuffle.target
+    _draw_places(draw, shuffle, ranks)
     place = target.key if target.kind == "packed" else target.rank
     num_places = target.num_keys if target.kind == "packed" else topology.num_ranks
     if isinstance(place, Load):
@@ -46,6 +48,17 @@ def draw_routes(
         _fit_capacity(shuffle, target, topology, ranks)
     else:
         _draw_slots(draw, shuffle, target, topology, ranks)
+
+
+def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> None:
+    """Places that exist, or -1, for what points look up by values of inputs."""
+    for place in shuffle.places:
+        if not isinstance(place.value, Load):
+            raise NoRoutingError(f"`{shuffle.name}` computes what it looks up from an input")
+        for data in ranks:
+            limits = Domain(shuffle, data).values(place.limit)
+            most = max(int(limits.min()), 0) if len(limits) else 0
+            _draw_entries(draw, shuffle, data, place.value, np.arange(-1, most))
 
 
 def _draw_operands(
@@ -83,15 +96,18 @@ def _draw_entries(
 def _fit_capacity(
     shuffle: ShuffleSpec, target: PackedTarget, topology: Topology, ranks: Sequence[RankData]
 ) -> None:
-    """Drop the last points for a rank that holds too many, until all fit."""
-    if target.capacity is None or not isinstance(target.key, Load):
-        return
-    while True:
+    """Drop the last points for a rank that holds too many, until all fit.
+
+    Where keys are computed, nothing can be dropped: then other data have to be drawn.
+    """
+    while target.capacity is not None:
         points = points_of(shuffle, topology, ranks)
         expected = expect(shuffle, topology, ranks, points)
         full = np.flatnonzero(expected.num_slots > target.capacity)
         if len(full) == 0:
             return
+        if not isinstance(target.key, Load):
+            reject()
         for rank in full:
             mine = np.flatnonzero(expected.rank == rank)
             for at in mine[-1 - len(mine) // 4 :]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fuscoc.testing.points import evaluate
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec

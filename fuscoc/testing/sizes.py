@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fuscoc.testing.draws import digits
 from fuscoc.testing.points import evaluate
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.divisions import size_scalars
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, builtin_extents, subexpressions
 from fuscoc_runtime.schema import InputSpec, ShuffleSpec
@@ -26,7 +27,8 @@ MAX_MULTIPLE = 3
 def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> list[RankData]:
     """Every rank's extents and inputs, uneven and often empty; routes are all -1 as yet.
 
-    All sizes are multiples of what they are divided by. Routings of many ranks have fewer rows.
+    All sizes are multiples of what they are divided by, and alike where slots are computed from
+    them. Routings of many ranks have fewer rows.
     """
     num_ranks = topology.num_ranks
     inner = [index.extent for index in shuffle.domain[1:]]
@@ -38,6 +40,8 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
         is_outer = Extent(name) in outer
         least = 0 if is_outer else 1
         drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
+        if shuffle.computes_slots:
+            drawn[:] = drawn[0]
         step = _divisor(shuffle, num_ranks, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
         for values, digit in zip(extents, drawn.tolist(), strict=True):
             values[name] = (digit + least) * step
@@ -85,10 +89,10 @@ def _input(
 
 
 def _divisor(shuffle: ShuffleSpec, num_ranks: int, matches: Callable[[Scalar], bool]) -> int:
-    """The least size that leaves every division of a domain extent exact."""
+    """The least size that leaves every division of an extent exact."""
     divisors = [1]
-    for index in shuffle.domain:
-        for part in subexpressions(index.extent):
+    for size in size_scalars(shuffle):
+        for part in subexpressions(size):
             if isinstance(part, BinaryOp) and part.op == "/":
                 divisor = num_ranks if part.rhs == Extent("ranks") else part.rhs
                 if isinstance(divisor, int) and any(map(matches, subexpressions(part.lhs))):

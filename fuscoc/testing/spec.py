@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuscoc.lang import checked as lang
 from fuscoc.lang.check import check
+from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.source import as_source
+from fuscoc.spec_json import spec_json
 from fuscoc_runtime import scalar, schema
+from fuscoc_runtime.decode import decode
 
 
 class UnknownShuffleError(ValueError):
@@ -70,97 +72,26 @@ def load_specs(source: str | Path, **defines: int) -> list[Spec]:
     return [Spec(file.text, describe(each)) for each in check(file, defines)]
 
 
-def describe(checked: lang.CheckedShuffle) -> schema.ShuffleSpec:
+def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
     """What the manifest says of a shuffle, as far as the spec alone decides it."""
-    source = schema.SourceSpec(
-        checked.source.layout,
-        _fields(checked.source.fields),
-        _scalars(checked.source.dims),
-        tuple(schema.Subscript(_scalar(s.start), s.length) for s in checked.source.subscripts),
-    )
-    domain = tuple(schema.DomainIndex(i.name, _scalar(i.extent)) for i in checked.domain)
-    runs = [_runs(field, source) for field in source.fields]
+    unknown = {
+        "ragged": False,
+        "src_strides": 0,
+        "runs": [],
+        "relation": {"kernel": "", "block": 0, "outputs": []},
+        "extents_kernel": None,
+        "dispatch": {"steps": [], "dtypes": {}},
+        "combine_steps": None,
+        "baked": {},
+    }
+    spec = decode(schema.ShuffleSpec, {**spec_json(checked), **unknown})
+    source = spec.source
+    runs = tuple(_runs(field, source) for field in source.fields)
     strides = {dim.src_stride for dim in runs[0].run_dims if isinstance(dim.src_stride, str)}
-    return schema.ShuffleSpec(
-        name=checked.name,
-        constants=dict(checked.constants),
-        extents=checked.extents,
-        inputs=tuple(
-            schema.InputSpec(each.name, each.dtype, _scalars(each.shape), each.role)
-            for each in checked.inputs
-        ),
-        domain=domain,
-        num_source_dims=checked.num_source_dims,
-        ragged=any(_is_ragged(each) for each in (*(i.extent for i in domain), *source.dims)),
-        segment=checked.segment,
-        fields=_fields(checked.fields),
-        source=source,
-        target=_target(checked.target),
-        combine=_combine(checked.combine),
-        policy=schema.PolicySpec(**vars(checked.policy)),
-        src_strides=len(strides),
-        runs=tuple(runs),
-        relation=schema.RelationSpec("", 0, ()),
-        extents_kernel=None,
-        dispatch=schema.PathSpec(()),
-        combine_steps=None,
-        casts=tuple(schema.CastSpec(each.field, each.scales, each.block) for each in checked.casts),
-    )
-
-
-def _target(
-    target: lang.PackedTarget | lang.DenseTarget,
-) -> schema.PackedTarget | schema.DenseTarget:
-    if isinstance(target, lang.DenseTarget):
-        values = _scalars((target.slot, target.rank, target.length))
-        return schema.DenseTarget("dense", target.layout, *values)
-    return schema.PackedTarget(
-        "packed",
-        target.layout,
-        _scalar(target.key),
-        target.num_keys,
-        target.align,
-        target.capacity,
-        schema.PlacementSpec(target.placement.kind, target.placement.table),
-        target.compact,
-    )
-
-
-def _combine(combine: lang.Combine | None) -> schema.CombineSpec | None:
-    if combine is None:
-        return None
-    weight = combine.weight
-    if weight is None:
-        return schema.CombineSpec(combine.kind, None)
-    return schema.CombineSpec(
-        combine.kind, schema.WeightSpec(weight.name, weight.input, weight.dtype)
-    )
-
-
-def _fields(fields: Sequence[lang.Field]) -> tuple[schema.FieldSpec, ...]:
-    return tuple(schema.FieldSpec(each.name, each.dtype, each.shape) for each in fields)
-
-
-def _scalars(scalars: Sequence[lang.Scalar]) -> tuple[scalar.Scalar, ...]:
-    return tuple(_scalar(each) for each in scalars)
-
-
-def _scalar(value: lang.Scalar) -> scalar.Scalar:
-    match value:
-        case lang.Const(number):
-            return number
-        case lang.IndexRef(name):
-            return scalar.Index(name)
-        case lang.ExtentRef(name):
-            return scalar.Extent(name)
-        case lang.Load(name, at):
-            return scalar.Load(name, _scalars(at))
-        case lang.BinaryOp(op, lhs, rhs):
-            return scalar.BinaryOp(op, _scalar(lhs), _scalar(rhs))
-
-
-def _is_ragged(value: scalar.Scalar) -> bool:
-    return any(isinstance(part, scalar.Load) for part in scalar.subexpressions(value))
+    sizes = (*(index.extent for index in spec.domain), *source.dims)
+    parts = [part for size in sizes for part in scalar.subexpressions(size)]
+    ragged = any(isinstance(part, scalar.Load) for part in parts)
+    return replace(spec, ragged=ragged, src_strides=len(strides), runs=runs)
 
 
 Stride = tuple[int, tuple[str, ...]]

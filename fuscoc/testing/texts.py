@@ -1,9 +1,9 @@
 """Spec texts over the whole language: what ``specs()`` draws.
 
 Every text is one shuffle. Its parts are drawn independently: where segments come from (rows, a
-grid, tiles of a grid, pieces of ragged pictures or documents), where they go (packed by key, or
-slots that the spec computes), fan-out, fields and their casts, placement, capacity, the way back
-and the policy.
+grid, tiles of a grid, pieces of ragged pictures or documents, rows that an input chooses), where
+they go (packed by key, or slots that the spec computes), fan-out, fields and their casts,
+placement, capacity, the way back and the policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Source:
 
     ``indices`` enumerate them; a route may depend on the first ``num_routed`` of them, whose
     extents do not vary. ``access`` is what dispatch reads; ``cells`` are the run lengths of a
-    segment that is a block of cells, and ``number`` says which block of a picture it is.
+    segment that is a block of cells, and ``number`` says which block of a picture it is. Segments
+    that may overlap do not come back.
     """
 
     declarations: tuple[str, ...]
@@ -39,6 +40,7 @@ class Source:
     cells: tuple[int, ...] = ()
     num_routed: int = 1
     number: str = ""
+    comes_back: bool = True
 
 
 @st.composite
@@ -47,13 +49,13 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
 
     With ``topology``, its ranks can own the keys.
     """
-    source = draw(st.sampled_from([rows, grid, documents, tiles, pictures]).flatmap(lambda f: f()))
+    source = draw(st.sampled_from(SOURCES).flatmap(lambda f: f()))
     fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
     num_fields = draw(st.integers(1, 3)) if not source.cells else 1
     dtypes = draw(
         st.lists(st.sampled_from(sorted(ITEM_BYTES)), min_size=num_fields, max_size=num_fields)
     )
-    summed = fan_out > 0 or draw(st.booleans())
+    summed = source.comes_back and (fan_out > 0 or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
         num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
     weighted = summed and source.num_routed == len(source.indices) and draw(st.booleans())
@@ -96,7 +98,7 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     if summed:
         reduction = "sum(w)" if weighted else draw(st.sampled_from(["sum", "max"]))
         lines.append(f"combine reverse reduce {reduction}")
-    elif draw(st.booleans()):
+    elif source.comes_back and draw(st.booleans()):
         lines.append("combine reverse")
     return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
@@ -114,11 +116,19 @@ def packed_target(
     capacity = draw(st.sampled_from(["", " capacity exact", f" capacity max {4 * align + 5}"]))
     compact = " compact" if is_compact else ""
     dtype = draw(st.sampled_from(["int64", "int32"]))
+    routes = [f"route r({params}) -> e = input keys : {dtype}"]
+    if draw(st.booleans()):  # what an input says of points leads to what another says of groups
+        routes = [
+            "index g : 5",
+            f"route group({params}) -> g = input groups : {dtype}",
+            "route of_group(g) -> e = input keys : int64",
+            f"route r({params}) -> e = of_group(group({params}))",
+        ]
     return [
         f"index e : {num_keys}",
         f"layout by_key[e, s] of item packed(s){compact} align {align}{capacity}",
         f"place e on rank by {placement}",
-        f"route r({params}) -> e = input keys : {dtype}",
+        *routes,
     ]
 
 
@@ -174,6 +184,25 @@ def documents() -> st.SearchStrategy[Source]:
 
 
 @st.composite
+def chosen(draw: st.DrawFn) -> Source:
+    """Rows of a table, or pairs of them, that an input chooses."""
+    length = draw(st.integers(1, 2))
+    at = "first(t)" if length == 1 else f"first(t) .. first(t) + {length}"
+    return Source(
+        (
+            f"index y : {draw(st.integers(length, 5))}",
+            "route first(t) -> row = input chosen : int64",
+            f"view picked[t] = table[{at}]",
+        ),
+        ("t",),
+        "picked[t]",
+        "layout table[y] of {cell}",
+        (length,) if length > 1 else (),
+        comes_back=False,
+    )
+
+
+@st.composite
 def pictures(draw: st.DrawFn) -> Source:
     """Patches of pictures that differ in size, channels last or first: run-time strides."""
     p = draw(st.integers(1, 3))
@@ -191,6 +220,9 @@ def pictures(draw: st.DrawFn) -> Source:
         (channels, p, p) if channels else (p, p),
         number=" + i * width(t) / p + j",
     )
+
+
+SOURCES = (rows, grid, documents, tiles, chosen, pictures)
 
 
 def _shape(sizes: Sequence[int]) -> str:

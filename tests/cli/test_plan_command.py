@@ -28,14 +28,6 @@ FOUR = Topology(2, 2)
 Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    """The command takes one thread for itself."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``fuscoc plan`` in this process: its exit code, stdout and stderr."""
@@ -215,6 +207,7 @@ def test_routing_from_files(moe: ShuffleSpec, tmp_path: Path) -> None:
         ("flat.npy", "1 dimensions, the spec says 2"),
         ("wide.npy", r"is \[5, 3\], the spec says \[5, 4\]"),
         ("other.npz", "holds no `0.topk_idx`"),
+        ("floats.npy", "`topk_idx` holds float64, the spec says i64"),
     ],
 )
 def test_routings_that_do_not_fit(
@@ -225,6 +218,7 @@ def test_routings_that_do_not_fit(
     np.save("flat.npy", np.zeros((4, 5), np.int64))
     np.save("wide.npy", np.zeros((4, 5, 3), np.int64))
     np.savez("other.npz", other=np.zeros(3))
+    np.save("floats.npy", np.zeros((4, 5, 4)))
     with pytest.raises(RoutingError, match=problem):
         make_routing(moe, FOUR, routing, None, seed=0)
 

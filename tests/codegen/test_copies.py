@@ -15,7 +15,7 @@ from tests.codegen.specs import ITEM_BYTES, blocks, built, built_of
 COPIES = ["moe", "moe_odd", "vit", "vit_nchw", "three_fields", "tiles", "wide_tiles"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
 def test_pack(data: st.DataObject, name: str, num_programs: int) -> None:
     kernels, given = built(name), scene(name, np.random.default_rng(1))
@@ -37,7 +37,7 @@ def test_pack(data: st.DataObject, name: str, num_programs: int) -> None:
         np.testing.assert_array_equal(after, wanted)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     name=st.sampled_from(COPIES),
@@ -67,7 +67,7 @@ def test_send(data: st.DataObject, name: str, num_programs: int, num_peers: int,
     node.check(rows, peers, slots, (slot, me, num_programs))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
 def test_forward(data: st.DataObject, name: str, num_programs: int) -> None:
     kernels, given = built(name), scene(name, np.random.default_rng(3))
@@ -90,7 +90,7 @@ def test_forward(data: st.DataObject, name: str, num_programs: int) -> None:
     node.check(rows, peers, slots, (1, 0, num_programs))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
 def test_duplicate(data: st.DataObject, name: str, num_programs: int) -> None:
     """Rows of one buffer to other rows of it, once both signal slots of all peers have come."""

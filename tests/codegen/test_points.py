@@ -27,7 +27,7 @@ def check(found: dict[str, Int64s], wanted: dict[str, Any]) -> None:
         assert found[name].tolist() == [*values, UNTOUCHED], name
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     keys=st.lists(st.lists(st.integers(-3, 14), min_size=3, max_size=3), max_size=6),
     owners=st.lists(st.integers(-2, 5), min_size=12, max_size=12),
@@ -80,7 +80,7 @@ def test_more_points_than_lanes(num_tokens: int, num_programs: int) -> None:
 SIZES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(sizes=SIZES, data=st.data(), num_programs=st.integers(1, 2))
 @pytest.mark.parametrize("nchw", [False, True])
 def test_ragged(
@@ -119,7 +119,7 @@ def test_ragged(
     check(found, {"source": sources, "src_offset": offset, "rank": rank, "slot": slot, **strides})
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.tuples(st.integers(-3, 12), st.integers(-3, 12)), max_size=5))
 def test_extents(sizes: list[tuple[int, int]]) -> None:
     found = outputs("points cells status", len(sizes))

@@ -66,7 +66,7 @@ class Groups:
         return {"term_begin": self.begin, "term_end": self.end}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     name=st.sampled_from([*SUMS, "moe"]),
@@ -117,7 +117,7 @@ def waiting(slot: int) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(list(SUMS)), num_programs=st.integers(1, 3))
 def test_sums_at_the_forwarder(data: st.DataObject, name: str, num_programs: int) -> None:
     """The terms of a group are neighbouring wide rows; the result is as wide as is safe."""
@@ -143,7 +143,7 @@ def test_sums_at_the_forwarder(data: st.DataObject, name: str, num_programs: int
     np.testing.assert_array_equal(rows["x"], wanted)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), num_programs=st.integers(1, 3))
 def test_sums_at_the_source(data: st.DataObject, num_programs: int) -> None:
     """Two fields of different dtypes, back into strided blocks; a segment of no terms is zero."""
@@ -172,7 +172,7 @@ def test_sums_at_the_source(data: st.DataObject, num_programs: int) -> None:
         np.testing.assert_array_equal(result[field].ravel(), wanted[field])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
 def test_copies_at_the_source(data: st.DataObject, name: str, num_programs: int) -> None:
     """A combine that copies: bits of any dtype, and zeros where a segment was dropped."""
@@ -203,7 +203,7 @@ def test_copies_at_the_source(data: st.DataObject, name: str, num_programs: int)
         np.testing.assert_array_equal(after.ravel(), wanted[field])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     name=st.sampled_from(COPIES),

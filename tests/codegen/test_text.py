@@ -164,7 +164,7 @@ def test_inputs_may_have_any_name(name: str) -> None:
 
 NASTY = (
     *keyword.kwlist,
-    *("self", "tl", "triton", "range", "grid", "warmup", "debug", "options", "params", "backend"),
+    *("tl", "triton", "range", "grid", "warmup", "debug", "options", "params", "backend"),
     *("num_warps", "specialize_impl", "print", "int", "i", "at", "src", "count", "late", "live"),
     *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "error", "weights"),
     *("__debug__", "_", "__init__", "triton_", "None_"),
@@ -194,7 +194,7 @@ def nasty(names: Sequence[str], packed: bool) -> CheckedShuffle:
     return check_file(SourceFile("nasty.fsc", text)).shuffles[0]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     names=st.lists(st.sampled_from(NASTY), min_size=7, max_size=7, unique=True),
     packed=st.booleans(),
@@ -255,7 +255,6 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(tree=TREES)
 def test_parentheses(tree: Any) -> None:
     """Python reads the printed arithmetic as the tree that it is."""

@@ -42,7 +42,7 @@ def duplicate(
     return int(errors[0]), bool(np.array_equal(target[1], ROW))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     words=st.integers(1, 3).flatmap(
         lambda n: st.lists(

@@ -39,7 +39,7 @@ COPY_BACK = SUM.replace('"sum"', '"copy"').replace("acc = f32, ", "")
 
 VALID = [
     step("gather_send", COPY),
-    step("gather_send", COPY.replace("target", "slice").replace("rank", "node").replace("0", "-1")),
+    step("gather_send", 'dst = "slice", list = @out, scope = "node", src = "source"'),
     step("exchange", EXCHANGE),
     step("scatter_recv", SCATTER),
     step("reduce", SUM),
@@ -101,8 +101,8 @@ INVALID = [
         "'fsc.gather_send' op must not signal: slices stay on this rank",
     ),
     (
-        step("gather_send", COPY.replace("= 0", "= -2")),
-        "attribute 'signal' must be at least -1, not -2",
+        step("gather_send", COPY.replace("= 0", "= -1")),
+        "attribute 'signal' must be at least 0, not -1",
     ),
     (
         step("exchange", EXCHANGE.replace('forward"', 'up"')),

@@ -40,7 +40,7 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_errors_of_the_runtime_are_explained_by_their_docstrings() -> None:
     found = errors.explain("FSR010")
-    assert found.title == "a routing value that names no key or rank"
+    assert found.title == "a routing value that names no key, no rank, or nothing to look up"
     assert found.text.startswith("`position` is where in `input` it stands;")
     titles = errors.titles()
     assert titles.keys() == CATALOGUE.keys() | ERRORS.keys()

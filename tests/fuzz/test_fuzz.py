@@ -56,7 +56,6 @@ def found_in(source: SourceFile, case: Case) -> tuple[Diagnostic, ...]:
 
 @settings(
     max_examples=NUM_CASES,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(cases())

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.diagnostics import CompileError, Diagnostic
@@ -50,7 +50,6 @@ def uses(text: str) -> list[tuple[int, int]]:
     return sorted(m.span() for m in found if m.start() not in declared | inputs)
 
 
-@settings(deadline=None)
 @given(texts, st.data())
 def test_an_unknown_name_is_all_that_is_reported(text: str, data: st.DataObject) -> None:
     """Also where a whole chain of declarations hangs on it."""
@@ -59,7 +58,6 @@ def test_an_unknown_name_is_all_that_is_reported(text: str, data: st.DataObject)
     assert [(each.code, each.primary.span.start) for each in found] == [("FSC011", start)]
 
 
-@settings(deadline=None)
 @given(texts, st.data())
 def test_several_unknown_names_are_reported_and_nothing_else(
     text: str, data: st.DataObject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,14 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Policy,
 )
+from fuscoc.lang.inputs import PARAMETERS
 from fuscoc.source import SourceFile
+from fuscoc_runtime import Shuffle
 from tests.lang.specs import KeyedSpec, TiledSpec, keyed_specs, tiled_specs
 from tests.specs import redistribute
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+VARIADIC = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 T, K, N = IndexRef("t"), IndexRef("k"), IndexRef("n")
 
 
@@ -314,3 +318,9 @@ def test_keywords_that_start_no_declaration_are_names_too() -> None:
       dispatch dense[table] -> align[reverse(table), *]
     }"""
     assert checked(text).target.layout == "align"
+
+
+def test_parameters_of_the_runtime_are_known() -> None:
+    for call, names in PARAMETERS.items():
+        found = signature(getattr(Shuffle, call)).parameters.values()
+        assert names == {each.name for each in found if each.kind not in VARIADIC}

@@ -60,7 +60,7 @@ def assert_well_formatted(text: str) -> str:
     return result
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.integers(0, 2**32))
 def test_whatever_the_grammar_allows(seed: int) -> None:
     text = grammar_text(seed)
@@ -79,7 +79,6 @@ def test_most_of_what_is_drawn_from_the_grammar_is_text() -> None:
     assert good > 80
 
 
-@settings(deadline=None)
 @given(texts(), st.integers(0, 2**32))
 def test_specs_with_any_space_between_their_words(text: str, seed: int) -> None:
     plain = assert_well_formatted(text)

@@ -106,6 +106,8 @@ def test_sarif(reports: list[FileReport]) -> None:
     ids = [rule["id"] for rule in driver["rules"]]
     assert len(set(ids)) == len(ids)
     assert {result["ruleId"] for result in run["results"]} == set(ids)
+    levels = {rule["id"]: rule["defaultConfiguration"]["level"] for rule in driver["rules"]}
+    assert levels == {result["ruleId"]: result["level"] for result in run["results"]}
     expected = [(each.source, found) for each in reports for found in each.diagnostics]
     for (source, found), result in zip(expected, run["results"], strict=True):
         assert ids[result["ruleIndex"]] == result["ruleId"] == found.code

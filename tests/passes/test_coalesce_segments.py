@@ -128,7 +128,7 @@ def blocks(draw: st.DrawFn) -> tuple[CheckedShuffle, dict[str, int], tuple[int, 
     return checked, extents, tuple(starts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(blocks())
 def test_runs_name_the_elements_of_the_block(
     example: tuple[CheckedShuffle, dict[str, int], tuple[int, ...]],
@@ -164,7 +164,7 @@ def check_unit(field: Field, runs: dict[str, Any], point: dict[str, list[int]]) 
     assert {16: "i64", 8: "i64", 4: "i32", 2: "i16", 1: "i8"}[unit] == runs["copy_dtype"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     p=st.integers(1, 5),
     c=st.integers(1, 3),

@@ -19,11 +19,10 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     Autoloading would register it a second time where the package is installed.
     """
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "fuscoc.testing.pytest_plugin", *arguments],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -68,9 +68,11 @@ def check_forwarders(facts: PlanFacts) -> None:
         )
     sent, rows = facts.sent, facts.rows
     sources = facts.segments["source"]
-    number = np.full(max(facts.segment_sharing.shape[0], 1), len(sources))
-    np.minimum.at(number, sources, np.arange(len(sources)))
+    number = np.zeros_like(facts.segment_sharing)
+    number[sources] = np.arange(len(sources))
     order = np.lexsort([rows.landing, rows.forwarder, sent.source])
+    # Which of the sources of one address a row is of, nothing tells.
+    order = order[facts.segment_sharing[sent.segment[order]] == 1]
     node = (rows.forwarder // facts.topology.ranks_per_node)[order]
     owner, place = sent.source[order], number[sent.segment][order]
     same_flow = (owner[1:] == owner[:-1]) & (node[1:] == node[:-1])

@@ -66,7 +66,7 @@ module {
   }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
-    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", signal = -1 : i64, src = "source"} : () -> ()
+    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", src = "source"} : () -> ()
     "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_peer", "dst_slot"], per = "rank", sym_name = "direct"} : () -> ()
     "fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64, src = "source"} : () -> ()
@@ -81,9 +81,9 @@ module {
     "fsc.descriptors"() {builder = "target", columns = ["dst_peer", "dst_row", "term_begin", "term_end"], per = "rank", sym_name = "reduce_direct", terms = ["term_slot"]} : () -> ()
     "fsc.reduce"() {dst = "staging", kind = "copy", list = @reduce_direct, rows = [{dst = f32, name = "x", src = f32}], scope = "rank", signal = 2 : i64, src = "target"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["term_begin", "term_end", "dst_row"], per = "node", sym_name = "reduce_node"} : () -> ()
-    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = f32, name = "x", src = f32}], scope = "node", signal = -1 : i64, src = "forward_staging", wait = [3]} : () -> ()
+    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = f32, name = "x", src = f32}], scope = "node", src = "forward_staging", wait = [3]} : () -> ()
     "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @redistribute_dispatch::@net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "term_begin", "term_end"], per = "source", sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
-    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = f32, name = "x", src = f32}], scope = "local", signal = -1 : i64, src = "staging", wait = [2]} : () -> ()
+    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = f32, name = "x", src = f32}], scope = "local", src = "staging", wait = [2]} : () -> ()
   }) {direction = "combine", shuffle = @redistribute, sym_name = "redistribute_combine"} : () -> ()
 }

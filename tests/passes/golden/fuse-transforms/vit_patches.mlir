@@ -42,7 +42,7 @@ module {
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
-    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", signal = -1 : i64, src = "source"} : () -> ()
+    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", src = "source"} : () -> ()
     "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_peer", "dst_slot"], per = "rank", sym_name = "direct"} : () -> ()
     "fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64, src = "source"} : () -> ()
@@ -57,10 +57,10 @@ module {
     "fsc.descriptors"() {builder = "target", columns = ["dst_peer", "dst_row", "term_begin", "term_end"], per = "rank", sym_name = "reduce_direct", terms = ["term_slot"]} : () -> ()
     "fsc.reduce"() {dst = "staging", kind = "copy", list = @reduce_direct, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "rank", signal = 2 : i64, src = "target"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["term_begin", "term_end", "dst_row"], per = "node", sym_name = "reduce_node"} : () -> ()
-    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "node", signal = -1 : i64, src = "forward_staging", wait = [3]} : () -> ()
+    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "node", src = "forward_staging", wait = [3]} : () -> ()
     "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @vit_patches_dispatch::@net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "dst_stride0", "term_begin", "term_end"], per = "source", sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
-    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "local", signal = -1 : i64, src = "staging", wait = [2]} : () -> ()
+    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "local", src = "staging", wait = [2]} : () -> ()
   }) {direction = "combine", shuffle = @vit_patches, sym_name = "vit_patches_combine"} : () -> ()
 }
 
@@ -108,7 +108,7 @@ module {
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
-    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", signal = -1 : i64, src = "source"} : () -> ()
+    "fsc.gather_send"() {dst = "slice", list = @net_send, scope = "node", src = "source"} : () -> ()
     "fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "src_stride0", "dst_peer", "dst_slot"], per = "rank", sym_name = "direct"} : () -> ()
     "fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64, src = "source"} : () -> ()
@@ -123,9 +123,9 @@ module {
     "fsc.descriptors"() {builder = "target", columns = ["dst_peer", "dst_row", "term_begin", "term_end"], per = "rank", sym_name = "reduce_direct", terms = ["term_slot"]} : () -> ()
     "fsc.reduce"() {dst = "staging", kind = "copy", list = @reduce_direct, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "rank", signal = 2 : i64, src = "target"} : () -> ()
     "fsc.descriptors"() {builder = "forwarder", columns = ["term_begin", "term_end", "dst_row"], per = "node", sym_name = "reduce_node"} : () -> ()
-    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "node", signal = -1 : i64, src = "forward_staging", wait = [3]} : () -> ()
+    "fsc.reduce"() {dst = "slice", kind = "copy", list = @reduce_node, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "node", src = "forward_staging", wait = [3]} : () -> ()
     "fsc.exchange"() {direction = "back", forwarder = "same_local_rank", list = @vit_patches_dispatch::@net_send, schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "dst_stride0", "term_begin", "term_end"], per = "source", sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
-    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "local", signal = -1 : i64, src = "staging", wait = [2]} : () -> ()
+    "fsc.reduce"() {dst = "source", kind = "copy", list = @reduce_source, rows = [{dst = ui8, name = "pixels", src = ui8}], scope = "local", src = "staging", wait = [2]} : () -> ()
   }) {direction = "combine", shuffle = @vit_patches, sym_name = "vit_patches_combine"} : () -> ()
 }

@@ -1,0 +1,125 @@
+"""What a spec says, as a manifest spells it (``docs/abi.md``).
+
+It comes from the checked shuffle, not from the lowered IR: a reference that interprets it shares
+nothing with the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from fuscoc.lang.checked import (
+    BinaryOp,
+    CheckedShuffle,
+    Combine,
+    Const,
+    DenseTarget,
+    ExtentRef,
+    Field,
+    IndexRef,
+    Inside,
+    Load,
+    PackedTarget,
+    Scalar,
+)
+
+
+def spec_json(checked: CheckedShuffle) -> dict[str, Any]:
+    """The part of a shuffle's manifest that the spec alone decides."""
+    source = checked.source
+    return {
+        "name": checked.name,
+        "constants": dict(checked.constants),
+        "extents": list(checked.extents),
+        "inputs": [
+            {
+                "name": given.name,
+                "dtype": given.dtype,
+                "shape": _scalars(given.shape),
+                "role": given.role,
+            }
+            for given in checked.inputs
+        ],
+        "domain": [
+            {"name": index.name, "extent": scalar_json(index.extent)} for index in checked.domain
+        ],
+        "num_source_dims": checked.num_source_dims,
+        "segment": checked.segment,
+        "fields": _fields(checked.fields),
+        "source": {
+            "layout": source.layout,
+            "fields": _fields(source.fields),
+            "dims": _scalars(source.dims),
+            "subscripts": [
+                {"start": scalar_json(subscript.start), "length": subscript.length}
+                for subscript in source.subscripts
+            ],
+        },
+        "target": _target(checked.target),
+        "casts": [
+            {"field": cast.field, "scales": cast.scales, "block": cast.block}
+            for cast in checked.casts
+        ],
+        "combine": _combine(checked.combine),
+        "policy": {**asdict(checked.policy), "dedup": list(checked.policy.dedup)},
+    }
+
+
+def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
+    if isinstance(target, DenseTarget):
+        return {
+            "kind": "dense",
+            "layout": target.layout,
+            "slot": scalar_json(target.slot),
+            "rank": scalar_json(target.rank),
+            "length": scalar_json(target.length),
+        }
+    return {
+        "kind": "packed",
+        "layout": target.layout,
+        "key": scalar_json(target.key),
+        "num_keys": target.num_keys,
+        "align": target.align,
+        "capacity": target.capacity,
+        "compact": target.compact,
+        "placement": {"kind": target.placement.kind, "table": target.placement.table},
+    }
+
+
+def _combine(combine: Combine | None) -> dict[str, Any] | None:
+    if combine is None:
+        return None
+    weight = combine.weight
+    return {
+        "kind": combine.kind,
+        "weight": weight and {"name": weight.name, "input": weight.input, "dtype": weight.dtype},
+    }
+
+
+def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    return [
+        {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
+    ]
+
+
+def _scalars(scalars: Iterable[Scalar]) -> list[Any]:
+    return [scalar_json(scalar) for scalar in scalars]
+
+
+def scalar_json(scalar: Scalar) -> Any:
+    """A scalar as JSON: an integer, or an object that says what to look up or compute."""
+    match scalar:
+        case Const(value):
+            return value
+        case IndexRef(name):
+            return {"index": name}
+        case ExtentRef(name):
+            return {"extent": name}
+        case Load(name, at):
+            return {"load": name, "at": [scalar_json(each) for each in at]}
+        case BinaryOp(op, lhs, rhs):
+            return {"op": op, "args": [scalar_json(lhs), scalar_json(rhs)]}
+        case Inside(inner, limit):
+            return {"inside": scalar_json(inner), "limit": scalar_json(limit)}
