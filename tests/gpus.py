@@ -33,8 +33,7 @@ def torchrun(
         "--nproc-per-node", str(num_ranks), "--no-python", *under, sys.executable,
         script, *map(str, arguments),
     ]  # fmt: skip
-    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
-    variables = os.environ | {"PYTHONPATH": path} | dict(environment or {})
+    variables = os.environ | dict(environment or {})
     done = subprocess.run(
         command, cwd=ROOT, env=variables, timeout=timeout, capture_output=True, text=True
     )

@@ -48,13 +48,16 @@ def load_artifact(path: str | Path) -> Artifact:
     """Read and check the artifact directory ``path``.
 
     Raises:
-        ArtifactError: not an artifact, another schema version, or a missing or altered file; the
-            message names the file.
+        ArtifactError: not an artifact, another schema version, or a file that is missing, altered
+            or cannot be read; the message names it.
     """
     root = Path(path)
-    manifest = _read_manifest(root)
-    for name, digest in sorted(manifest.files.items()):
-        _check_file(root, name, digest)
+    try:
+        manifest = _read_manifest(root)
+        for name, digest in sorted(manifest.files.items()):
+            _check_file(root, name, digest)
+    except OSError as error:
+        raise ArtifactError(str(error.filename), f"cannot be read: {error.strerror}") from error
     kernels = {kernel.name: kernel for kernel in manifest.kernels}
     _check_references(root, manifest, kernels)
     return Artifact(root, manifest, kernels)
@@ -68,7 +71,7 @@ def _read_manifest(root: Path) -> Manifest:
         )
     try:
         value: Any = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(str(file), f"is not JSON: {error}") from error
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != SCHEMA:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load
+from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load
 
 
 def encode(value: Any) -> Any:
@@ -20,6 +20,8 @@ def encode(value: Any) -> Any:
             return {"load": name, "at": encode(at)}
         case BinaryOp(op, lhs, rhs):
             return {"op": op, "args": [encode(lhs), encode(rhs)]}
+        case Inside(inner, limit):
+            return {"inside": encode(inner), "limit": encode(limit)}
         case Mapping():
             return {key: encode(item) for key, item in value.items()}
         case tuple():

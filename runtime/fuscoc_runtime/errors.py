@@ -13,14 +13,15 @@ from typing import Any, ClassVar
 
 
 class FuscoRuntimeError(RuntimeError):
-    """Base of all run-time errors of fuscoc."""
+    """Base of all run-time errors of fuscoc; ``text`` is the message with its fields' names."""
 
     code: ClassVar[str]
+    text: ClassVar[str]
 
     @property
     def message(self) -> str:
         """The sentence for the user, without the code."""
-        raise NotImplementedError
+        return self.text.format_map(vars(self))
 
     def __str__(self) -> str:
         return f"[{self.code}] {self.message}"
@@ -34,12 +35,9 @@ class ArtifactError(FuscoRuntimeError):
     """An artifact that cannot be trusted: missing, altered or of another version."""
 
     code: ClassVar[str] = "FSR001"
+    text: ClassVar[str] = "{path}: {problem}"
     path: str
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"{self.path}: {self.problem}"
 
 
 @dataclass(eq=False)
@@ -47,11 +45,8 @@ class TopologyError(FuscoRuntimeError):
     """Ranks and nodes that do not fit together, or do not fit the spec."""
 
     code: ClassVar[str] = "FSR002"
+    text: ClassVar[str] = "{problem}"
     problem: str
-
-    @property
-    def message(self) -> str:
-        return self.problem
 
 
 @dataclass(eq=False)
@@ -59,13 +54,10 @@ class InputError(FuscoRuntimeError):
     """A tensor or extent of the wrong shape, dtype, device or presence."""
 
     code: ClassVar[str] = "FSR003"
+    text: ClassVar[str] = "`{input}` on rank {rank} {problem}"
     input: str
     rank: int
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"`{self.input}` on rank {self.rank} {self.problem}"
 
 
 @dataclass(eq=False)
@@ -73,12 +65,20 @@ class NativeBuildError(FuscoRuntimeError):
     """A rank that cannot compile the native part of the planner."""
 
     code: ClassVar[str] = "FSR004"
+    text: ClassVar[str] = "rank {rank} cannot plan: {problem}"
     rank: int
     problem: str
 
-    @property
-    def message(self) -> str:
-        return f"rank {self.rank} cannot plan: {self.problem}"
+
+@dataclass(eq=False)
+class BackendError(FuscoRuntimeError):
+    """Kernels that the spec demands and this job cannot run; ``wants`` says what for."""
+
+    code: ClassVar[str] = "FSR005"
+    text: ClassVar[str] = "`{shuffle}` wants {wants}, but {problem}"
+    shuffle: str
+    problem: str
+    wants: str = "`backend cuda`"
 
 
 @dataclass(eq=False)
@@ -86,12 +86,9 @@ class PreparationError(FuscoRuntimeError):
     """Anything else that stops a rank before the ranks start to move rows: memory, a bug."""
 
     code: ClassVar[str] = "FSR006"
+    text: ClassVar[str] = "rank {rank} could not prepare the call: {problem}"
     rank: int
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"rank {self.rank} could not prepare the call: {self.problem}"
 
 
 @dataclass(eq=False)
@@ -99,12 +96,9 @@ class OptionError(FuscoRuntimeError):
     """An option of a run that makes no sense, or not on this machine."""
 
     code: ClassVar[str] = "FSR007"
+    text: ClassVar[str] = "`{option}` {problem}"
     option: str
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"`{self.option}` {self.problem}"
 
 
 @dataclass(eq=False)
@@ -112,16 +106,13 @@ class ClosedError(FuscoRuntimeError):
     """A call of a shuffle, or with a routing, that is no more."""
 
     code: ClassVar[str] = "FSR008"
+    text: ClassVar[str] = "{what} is closed, or was opened by another process"
     what: str
-
-    @property
-    def message(self) -> str:
-        return f"{self.what} is closed, or was opened by another process"
 
 
 @dataclass(eq=False)
 class IndexOutOfRangeError(FuscoRuntimeError):
-    """A routing value that names no key or rank.
+    """A routing value that names no key, no rank, or nothing to look up.
 
     ``position`` is where in ``input`` it stands; a computed value has none, and ``input`` is the
     expression.
@@ -172,17 +163,14 @@ class SlotOverlapError(FuscoRuntimeError):
     """Two segments for one slot of a dense target. A source is (rank, source id)."""
 
     code: ClassVar[str] = "FSR012"
+    text: ClassVar[str] = (
+        "slot {slot} on rank {rank} is written twice: by segment {first[1]} "
+        "of rank {first[0]} and by segment {second[1]} of rank {second[0]}"
+    )
     rank: int
     slot: int
     first: tuple[int, int]
     second: tuple[int, int]
-
-    @property
-    def message(self) -> str:
-        return (
-            f"slot {self.slot} on rank {self.rank} is written twice: by segment {self.first[1]} "
-            f"of rank {self.first[0]} and by segment {self.second[1]} of rank {self.second[0]}"
-        )
 
 
 @dataclass(eq=False)
@@ -190,17 +178,14 @@ class SlotOutOfRangeError(FuscoRuntimeError):
     """A slot beyond the end of a dense target."""
 
     code: ClassVar[str] = "FSR013"
+    text: ClassVar[str] = (
+        "segment {source[1]} of rank {source[0]} goes to slot {slot} of rank "
+        "{rank}, which has {length} slots"
+    )
     rank: int
     slot: int
     length: int
     source: tuple[int, int]
-
-    @property
-    def message(self) -> str:
-        return (
-            f"segment {self.source[1]} of rank {self.source[0]} goes to slot {self.slot} of rank "
-            f"{self.rank}, which has {self.length} slots"
-        )
 
 
 @dataclass(eq=False)
@@ -208,13 +193,10 @@ class CapacityError(FuscoRuntimeError):
     """More slots than a rank may hold."""
 
     code: ClassVar[str] = "FSR014"
+    text: ClassVar[str] = "rank {rank} needs {num_slots} slots; the capacity is {capacity}"
     rank: int
     num_slots: int
     capacity: int
-
-    @property
-    def message(self) -> str:
-        return f"rank {self.rank} needs {self.num_slots} slots; the capacity is {self.capacity}"
 
 
 @dataclass(eq=False)
@@ -222,12 +204,9 @@ class PlacementMismatchError(FuscoRuntimeError):
     """Ranks that disagree about which rank owns a key."""
 
     code: ClassVar[str] = "FSR015"
+    text: ClassVar[str] = "`{table}` on rank {rank} differs from rank 0's: all must be equal"
     table: str
     rank: int
-
-    @property
-    def message(self) -> str:
-        return f"`{self.table}` on rank {self.rank} differs from rank 0's: all must be equal"
 
 
 @dataclass(eq=False)
@@ -235,15 +214,10 @@ class DivisorError(FuscoRuntimeError):
     """A divisor that run-time extents make zero or negative."""
 
     code: ClassVar[str] = "FSR016"
+    text: ClassVar[str] = "the divisor `{divisor}` is {value} on rank {rank}: it must be positive"
     rank: int
     divisor: str
     value: int
-
-    @property
-    def message(self) -> str:
-        return (
-            f"the divisor `{self.divisor}` is {self.value} on rank {self.rank}: it must be positive"
-        )
 
 
 @dataclass(eq=False)
@@ -251,17 +225,14 @@ class KeyRangeError(FuscoRuntimeError):
     """Points that a device found to have no rank; they were not moved."""
 
     code: ClassVar[str] = "FSR017"
+    text: ClassVar[str] = (
+        "`{key}` is no key for {count} points of rank {rank}, which were "
+        "dropped: it must be between -1 and {highest}, and its placement a rank"
+    )
     rank: int
     key: str
     count: int
     highest: int
-
-    @property
-    def message(self) -> str:
-        return (
-            f"`{self.key}` is no key for {self.count} points of rank {self.rank}, which were "
-            f"dropped: it must be between -1 and {self.highest}, and its placement a rank"
-        )
 
 
 @dataclass(eq=False)
@@ -269,30 +240,13 @@ class NoSlotError(FuscoRuntimeError):
     """Points that a device found to be beyond the capacity; they were not moved."""
 
     code: ClassVar[str] = "FSR018"
+    text: ClassVar[str] = (
+        "{count} points of rank {rank} were dropped, for where they go all "
+        "{capacity} slots are taken: load the shuffle with a larger `capacity`"
+    )
     rank: int
     count: int
     capacity: int
-
-    @property
-    def message(self) -> str:
-        return (
-            f"{self.count} points of rank {self.rank} were dropped, for where they go all "
-            f"{self.capacity} slots are taken: load the shuffle with a larger `capacity`"
-        )
-
-
-@dataclass(eq=False)
-class BackendError(FuscoRuntimeError):
-    """Kernels that the spec demands and this job cannot run; ``wants`` says what for."""
-
-    code: ClassVar[str] = "FSR005"
-    shuffle: str
-    problem: str
-    wants: str = "`backend cuda`"
-
-    @property
-    def message(self) -> str:
-        return f"`{self.shuffle}` wants {self.wants}, but {self.problem}"
 
 
 @dataclass(eq=False)
@@ -300,17 +254,14 @@ class HopTimeoutError(FuscoRuntimeError):
     """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come."""
 
     code: ClassVar[str] = "FSR020"
+    text: ClassVar[str] = (
+        "rank {rank} waited {seconds:g} s for rank {peer} in the {hop} "
+        "hop: is that rank alive, and did it make the same calls?"
+    )
     rank: int
     hop: str
     peer: int
     seconds: float
-
-    @property
-    def message(self) -> str:
-        return (
-            f"rank {self.rank} waited {self.seconds:g} s for rank {self.peer} in the {self.hop} "
-            "hop: is that rank alive, and did it make the same calls?"
-        )
 
 
 @dataclass(eq=False)
@@ -318,13 +269,10 @@ class NetworkError(FuscoRuntimeError):
     """The communication library failed underneath."""
 
     code: ClassVar[str] = "FSR021"
+    text: ClassVar[str] = "{operation} failed on rank {rank}: {problem}"
     rank: int
     operation: str
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"{self.operation} failed on rank {self.rank}: {self.problem}"
 
 
 @dataclass(eq=False)
@@ -332,15 +280,12 @@ class RefusedCallError(FuscoRuntimeError):
     """A peer raised an error instead of joining a call that this rank had joined."""
 
     code: ClassVar[str] = "FSR022"
+    text: ClassVar[str] = (
+        "rank {peer} raised an error instead of joining a call, and rank {rank} "
+        "stopped waiting for it: see what rank {peer} says, and open the shuffle again"
+    )
     rank: int
     peer: int
-
-    @property
-    def message(self) -> str:
-        return (
-            f"rank {self.peer} raised an error instead of joining a call, and rank {self.rank} "
-            f"stopped waiting for it: see what rank {self.peer} says, and open the shuffle again"
-        )
 
 
 @dataclass(eq=False)
@@ -348,12 +293,9 @@ class AdapterError(FuscoRuntimeError):
     """A framework, or its use, that an adapter was not written for."""
 
     code: ClassVar[str] = "FSR030"
+    text: ClassVar[str] = "{framework}: {problem}"
     framework: str
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"{self.framework}: {self.problem}"
 
 
 @dataclass(eq=False)
@@ -361,11 +303,8 @@ class ProtocolError(FuscoRuntimeError):
     """Ranks out of step: a bug in fuscoc, or ranks that made different calls."""
 
     code: ClassVar[str] = "FSR090"
+    text: ClassVar[str] = "internal error: {problem}"
     problem: str
-
-    @property
-    def message(self) -> str:
-        return f"internal error: {self.problem}"
 
 
 ERRORS: dict[str, type[FuscoRuntimeError]] = {

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and where those are that can be made again."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
         if nameless or Path(error.filename or "").parent == target.parent:
             error.filename = str(path)
         raise
+
+
+def cache_folder() -> Path:
+    """Where what is compiled on the fly is kept: ``$FUSCOC_CACHE_DIR``, else ``fuscoc`` in
+    ``$XDG_CACHE_HOME`` or ``~/.cache``. It need not exist."""
+    if chosen := os.environ.get("FUSCOC_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fuscoc"

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime import tickets
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import LinearMaps
 from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.scalar import Extent, Load, Scope, builtin_extents, evaluate, subexpressions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,9 @@ class Pool:
     ) -> Executor:
         """The executor for these settings, opened by the first who asks; collective then."""
         digest = hashlib.sha256((artifact.path / MANIFEST).read_bytes()).hexdigest()
-        settings = (digest, spec.name, group, topology, device, options)
+        # As of a membership, the group is not kept alive.
+        known_group = ref(group) if group is not None else None
+        settings = (digest, spec.name, known_group, topology, device, options)
         executor, num_users = self._held.get(settings, (None, 0))
         if executor is None:
             engine = open_engine(artifact, spec, group, topology, device, options)
@@ -47,7 +50,11 @@ class Pool:
         return executor
 
     def give_back(self, executor: Executor, together: bool = True) -> None:
-        """One user less; after the last one the executor is closed, by all ranks ``together``."""
+        """One user less; after the last one the executor is closed, by all ranks ``together``.
+
+        Raises:
+            FuscoRuntimeError: see ``Executor.close``.
+        """
         [settings] = [key for key, (held, _) in self._held.items() if held is executor]
         num_users = self._held[settings][1] - 1
         if num_users:

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.schema import CastSpec, DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
 
@@ -256,11 +256,13 @@ def route(
 
 
 def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
-    """Every domain point of every rank, with the values of its indices."""
+    """Every domain point of every rank that depends on no -1, with the values of its indices."""
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.domain, scope)):
             here = scope.at(at)
+            if any(evaluate(place.value, here) == -1 for place in shuffle.places):
+                continue
             cells = partial(_segment_cells, shuffle, entries, here)
             yield Origin(rank, point // shuffle.fanout, point, cells), here
 

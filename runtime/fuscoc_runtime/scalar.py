@@ -45,7 +45,18 @@ class BinaryOp:
     rhs: Scalar
 
 
-Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp
+@dataclass(frozen=True)
+class Inside:
+    """A value of an input, as a place below ``limit``.
+
+    -1 drops the point; any other value outside of [0, limit) is an error.
+    """
+
+    value: Scalar
+    limit: Scalar
+
+
+Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp | Inside
 
 OPERATORS: dict[Operator, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -87,6 +98,8 @@ def parse(value: Any) -> Scalar:
             return Load(name, tuple(parse(position) for position in at))
         case {"op": op, "args": [lhs, rhs], **rest} if not rest and op in get_args(Operator):
             return BinaryOp(op, parse(lhs), parse(rhs))
+        case {"inside": inner, "limit": limit, **rest} if not rest:
+            return Inside(parse(inner), parse(limit))
     raise ValueError(f"{value!r} is not a scalar expression")
 
 
@@ -103,6 +116,8 @@ def evaluate(scalar: Scalar, scope: Scope) -> int:
             return int(scope.inputs[name][tuple(evaluate(position, scope) for position in at)])
         case BinaryOp(op, lhs, rhs):
             return OPERATORS[op](evaluate(lhs, scope), evaluate(rhs, scope))
+        case Inside(value):
+            return evaluate(value, scope)
 
 
 def subexpressions(scalar: Scalar) -> Iterator[Scalar]:
@@ -115,10 +130,15 @@ def subexpressions(scalar: Scalar) -> Iterator[Scalar]:
         case BinaryOp(_, lhs, rhs):
             yield from subexpressions(lhs)
             yield from subexpressions(rhs)
+        case Inside(value, limit):
+            yield from subexpressions(value)
+            yield from subexpressions(limit)
 
 
 def render(scalar: Scalar, indices: Mapping[str, int] | None = None) -> str:
     """The expression as text, for messages; ``indices`` replaces indices by their values."""
+    if isinstance(scalar, Inside):
+        return render(scalar.value, indices)
     if isinstance(scalar, BinaryOp):
         return f"{_operand(scalar.lhs, indices)} {scalar.op} {_operand(scalar.rhs, indices)}"
     return _operand(scalar, indices)
@@ -136,3 +156,5 @@ def _operand(scalar: Scalar, indices: Mapping[str, int] | None) -> str:
             return f"{name}[{', '.join(render(position, indices) for position in at)}]"
         case BinaryOp():
             return f"({render(scalar, indices)})"
+        case Inside(value):
+            return _operand(value, indices)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from fuscoc_runtime.scalar import Scalar
+from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,30 @@ class ShuffleSpec:
     def is_differentiable(self) -> bool:
         """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
         return self.combine is not None and self.combine.kind != "max" and not self.casts
+
+    @property
+    def computes_slots(self) -> bool:
+        """Whether destinations follow from indices and extents, on which ranks must then agree."""
+        target = self.target
+        return target.kind == "dense" and not any(
+            isinstance(part, Load)
+            for scalar in (target.slot, target.rank)
+            for part in subexpressions(scalar)
+        )
+
+    @property
+    def places(self) -> tuple[Inside, ...]:
+        """What a point looks up by values of inputs, inner ones before what they are inside of."""
+        target = self.target
+        ends = (target.key,) if target.kind == "packed" else (target.rank, target.slot)
+        scalars = (*(each.start for each in self.source.subscripts), *ends)
+        found = [
+            part
+            for scalar in scalars
+            for part in reversed(tuple(subexpressions(scalar)))
+            if isinstance(part, Inside)
+        ]
+        return tuple(dict.fromkeys(found))
 
     @property
     def fanout(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
@@ -10,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fuscoc_runtime import ops
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.engine.executor import Event, Executor
@@ -19,24 +19,25 @@ from fuscoc_runtime.engine.node import NodeHandle
 from fuscoc_runtime.engine.open import Engine, sms_to_use
 from fuscoc_runtime.engine.options import Options, as_device
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.stats import Memory, ShuffleStats
 from fuscoc_runtime.engine.trace import Span, write_trace
-from fuscoc_runtime.errors import ClosedError, InputError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
 from fuscoc_runtime.pool import Pool
-from fuscoc_runtime.stats import Memory, ShuffleStats
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 from fuscoc_runtime.traced import (
-    Bound,
+    BoundCombine,
     TracedHandle,
     as_handle,
     bind,
-    bind_rows,
-    bind_weights,
-    dims_of,
+    bind_combine,
+    combine_traced,
+    dispatch_traced,
     needs_grad,
-    token_of,
     weights_of,
 )
+
+_log = logging.getLogger("fuscoc.runtime")
 
 AnyHandle = Handle | NodeHandle | TracedHandle
 
@@ -209,12 +210,13 @@ class Shuffle:
         and padding rows are 0. The backward pass is collective as well: it brings the rows'
         gradients back by the derived combine, without weights.
 
-        With ``async_op`` the call is made on a stream of its own, on a GPU, and ``(rows, handle,
-        event)`` is returned; ``event.wait()`` lets the current stream wait, without the host. The
-        call waits for what the current stream has been given so far, or only for what it had been
-        given when the event ``after`` was recorded: by then the arguments are there, and nothing
-        reads this shuffle's rows any more. Without ``max_sources``, or across nodes, the host waits
-        for that, too, and returns when the rows are under way.
+        With ``async_op`` the call is made on the communication stream that all shuffles of a GPU
+        share, and ``(rows, handle, event)`` is returned; ``event.wait()`` lets the current stream
+        wait, without the host. The call waits for what the current stream has been given so far,
+        or only for what it had been given when the event ``after`` was recorded: by then the
+        arguments are there, and nothing reads this shuffle's rows any more. Without
+        ``max_sources``, or across nodes, the host waits for that, too, and returns when the rows
+        are under way.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -258,7 +260,7 @@ class Shuffle:
             if torch.compiler.is_compiling():
                 raise
             return self._dispatch_now(fields, named, handle)  # raises it on every rank
-        rows, traced = self._dispatch_op(bound, handle)
+        rows, traced = dispatch_traced(self._key, self.spec, bound, handle)
         if torch.compiler.is_compiling():
             return _unwrap(rows), traced
         return _unwrap(rows), as_handle(self.spec, traced)
@@ -269,19 +271,6 @@ class Shuffle:
         earlier = None if handle is None else as_handle(self.spec, handle)
         rows, new = self._executor.dispatch(fields, named, earlier)
         return _unwrap(rows), new
-
-    def _dispatch_op(
-        self, bound: Bound, handle: AnyHandle | None
-    ) -> tuple[dict[str, Tensor], TracedHandle]:
-        names = [field.name for field in self.spec.fields]
-        earlier = [] if handle is None else [token_of(handle)]
-        weights = bound.weights or weights_of(handle)
-        done = ops.dispatch(self._key, bound.fields, bound.inputs, bound.extents, weights, earlier)
-        rows = dict(zip(names, done[: len(names)], strict=True))
-        token, keys, key_counts, key_offsets, index = done[len(names) :]
-        row_index = index if self.spec.is_compact else None
-        dims = ops.source_dims(self.spec, bound.fields[0])
-        return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
 
     def combine(
         self,
@@ -318,7 +307,7 @@ class Shuffle:
                 after,
             )
         if torch.compiler.is_compiling():
-            return self._combine_op(self._bind_combine(rows, handle, inputs))
+            return self._combine_traced(self._bind_combine(rows, handle, inputs))
         given = rows.values() if isinstance(rows, Mapping) else [rows]
         tensors = [*given, *inputs.values(), *weights_of(handle)]
         if needs_grad(tensors) and self.spec.is_differentiable:
@@ -327,26 +316,24 @@ class Shuffle:
             except InputError:
                 pass  # raised below, on every rank
             else:
-                return self._combine_op(bound)
+                return self._combine_traced(bound)
         return _unwrap(self._executor.combine(rows, as_handle(self.spec, handle), inputs))
 
     def _check_after(self, after: object, async_op: bool) -> None:
         if after is not None and not async_op:
             raise InputError("after", self.rank, "is given without async_op=True")
+        if after is not None and not isinstance(after, torch.cuda.Event):
+            problem = f"is a {type(after).__name__}; it must be a torch.cuda.Event"
+            raise InputError("after", self.rank, problem)
 
     def _bind_combine(
         self, rows: Any, handle: AnyHandle, inputs: Mapping[str, Any]
-    ) -> tuple[list[Tensor], Tensor, list[Tensor], list[int]]:
-        """What the operator takes."""
+    ) -> BoundCombine:
         may_be_late = self._executor.takes_late_weights
-        weights = bind_weights(self.spec, self.rank, handle, inputs, may_be_late)
-        tensors = bind_rows(self.spec, self.rank, rows)
-        return tensors, token_of(handle), weights, dims_of(self.spec, handle)
+        return bind_combine(self.spec, self.rank, rows, handle, inputs, may_be_late)
 
-    def _combine_op(self, bound: tuple[list[Tensor], Tensor, list[Tensor], list[int]]) -> Any:
-        done = ops.combine(self._key, *bound)
-        names = [field.name for field in self.spec.source.fields]
-        return _unwrap(dict(zip(names, done, strict=True)))
+    def _combine_traced(self, bound: BoundCombine) -> Any:
+        return _unwrap(combine_traced(self._key, self.spec, bound))
 
     def check(self) -> None:
         """Wait for all calls so far and raise what went wrong on this rank; not collective.
@@ -376,20 +363,30 @@ class Shuffle:
         """Free the memory, if no other shuffle of the pool uses it; collective over the ranks.
 
         Rows that dispatch lent out must not be used any more. What is not closed is freed when the
-        process ends.
+        process ends. Leaving a ``with`` block closes; by an exception, without the other ranks, and
+        what this method would raise is logged under ``fuscoc`` instead.
+
+        Raises:
+            as ``check`` does, after the memory is free: what went wrong in calls whose end nobody
+            has waited for, if that has not been raised yet.
         """
         self._close(together=True)
 
     def _close(self, together: bool) -> None:
-        if self._held is not None:
-            self._pool.give_back(self._held, together)
-            self._held = None
+        held, self._held = self._held, None
+        if held is not None:
+            self._pool.give_back(held, together)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._close(together=kind is None)
+        try:
+            self._close(together=kind is None)
+        except FuscoRuntimeError as error:
+            if kind is None:
+                raise
+            _log.error("%s: found while closing it: %s", self.spec.name, error)
 
     @property
     def spans(self) -> Sequence[Span]:

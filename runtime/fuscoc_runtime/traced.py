@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fuscoc_runtime import tickets
+from fuscoc_runtime import ops, tickets
 from fuscoc_runtime.engine.linear import weight_input
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.schema import ShuffleSpec
@@ -30,6 +30,16 @@ class Bound:
     inputs: list[Tensor]
     extents: list[int]
     weights: list[Tensor]
+
+
+@dataclass
+class BoundCombine:
+    """Arguments of a combine in the order of the spec; ``dims`` are sizes of the source."""
+
+    rows: list[Tensor]
+    token: Tensor
+    weights: list[Tensor]
+    dims: list[int]
 
 
 class TracedHandle:
@@ -114,6 +124,24 @@ def bind(
     )
 
 
+def bind_combine(
+    spec: ShuffleSpec,
+    rank: int,
+    rows: Any,
+    handle: Any,
+    named: Mapping[str, Any],
+    may_be_late: bool,
+) -> BoundCombine:
+    """Sort the arguments of a combine, whose weights ``may_be_late``: given now, not at dispatch.
+
+    Raises:
+        InputError: rows or weights are missing or no tensors, or something else was given.
+    """
+    weights = bind_weights(spec, rank, handle, named, may_be_late)
+    tensors = bind_rows(spec, rank, rows)
+    return BoundCombine(tensors, _token_of(handle), weights, _dims_of(spec, handle))
+
+
 def bind_rows(spec: ShuffleSpec, rank: int, rows: Any) -> list[Tensor]:
     """The rows that combine takes, in the order of the spec.
 
@@ -127,24 +155,6 @@ def bind_rows(spec: ShuffleSpec, rank: int, rows: Any) -> list[Tensor]:
     for name in names:
         _check_plain(name, rank, given.get(name))
     return [given[name] for name in names]
-
-
-def _check_plain(name: str, rank: int, value: Any) -> None:
-    """Operators are only given ordinary tensors: others have operators' meaning of their own.
-
-    Raises:
-        InputError: it is missing, no tensor, a sparse one, one of others, or one without data.
-    """
-    plain = isinstance(value, Tensor) and not is_traceable_wrapper_subclass(value)
-    if not plain or value.is_meta or value.layout != torch.strided:
-        raise InputError(name, rank, "is missing or no ordinary tensor")
-
-
-def weights_of(handle: Any) -> list[Tensor]:
-    """The weights that a dispatch was given: one tensor, or none."""
-    if isinstance(handle, TracedHandle):
-        return handle.weights
-    return list(getattr(handle, "weights", {}).values())
 
 
 def bind_weights(
@@ -167,13 +177,31 @@ def bind_weights(
     return weights
 
 
-def token_of(handle: Any) -> Tensor:
+def _check_plain(name: str, rank: int, value: Any) -> None:
+    """Operators are only given ordinary tensors: others have operators' meaning of their own.
+
+    Raises:
+        InputError: it is missing, no tensor, a sparse one, one of others, or one without data.
+    """
+    plain = isinstance(value, Tensor) and not is_traceable_wrapper_subclass(value)
+    if not plain or value.is_meta or value.layout != torch.strided:
+        raise InputError(name, rank, "is missing or no ordinary tensor")
+
+
+def weights_of(handle: Any) -> list[Tensor]:
+    """The weights that a dispatch was given: one tensor, or none."""
+    if isinstance(handle, TracedHandle):
+        return handle.weights
+    return list(getattr(handle, "weights", {}).values())
+
+
+def _token_of(handle: Any) -> Tensor:
     """The token of a handle of either kind; a new one if no operator has made the handle."""
     token: Tensor | None = getattr(handle, "token", None)
     return token if token is not None else tickets.issue([handle])
 
 
-def dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
+def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
     """The sizes that all source fields of a dispatch share."""
     if isinstance(handle, TracedHandle):
         return handle.dims
@@ -188,3 +216,25 @@ def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
         return handle
     [found] = tickets.redeem(handle.token)
     return replace(found, weights=weight_input(spec, handle.weights), token=handle.token)
+
+
+def dispatch_traced(
+    key: str, spec: ShuffleSpec, bound: Bound, handle: Any
+) -> tuple[dict[str, Tensor], TracedHandle]:
+    """Rows by field and the handle, from the operator; ``key`` is the shuffle's."""
+    names = [field.name for field in spec.fields]
+    earlier = [] if handle is None else [_token_of(handle)]
+    weights = bound.weights or weights_of(handle)
+    done = ops.dispatch(key, bound.fields, bound.inputs, bound.extents, weights, earlier)
+    rows = dict(zip(names, done[: len(names)], strict=True))
+    token, keys, key_counts, key_offsets, index = done[len(names) :]
+    row_index = index if spec.is_compact else None
+    dims = ops.source_dims(spec, bound.fields[0])
+    return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
+
+
+def combine_traced(key: str, spec: ShuffleSpec, bound: BoundCombine) -> dict[str, Tensor]:
+    """The source's fields by name, from the operator."""
+    done = ops.combine(key, bound.rows, bound.token, bound.weights, bound.dims)
+    names = [field.name for field in spec.source.fields]
+    return dict(zip(names, done, strict=True))

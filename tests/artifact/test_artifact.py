@@ -153,7 +153,7 @@ def test_compilers_at_the_same_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(content=st.binary())
 def test_bytes_are_unchanged(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     target = tmp_path_factory.mktemp("bytes") / "a"

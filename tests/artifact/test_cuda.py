@@ -74,7 +74,12 @@ def test_cubins_are_listed_with_their_headers(tmp_path: Path) -> None:
     }
     assert [arch for arch, _ in made] == ["sm_80", "sm_90", "sm_100"]
     (path / "kernels/moe.sm_90.cubin").write_bytes(b"altered")
-    with pytest.raises(ArtifactError, match=r"sm_90\.cubin"):
+    with pytest.raises(ArtifactError, match=r"sm_90\.cubin: was altered"):
+        load_artifact(path)
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["files"]["kernels/moe.sm_90.cubin"]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"does not list `kernels/moe\.sm_90\.cubin`"):
         load_artifact(path)
 
 

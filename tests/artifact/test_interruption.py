@@ -91,7 +91,6 @@ def test_a_stopped_command_leaves_nothing(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ".:runtime"},
     )
     with command:
         try:

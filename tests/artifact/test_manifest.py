@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import fuscoc
 from fuscoc.artifact import MANIFEST, artifact_files
-from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, ExtentRef, IndexRef, Load
-from fuscoc.manifest import CompiledShuffle, scalar_json, sha256
+from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, ExtentRef, IndexRef, Inside, Load
+from fuscoc.manifest import CompiledShuffle, sha256
 from fuscoc.pipeline import compile_to_ir
+from fuscoc.spec_json import scalar_json
 from fuscoc_runtime import scalar
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, Manifest
@@ -152,6 +153,7 @@ SCALARS = st.recursive(
     lambda inner: st.one_of(
         st.builds(Load, st.just("table"), st.lists(inner, min_size=1, max_size=2).map(tuple)),
         st.builds(BinaryOp, st.sampled_from(["+", "-", "*", "/", "%"]), inner, inner),
+        st.builds(Inside, inner, inner),
     ),
     max_leaves=8,
 )
@@ -173,6 +175,8 @@ def test_scalars(tree: Any) -> None:
                 return getattr(tree, "input", None) or tree.name, *map(form, tree.at)
             case "BinaryOp":
                 return tree.op, form(tree.lhs), form(tree.rhs)
+            case "Inside":
+                return form(tree.value), form(tree.limit)
         raise AssertionError(tree)
 
     assert form(scalar.parse(scalar_json(tree))) == form(tree)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fuscoc.testing import run_tests
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.reference import dispatch as expected_rows

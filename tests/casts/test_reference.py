@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.reference import LEAST_AMAX, cast_fields
 from fuscoc_runtime.schema import CastSpec, FieldSpec
 

@@ -22,10 +22,10 @@ from benchmarks.moe_cases import (
     routing,
     shuffle,
 )
-from fuscoc.codegen.cuda_casts import CudaCast
-from fuscoc.codegen.cuda_types import CudaField
+from fuscoc.codegen.cuda_types import CudaCast, CudaField
+from fuscoc_runtime.engine.node_program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
 from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram, NodeShuffle
+from fuscoc_runtime.engine.nvlink import NodeShuffle
 from fuscoc_runtime.reference import cast_fields
 from fuscoc_runtime.schema import CastSpec, FieldSpec
 from tests.cuda.checks import make_source, settle

@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.moe_cases import Model, program
+from fuscoc.codegen.cuda_tiles import STATIC_SHARED
 from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc_runtime.engine.node_call import Call
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.edges import COPIED, LARGEST, taking_back
 from tests.cuda.models import MODELS
+
+RESERVED_SHARED = {"sm_80": 0, "sm_90": 1024}
+"""Bytes of every CTA that are the system's, beside those that a kernel may have."""
 
 
 def disassembler() -> str:
@@ -53,12 +57,16 @@ def dump(code: bytes, folder: Path, flag: str) -> str:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path: Path) -> None:
     usage = dump(cuda.cubin(program(model).text, arch, cache), tmp_path, "--dump-resource-usage")
-    stacks = dict(re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+)", usage))
+    found = re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+)", usage)
+    stacks = {kernel: stack for kernel, stack, _ in found}
     kernels = {"moe_plan", "moe_dispatch", "moe_staged"} | (
         {"moe_combine"} if model.sums else set()
     )
     assert set(stacks) == kernels
     assert set(stacks.values()) == {"0"}
+    of_system = RESERVED_SHARED[arch]
+    shared = {kernel: int(size) - of_system for kernel, _, size in found if kernel != "moe_combine"}
+    assert max(shared.values()) <= STATIC_SHARED, "tiles fill the rest"
 
 
 @pytest.mark.parametrize("model", COPIED, ids=str)

@@ -79,5 +79,5 @@ def test_code_about_properties(files: Path) -> None:
     [code] = blocks("docs/property-testing.md", "python")
     names: dict[str, Any] = {}
     exec(code, names)
-    few = hypothesis.settings(max_examples=3, deadline=None, database=None)
+    few = hypothesis.settings(max_examples=3, database=None)
     few(names["test_no_rank_gets_more_than_all"])()

@@ -86,7 +86,7 @@ def test_the_textmate_grammar_is_not_stale() -> None:
         assert set(re.findall(r"\w+(?=[|)])", pattern.removeprefix(r"\b"))) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 def test_both_colour_every_character_alike(seed: int) -> None:
     text = grammar_text(seed, comments=0.1)

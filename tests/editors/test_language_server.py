@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -111,9 +110,7 @@ async def editing(text: str) -> AsyncIterator[Editor]:
     def published(params: lsp.PublishDiagnosticsParams) -> None:
         editor.published.put_nowait(params)
 
-    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    await client.start_io(sys.executable, "-c", SERVER, "lsp", "--stdio", env=environment)
+    await client.start_io(sys.executable, "-c", SERVER, "lsp", "--stdio")
     answer = await asyncio.wait_for(
         client.initialize_async(lsp.InitializeParams(capabilities=lsp.ClientCapabilities())),
         PATIENCE,

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from fuscoc_runtime.comm.requests import (
     StartRound,
     Windows,
 )
+from fuscoc_runtime.comm.shared_memory import SHARED_MEMORY, SharedAllocator
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.rank import RankReport, run_rank
 from fuscoc_runtime.demo.verify import (
@@ -34,7 +36,7 @@ from fuscoc_runtime.demo.verify import (
     slot_keys,
     work_on,
 )
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -64,7 +66,6 @@ def measured_links(group: Any, artifact: str, topology: str) -> list[Link | None
             spec,
             find_members(group, found, CPU, ()),
             2,
-            TIMEOUT,
             model=cost_model(spec),
             measures=True,
         )
@@ -163,8 +164,10 @@ def bad_key(group: Any, artifact: str, topology: str) -> str:
     return "no error"
 
 
-def different_grids(group: Any, artifact: str) -> None:
-    Shuffle(artifact, group=group, topology=None, num_programs=1 + dist.get_rank(group))
+def open_each(group: Any, *each: tuple[str, dict[str, Any]]) -> None:
+    """Every rank opens an artifact of its own, with options of its own."""
+    artifact, options = each[dist.get_rank(group)]
+    Shuffle(artifact, group=group, **options)
 
 
 def describe(group: Any, artifact: str) -> str:
@@ -242,11 +245,36 @@ def _windows(rank: int, num_ranks: int) -> Any:
         yield AllGather(torch.zeros(1))
         stored = window.local[nbytes - num_ranks : nbytes].flip(0).tolist()
         assert stored == [nbytes % 200 + peer for peer in range(num_ranks)]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    files = [line for line in maps if f" {SHARED_MEMORY}/" in line]
+    assert files
+    assert all(file.endswith(" (deleted)") for file in files), "a file with a name may stay behind"
 
 
 def _comm(group: Any, topology: str, timeout: float = TIMEOUT) -> ProcessComm:
-    members = find_members(group, Topology.parse(topology), CPU, ())
-    return ProcessComm(members, timeout)
+    return ProcessComm(find_members(group, Topology.parse(topology), CPU, (), timeout))
+
+
+def windows_with_a_death(group: Any, before: str, timeout: float) -> None:
+    """The node's first rank is killed before it tells the others of a window, or before it maps it
+    itself."""
+    comm = _comm(group, "1x3", timeout)
+    if comm.members.rank == 0:
+        setattr(SharedAllocator, before, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    comm.run(_windows(comm.members.rank, 3))
+
+
+def close_alone(group: Any, artifact: str) -> None:
+    """Rank 1 ends before the shuffle is closed."""
+    shuffle = Shuffle(artifact, group=group, topology="1x2", timeout=TIMEOUT)
+    dispatch_some(shuffle, 3, 0)
+    if shuffle.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        shuffle.close()
+    finally:
+        shuffle.close()  # everything has been let go of
+        assert repr(shuffle) == "<Shuffle routed: closed>"
 
 
 def rounds_without(group: Any, timeout: float) -> None:

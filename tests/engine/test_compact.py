@@ -13,7 +13,7 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import by_slot, expect, slot_keys, work_on
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
-from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -56,7 +56,7 @@ def test_rows_are_the_segments_of_a_rank(topology: str, tokens: int, seed: int) 
         assert index is not None
         assert torch.equal(one.handle.key_offsets, other.handle.key_offsets)
         assert torch.equal(one.handle.key_counts, other.handle.key_counts)
-        assert torch.equal(torch.nonzero(index < 0).flatten(), other.handle.padding)
+        assert torch.equal(index < 0, other.handle.row_of_slot < 0)
         written = index >= 0
         assert torch.equal(rows[index[written]], other.rows["x"][written])
         assert other.handle.row_index is None
@@ -187,6 +187,10 @@ def test_a_fixed_capacity() -> None:
     narrow = Shuffle(specs.artifact(routed()), max_sources=9, capacity=4)
     least, _ = narrow.dispatch(torch.ones(1, 5), idx=idx[:1], weights=weights[:1])
     assert least.shape == (4, 5)
+    shuffle.close()
+    assert not handle.is_live
+    with pytest.raises(ClosedError):
+        _ = handle.key_counts
 
 
 def test_gradients_of_an_unweighted_sum_with_both_engines() -> None:

@@ -108,6 +108,21 @@ def test_arguments(change: Callable[[Named], None], name: str, problem: str) -> 
     assert problem in error.problem
 
 
+def test_what_was_right_before_hides_nothing() -> None:
+    """Arguments of the same forms are not looked at again, but others are."""
+    shuffle = lockstep(ROUTED, "1x4")
+    for tokens in (4, 6, 4):
+        done = dispatch(shuffle, generate(shuffle.spec, shuffle.topology, tokens, 0))
+        assert done[0].handle.extents["tokens"] == tokens
+    for change in (
+        replace("x", torch.zeros(4, 24, dtype=torch.float16)),
+        replace("idx", torch.zeros(6, 3, dtype=torch.int64)),
+        replace("tokens", 6),
+        remove("idx"),
+    ):
+        assert isinstance(failure(shuffle, change), InputError)
+
+
 @pytest.mark.parametrize("key", [12, -2, 2**40])
 def test_bad_key(key: int) -> None:
     error = failure(lockstep(ROUTED, "2x2"), poke("idx", (2, 1), key))
@@ -256,7 +271,7 @@ def test_a_handle_of_another_shuffle() -> None:
     _, mine, weights = two_dispatches(shuffle)
     _, foreign, _ = two_dispatches(other)
     rows = [each.rows["x"] for each in mine]
-    for bad, problem in ((foreign[1].handle, "is of another shuffle"), (None, "is a NoneType")):
+    for bad, problem in ((foreign[1].handle, "is of another shuffle"), (None, "is None")):
         with pytest.raises(InputError, match=f"`handle` on rank 1 {problem}"):
             shuffle.combine(rows, [mine[0].handle, bad], weights)  # type: ignore[list-item]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 
-from fuscoc_runtime.comm import group, process, windows
+from fuscoc_runtime.comm import group, process, subgroups, windows
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import LANES, Window
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
-from fuscoc_runtime.errors import HopTimeoutError, NetworkError
+from fuscoc_runtime.errors import HopTimeoutError, OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
@@ -22,10 +24,27 @@ class Group:
     """A process group."""
 
 
-def members() -> Any:
-    return SimpleNamespace(
-        rank=1, group=Group(), known_group=None, device=GPU, topology=Topology(2, 2)
-    )
+class Alive:
+    """All ranks are."""
+
+    def find_missing(self, suspect: int | None = None) -> int:
+        return 2 if suspect is None else suspect
+
+    def someone_ended(self) -> bool:
+        return False
+
+    def explain(
+        self, hop: str, seconds: float, problem: object, suspect: int | None = None
+    ) -> HopTimeoutError:
+        return HopTimeoutError(1, hop, self.find_missing(suspect), seconds)
+
+
+GROUP, OTHER = Group(), Group()
+
+
+def members(known: Group = GROUP, timeout: float = 7.0) -> Membership:
+    known_group, liveness = cast(Any, ref(known)), cast(Any, Alive())
+    return Membership(1, Topology(2, 2), known_group, GPU, HashStore(), liveness, timeout)
 
 
 @pytest.fixture
@@ -36,42 +55,69 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
         made.append(Group())
         return made[-1]
 
+    monkeypatch.setattr(subgroups, "_made", WeakKeyDictionary())
+    monkeypatch.setattr(group.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(group.dist, "get_process_group_ranks", lambda _: [0, 1, 2, 3])
     monkeypatch.setattr(group.dist, "new_group", new_group)
-    monkeypatch.setattr(group.torch, "zeros", lambda *_, **__: None)
+    monkeypatch.setattr(group.torch, "tensor", lambda *_, **__: None)
+    monkeypatch.setattr(group, "_gather_in_time", lambda *_: GROUPS_OF_RANKS)
     return made
+
+
+GROUPS_OF_RANKS = torch.tensor([[5], [5], [5], [5]])
 
 
 def test_all_ranks_connect_every_lane(monkeypatch: pytest.MonkeyPatch, lanes: list[Group]) -> None:
     """In a first round with rows of some ranks only, the others would not come."""
     met: list[tuple[Group, float]] = []
-    monkeypatch.setattr(
-        group, "_gather_in_time", lambda _, lane, timeout: met.append((lane, timeout))
-    )
-    found = group.network_groups(members(), 7.0)
+
+    def gather(_: Any, where: Group, timeout: float) -> torch.Tensor:
+        met.append((where, timeout))
+        return GROUPS_OF_RANKS
+
+    monkeypatch.setattr(group, "_gather_in_time", gather)
+    found = subgroups.network_groups(members())
     assert len(lanes) == LANES
-    assert met == [(lane, 7.0) for lane in lanes]
+    assert met[-LANES:] == [(lane, 7.0) for lane in lanes]
     assert [known() for known in found if known is not None] == lanes
 
 
-def test_shuffles_of_a_group_share_its_lanes(
-    monkeypatch: pytest.MonkeyPatch, lanes: list[Group]
-) -> None:
-    monkeypatch.setattr(group, "_gather_in_time", lambda *_: None)
-    mine, others = members(), members()
-    first, again = (group.network_groups(mine, 7.0) for _ in range(2))
+def test_shuffles_of_a_group_share_its_lanes(lanes: list[Group]) -> None:
+    first, again = (subgroups.network_groups(members()) for _ in range(2))
     assert [known() for known in again if known is not None] == lanes  # no new ones
     assert first == again
-    assert not set(group.network_groups(others, 7.0)) & set(first)
+    assert not set(subgroups.network_groups(members(OTHER))) & set(first)
 
 
 def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: list[Group]) -> None:
-    def late(*_: Any) -> None:
-        raise TimeoutError("nothing for 7 s")
+    def late(_: Any, where: Group, __: float) -> torch.Tensor:
+        if where is not GROUP:
+            raise TimeoutError("nothing for 7 s")
+        return GROUPS_OF_RANKS
 
     monkeypatch.setattr(group, "_gather_in_time", late)
-    with pytest.raises(NetworkError, match=r"connecting the nodes.*nothing for 7 s"):
-        group.network_groups(members(), 7.0)
+    with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
+        subgroups.network_groups(members())
+
+
+def test_ranks_that_torch_would_let_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, lanes: list[Group]
+) -> None:
+    """It names groups of a part of the job by how many there are on a rank."""
+    several = GROUPS_OF_RANKS.clone()
+    several[2] = 6
+    monkeypatch.setattr(group, "_gather_in_time", lambda *_: several)
+    with pytest.raises(TopologyError, match="rank 2 is in 6 process groups where rank 0 is in 5"):
+        subgroups.network_groups(members())
+    assert not lanes
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some would join by NCCL, and wait for the others, which join by gloo."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(OptionError, match="`LOCAL_RANK` is 2, and this machine has 2 CUDA devices"):
+        group.join(1.0)
 
 
 class Mark:
@@ -93,14 +139,7 @@ def test_a_round_without_peers_is_not_to_blame(
 ) -> None:
     """It ends late if what its stream did before is late."""
     comm = object.__new__(process.ProcessComm)
-    comm.members, comm.timeout, comm._copied = members(), 0.0, Mark(ended=False)
-    comm._liveness = cast(
-        Any,
-        SimpleNamespace(
-            find_missing=lambda suspected: 2 if suspected is None else suspected,
-            someone_ended=lambda: False,
-        ),
-    )
+    comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
     comm._rounds = {
         number: process.Round([], Mark(ended=False), each) for number, each in enumerate(peers)
     }

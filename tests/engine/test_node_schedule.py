@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.engine.node_schedule import IN_FLIGHT_BYTES, Schedule, model_schedule
+from fuscoc_runtime.engine.node_schedule import (
+    EARLY_BYTES,
+    IN_FLIGHT_BYTES,
+    Schedule,
+    expected_destinations,
+    model_schedule,
+    num_early,
+)
 
 
 @given(
@@ -29,6 +36,15 @@ def test_every_schedule_can_be_launched(
         flight = model.send_ctas * model.send_warps * row_bytes * (num_ranks - 1)
         full = model.send_warps == warps and model.send_ctas >= num_ctas // 3
         assert num_ranks == 1 or flight >= IN_FLIGHT_BYTES or full
+
+
+@given(num_ranks=st.integers(2, 8), fanout=st.integers(1, 32), row_bytes=st.integers(1, 1 << 20))
+def test_what_is_sent_early_lasts_as_long_as_a_plan(
+    num_ranks: int, fanout: int, row_bytes: int
+) -> None:
+    segment = row_bytes * expected_destinations(num_ranks, fanout)
+    early = num_early(num_ranks, fanout, row_bytes)
+    assert (early - 1) * segment < EARLY_BYTES <= early * segment * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,6 +22,7 @@ from tests.engine import specs
 
 bandwidths = st.floats(1e8, 1e12)
 latencies = st.floats(2e-6, 1e-2)
+NAMES = ("bandwidth", "latency")
 
 
 @given(bandwidths, latencies, st.integers(1, 1 << 20), st.integers(1 << 22, 1 << 28))
@@ -40,14 +44,34 @@ def test_whatever_is_measured_is_a_network(first: float, second: float) -> None:
 @pytest.mark.parametrize("topology", ["2x1", "3x2"])
 def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str) -> None:
     """Every rank has its own clock; the median of what they measure counts."""
-    monkeypatch.setattr(probe, "SMALL_BYTES", 1 << 6)
-    monkeypatch.setattr(probe, "LARGE_BYTES", 1 << 12)
-    shuffle = LockstepShuffle(
-        specs.artifact(specs.routed("f32")), topology=Topology.parse(topology)
-    )
+    small, large = 1 << 6, 1 << 12
+    monkeypatch.setattr(probe, "SMALL_BYTES", small)
+    monkeypatch.setattr(probe, "LARGE_BYTES", large)
+    where = Topology.parse(topology)
+    num_ranks = where.num_ranks
+    calls = itertools.count()
+
+    def seconds(rank: int, size: int, attempt: int) -> float:
+        """The first attempt does not count, although it is the fastest; the last one does."""
+        return [0, 3, 2, 1][attempt] * (1 + rank) * (1e-4 + size * 1e-6)
+
+    def clock() -> float:
+        """In turn, all ranks look when they start and when they have ended."""
+        round_number, at = divmod(next(calls), 2 * num_ranks)
+        has_ended, rank = divmod(at, num_ranks)
+        size, attempt = divmod(round_number, 1 + probe.PROBES)
+        return has_ended * seconds(rank, (small, large)[size], attempt)
+
+    monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=clock))
+    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=where)
     work = [probe.measure_link(machine) for machine in shuffle.machines]
     links = run_lockstep(work, shuffle._handlers)
-    assert len(set(links)) == 1
+    found = [
+        Link.through((small, seconds(rank, small, 3)), (large, seconds(rank, large, 3)))
+        for rank in range(num_ranks)
+    ]
+    medians = (statistics.median(getattr(each, name) for each in found) for name in NAMES)
+    assert links == [Link(*medians)] * num_ranks
 
 
 @pytest.mark.parametrize(("bandwidth", "slots"), [(1e8, 3), (4e9, 4), (50e9, RING_SLOTS)])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import fuscoc
+from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.errors import HopTimeoutError, IndexOutOfRangeError, ProtocolError
 from fuscoc_runtime.topology import Topology
 from tests.engine import rank_work, specs
 from tests.engine.pool import Died, Pool
+from tests.static import specs as static
 
 TOPOLOGIES = ("1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1")
 SMALL = specs.routed("f32")
@@ -55,6 +58,13 @@ def test_verified_run(pool: Pool, text: str, topology: str) -> None:
     assert [report.rank for report in reports] == list(range(num_ranks))
 
 
+@pytest.mark.parametrize("topology", ["1x4", "2x2"])
+@pytest.mark.parametrize("make", [static.ulysses, static.redistribute])
+def test_static_shuffles(pool: Pool, make: Callable[[], Artifact], topology: str) -> None:
+    reports = pool.run(rank_work.verified_run, 4, str(make().path), topology, 5, 0)
+    assert [report.problem for report in reports] == [None] * 4
+
+
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
 def test_batches_of_many_sizes(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks
@@ -79,9 +89,21 @@ def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
     assert messages == [str(wanted)] * num_ranks
 
 
-def test_settings_have_to_agree(pool: Pool) -> None:
-    outcomes = pool.outcomes(rank_work.different_grids, 2, path(SMALL))
+def test_options_have_to_agree(pool: Pool) -> None:
+    each = [(path(SMALL), {"num_programs": number}) for number in (1, 2)]
+    outcomes = pool.outcomes(rank_work.open_each, 2, *each)
     assert all(isinstance(outcome, ProtocolError) for outcome in outcomes)
+
+
+def test_artifacts_have_to_agree(pool: Pool, tmp_path: Path) -> None:
+    """In their specs, constants, and in what has been planned at compile time."""
+    for paths in (
+        (path(SMALL), path(SLICED)),
+        (path(SMALL), str(fuscoc.compile(SMALL, tmp_path / "wider", hidden=25))),
+        (str(static.redistribute().path), str(static.redistribute("1x2").path)),
+    ):
+        outcomes = pool.outcomes(rank_work.open_each, 2, *((each, {}) for each in paths))
+        assert all(isinstance(outcome, ProtocolError) for outcome in outcomes), outcomes
 
 
 def test_nodes_are_found_by_host(pool: Pool) -> None:
@@ -92,16 +114,6 @@ def test_nodes_are_found_by_host(pool: Pool) -> None:
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_requests(pool: Pool, num_ranks: int) -> None:
     pool.run(rank_work.communicate, num_ranks, num_ranks)
-
-
-def leftovers(pool: Pool) -> list[Path]:
-    pids = [process.pid for process in pool.processes]
-    return [file for pid in pids for file in Path("/dev/shm").glob(f"fuscoc-{pid}-*")]
-
-
-def test_nothing_stays_in_shared_memory(pool: Pool) -> None:
-    pool.run(rank_work.many_dispatches, 4, path(SMALL), "1x4", [3, 20])
-    assert not leftovers(pool)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +148,30 @@ def test_a_killed_rank_is_named(
             assert isinstance(error, HopTimeoutError), error
             assert (error.rank, error.peer) == (rank, victim)
             assert error.hop.startswith(hop)
-        assert not leftovers(pool)
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("before", ["_tell", "_map"])
+def test_a_rank_that_is_killed_while_windows_are_made_is_named(before: str) -> None:
+    pool = Pool(3)
+    try:
+        outcomes = pool.outcomes(rank_work.windows_with_a_death, 3, before, 4.0)
+        assert outcomes[0] == Died(-signal.SIGKILL)
+        for rank in (1, 2):
+            error = outcomes[rank]
+            assert isinstance(error, HopTimeoutError), error
+            assert (error.rank, error.hop, error.peer) == (rank, "window allocation", 0)
+    finally:
+        pool.close()
+
+
+def test_closing_names_a_rank_that_has_ended() -> None:
+    pool = Pool(2)
+    try:
+        error = pool.outcomes(rank_work.close_alone, 2, path(SMALL))[0]
+        assert isinstance(error, HopTimeoutError), error
+        assert (error.rank, error.hop, error.peer) == (0, "closing", 1)
     finally:
         pool.close()
 

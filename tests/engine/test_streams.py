@@ -11,6 +11,7 @@ from weakref import ref
 import pytest
 import torch
 
+from fuscoc_runtime.engine import executor as executor_module
 from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.node import NodeEngine
 from fuscoc_runtime.engine.process import ProcessEngine
@@ -111,10 +112,12 @@ def test_check_waits_for_calls_on_other_streams(kind: Any, looks: str) -> None:
     assert done == ["in order", "looked"]
 
 
-def test_a_call_beside_others_keeps_its_handle(device: Device) -> None:
+def test_a_call_beside_others_keeps_its_handle(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "communication_stream", lambda _: device.side)
     members = SimpleNamespace(device=torch.device("cuda", 0))
     executor = object.__new__(Executor)
-    executor._stream = device.side
     executor.engine = SimpleNamespace(members=members, unfinished=nullcontext)  # type: ignore[assignment]
     handle = Stream()
     held = ref(handle)

@@ -13,7 +13,7 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
 from fuscoc_runtime.reference import RankResult
-from fuscoc_runtime.scalar import BinaryOp, Index
+from fuscoc_runtime.scalar import BinaryOp, Inside, Load
 from fuscoc_runtime.schema import PackedTarget
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -100,6 +100,7 @@ def test_one_ranks_share_of_the_reference(text: str) -> None:
 def test_unknown_relations_are_refused() -> None:
     spec = specs.artifact(specs.routed()).shuffle()
     assert isinstance(spec.target, PackedTarget)
-    fixed = replace(spec.target, key=BinaryOp("%", Index("t"), 12))
-    with pytest.raises(NoDataError, match="`idx` is not read as a key"):
+    place = Inside(BinaryOp("+", spec.target.key, 1), 12)
+    fixed = replace(spec.target, key=Load("idx", (place, 0)))
+    with pytest.raises(NoDataError, match="is computed from an input"):
         generate(replace(spec, target=fixed), Topology(1, 1), 4, 0)

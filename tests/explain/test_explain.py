@@ -123,20 +123,20 @@ def test_vit_patches(vit: ShuffleSpec) -> None:
 
 
 def test_ulysses(ulysses: ShuffleSpec) -> None:
-    assert facts.segment_bytes(ulysses.source_fields) == 256
+    assert facts.segment_bytes(ulysses.source_fields) == 64 * 256
     source, target = facts.layouts(ulysses)
-    # 4096 tokens over 8 ranks, 32 heads of 256 bytes each.
+    # 4096 tokens over 8 ranks, 32 heads of 256 bytes each; in the target, blocks of 64 tokens.
     assert [with_values(dim, ON_2X4) for dim in source.dims] == [512, 32]
     assert [with_values(each, ON_2X4) for each in source.fields[0].strides] == [8192, 256]
-    assert with_values(target.cells, ON_2X4) == 4096 * 4
+    assert with_values(target.cells, ON_2X4) == 64 * 4
     source_file = read_source(EXAMPLES / "ulysses.fsc")
     _, target = facts.layouts(ulysses, target_dims(source_file, {}, [ulysses])["ulysses"])
-    assert [with_values(dim, ON_2X4) for dim in target.dims] == [4096, 4]
-    assert [with_values(each, ON_2X4) for each in target.fields[0].strides] == [1024, 256]
+    assert [with_values(dim, ON_2X4) for dim in target.dims] == [4, 64]
+    assert [with_values(each, ON_2X4) for each in target.fields[0].strides] == [2**20, 2**14]
     assert [with_values(hop.copies, ON_2X4) for hop in facts.hops(ulysses)] == [1, 1, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_plan_has_more_rows(data: st.DataObject) -> None:
     spec = data.draw(specs())
@@ -152,7 +152,7 @@ def test_no_plan_has_more_rows(data: st.DataObject) -> None:
         assert rows <= bound, name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs(), st.integers(1, 9), st.integers(1, 9))
 def test_strides_are_those_of_arrays(spec, rows: int, size: int) -> None:
     values = {"rows": rows, "length": rows, "size": size, "height": 2 * size, "width": 3 * size}
@@ -179,7 +179,6 @@ formulae = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(formulae, st.fixed_dictionaries({name: st.integers(1, 9) for name in NAMES}))
 def test_the_text_of_a_formula_has_its_value(formula: Formula, values: dict[str, int]) -> None:
     value = with_values(formula, values)
@@ -226,8 +225,8 @@ def test_a_static_shuffle_is_planned_for_its_topology(explain) -> None:
     code, out, _ = explain(EXAMPLES / "ulysses.fsc", "--topology", "2x4")
     assert code == 0
     assert "Row buffers of a rank, as planned" in out
-    # 512 tokens of this rank, 16 of 32 heads on the other node, 256 bytes each.
-    assert any(row[:1] == ["slices"] and row[-5:-3] == ["8,192", "256"] for row in rows_of(out))
+    # 8 blocks of this rank, 16 of 32 heads on the other node, 16 KiB each.
+    assert any(row[:1] == ["slices"] and row[-5:-3] == ["128", "16,384"] for row in rows_of(out))
     code, out, err = explain(EXAMPLES / "ulysses.fsc", "--topology", "3x1")
     assert (code, out) == (1, "")
     assert "FSC057" in err

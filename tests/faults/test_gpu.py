@@ -29,12 +29,11 @@ def start(artifact: Path, topology: str) -> list[subprocess.Popen[str]]:
     num_ranks = Topology.parse(topology).num_ranks
     command = [sys.executable, "tests/faults/gpu_run.py", str(artifact), topology, str(TIMEOUT)]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "runtime")])
     return [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | job | {"PYTHONPATH": path, "RANK": str(rank)},
+            env=os.environ | job | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,10 +39,12 @@ def others() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def rank_0(store: Store, others: list[subprocess.Popen[bytes]]) -> Liveness:
     me = this_process()
-    ids = [
-        ProcessId(me.hostname, each.pid, liveness._start_time(each.pid) or "") for each in others
-    ]
+    ids = [ProcessId(me.hostname, each.pid, _start_time(each)) for each in others]
     return Liveness(store, 0, [me, *ids])  # type: ignore[arg-type]
+
+
+def _start_time(process: subprocess.Popen[bytes]) -> str:
+    return liveness._start_time(process.pid) or ""
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -72,6 +75,16 @@ def test_the_first_one_is_to_blame_when_nobody_can_be_asked(
     end(others[0])
     store.alive = False
     assert found.find_missing(1) == 3
+
+
+def test_other_hosts_are_not_looked_at(others: list[subprocess.Popen[bytes]]) -> None:
+    """What ends here has only the number of the process there."""
+    here = ProcessId(this_process().hostname, others[0].pid, _start_time(others[0]))
+    there = replace(here, hostname="elsewhere")
+    found = Liveness(HashStore(), 0, [this_process(), there])
+    end(others[0])
+    assert not found.someone_ended()
+    assert Liveness(HashStore(), 0, [this_process(), here]).has_ended(1)
 
 
 def test_a_suspect_where_everybody_is_alive(others: list[subprocess.Popen[bytes]]) -> None:

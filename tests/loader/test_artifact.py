@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
 import json
 import subprocess
@@ -165,6 +166,15 @@ def test_a_file_is_no_artifact(artifact: Path) -> None:
         load_artifact(artifact / "manifest.json")
 
 
+def test_a_file_that_cannot_be_read(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ArtifactError, match=r"kernels/rows\.py: cannot be read: Permission denied"):
+        load_artifact(artifact)
+
+
 def test_missing_file(artifact: Path) -> None:
     (artifact / KERNELS).unlink()
     with pytest.raises(ArtifactError, match=r"kernels/rows\.py: is missing"):
@@ -177,7 +187,7 @@ def test_altered_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 1'])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 1', "[" * 100_000])
 def test_manifest_cut_short(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
@@ -214,6 +224,14 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return apply
 
 
+NODE = {
+    "kernels": {"count": "rows_node_count"},
+    "tile_sources": 8,
+    "padded_keys": 8,
+    "key_block": 8,
+}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -235,6 +253,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("shuffles.0.extents_kernel", "gone", r"has no kernel `gone`"),
         ("kernels.0.file", "kernels/other.py", r"does not list `kernels/other\.py`"),
         ("kernels", [], r"has no kernel `rows_send`"),
+        ("shuffles.0.node", NODE, r"has no kernel `rows_node_count`"),
     ],
 )
 def test_manifest_that_breaks_the_schema(

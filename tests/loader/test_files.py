@@ -18,6 +18,7 @@ def test_a_file_is_replaced_once_it_is_whole(tmp_path: Path) -> None:
         file.flush()
         assert path.read_text() == "old"
     assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(tmp_path) == ["plan"]
 
 

@@ -41,14 +41,35 @@ def open_shuffle(group: Any, artifact: str, **options: Any) -> Shuffle:
     return shuffle
 
 
-def epochs(group: Any, artifact: str, batches: Sequence[Sequence[int]], seed: int) -> None:
-    """Dispatches and combines in a row, ``batches[i][rank]`` segments each, some ranks late."""
+def epochs(
+    group: Any, artifact: str, batches: Sequence[Sequence[int]], seed: int, first: int = 0
+) -> None:
+    """Dispatches and combines in a row, ``batches[i][rank]`` segments each, some ranks late, as if
+    there had been ``first`` of each before."""
     shuffle = open_shuffle(group, artifact)
+    if first:
+        pretend(shuffle, first)
     for number, sizes in enumerate(batches):
         time.sleep(0.02 * ((number + shuffle.rank) % 3))
         ranks = batch(shuffle.spec, sizes, seed + number)
         run(shuffle, ranks, combines=1 + number % 2)
     shuffle.check()
+
+
+def pretend(shuffle: Shuffle, epoch: int) -> None:
+    """Let the latest epoch be that one."""
+    node = shuffle.engine.node
+    assert isinstance(node, TritonNode)
+    node.state[:PLAN_AND_COMBINE] = epoch
+    starts = sorted(at for parts in node._sections.values() for at in parts)
+    for name in ("plan_flags", "dispatch_flags", "combine_flags", "barrier"):
+        [begin] = node._sections[name]
+        end = next(at for at in starts if at > begin)
+        node._window.local[begin:end].view(torch.int32).fill_(epoch)
+    shuffle.engine.members.meet("test")
+
+
+PLAN_AND_COMBINE = 3  # words of the state that are epochs; see kernels/device/words.py
 
 
 def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:
@@ -70,7 +91,7 @@ def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:
 
 
 def _values(shape: Sequence[int], dtype: str, random: torch.Generator) -> Tensor:
-    from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+    from fuscoc_runtime.dtypes import TORCH_DTYPES
 
     kind = TORCH_DTYPES[dtype]
     if kind.is_floating_point and kind.itemsize > 1:

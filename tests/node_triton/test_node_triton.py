@@ -47,14 +47,16 @@ def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
 
 @pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
 @given(data=st.data(), num_ranks=st.sampled_from([1, 2, 3]), seed=st.integers(0, 1000))
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_epochs(pool: Pool, text: str, data: st.DataObject, num_ranks: int, seed: int) -> None:
     """Any sizes, drops and repeated keys, batch after batch in the same memory."""
     sizes = st.tuples(*[st.integers(0, MOST)] * num_ranks)
     batches = data.draw(st.lists(sizes, min_size=1, max_size=3))
     pool.run(rank_work.epochs, num_ranks, path(text), batches, seed)
+
+
+def test_epochs_wrap(pool: Pool) -> None:
+    pool.run(rank_work.epochs, 2, path(SMALL), [(1, 2)] * 3, 1, 2**31 - 2)
 
 
 def test_gradients_of_a_compact_target(pool: Pool) -> None:

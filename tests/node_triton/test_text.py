@@ -110,7 +110,7 @@ def test_stores_come_before_the_signal_and_waits_acquire(name: str, role: str) -
     # The first signal of a combine says that the staging may be written: nothing comes before it.
     _, _, behind = ptx.partition(".release.") if role == "combine" else ("", "", ptx)
     assert barriers_before_release(behind) > 0
-    assert re.search(r"release\.\w*\.?max|\.sys\.release\.max", behind)
+    assert re.search(r"release\.\w*\.?exch|\.sys\.release\.exch", behind)
     assert re.search(r"sys\.acquire|acquire\.sys", ptx)
 
 

@@ -223,6 +223,7 @@ def test_a_rank_without_a_compiler_fails_everywhere(monkeypatch: pytest.MonkeyPa
         raise native.BuildError("no C compiler")
 
     monkeypatch.setattr(native, "load", broken)
+    monkeypatch.setattr(native, "is_there", lambda: False)
     with pytest.raises(NativeBuildError, match="rank 0 cannot plan: no C compiler"):
         eight_to_one("lpt")
     eight_to_one("split")

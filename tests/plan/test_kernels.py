@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 import triton
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -96,13 +96,13 @@ def routings(draw: st.DrawFn) -> Case:
     return spec, topology, ranks
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(routings())
 def test_packed_targets(case: Case) -> None:
     check_case(case)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4)
 @given(st.one_of(patches_case(), tiles_case()))
 def test_dense_targets(case: Case) -> None:
     assume(case[1].num_ranks <= 6)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request, Windows
+from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Phase, Request, Windows
 from fuscoc_runtime.errors import ProtocolError
 
 Work = Generator[Request, Any, Any]
@@ -35,6 +35,27 @@ def test_all_to_all_orders_by_source() -> None:
     assert run_lockstep([work(rank) for rank in range(3)]) == [
         [[0, to], [1, to], [1, to], [2, to], [2, to], [2, to]] for to in range(3)
     ]
+
+
+def test_several_at_once_are_those_one_by_one() -> None:
+    def asked(rank: int) -> tuple[AllToAll, AllToAll]:
+        rows = torch.arange(6).view(3, 2) + 10 * rank
+        return AllToAll(rows, (1, 2), (1, 1) if rank == 0 else (2, 2)), AllToAll(
+            rows[:, 0], (3, 0), (3, 3) if rank == 0 else (0, 0)
+        )
+
+    def one_by_one(rank: int) -> Work:
+        first, second = asked(rank)
+        return [(yield first), (yield second)]
+
+    def at_once(rank: int) -> Work:
+        return (yield AllToAlls(asked(rank)))
+
+    wanted, found = (
+        run_lockstep([work(rank) for rank in (0, 1)]) for work in (one_by_one, at_once)
+    )
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert all(map(torch.equal, mine, theirs))
 
 
 def test_requests_alternate_and_phases_return_nothing() -> None:

@@ -145,7 +145,7 @@ def routed_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]
 
 
 @given(routed_case())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_routed(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -180,7 +180,7 @@ def patches_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]
 
 
 @given(patches_case())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_patches(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -209,6 +209,6 @@ def tiles_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]:
 
 
 @given(tiles_case())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tiles(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)

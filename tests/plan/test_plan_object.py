@@ -59,7 +59,7 @@ def test_traffic_of_the_worked_example() -> None:
 
 
 @given(cases)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_traffic_is_conserved(case: Case) -> None:
     spec = case[0]
     plan = plan_case(case)
@@ -124,9 +124,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(cases, st.sampled_from([None, "pairwise", "fast", "auto"]))
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_file_round_trip(tmp_path: Path, case: Case, schedule: str | None) -> None:
     plan = plan_case(case, schedule)
     file = tmp_path / "plan.npz"

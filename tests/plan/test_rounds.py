@@ -8,26 +8,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc_runtime.comm.requests import LANES
+from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
-from fuscoc_runtime.plan.rounds import Side, arrange_stages, cut, slice_rows
-from fuscoc_runtime.plan.schedule import KINDS, Schedule
+from fuscoc_runtime.plan.rounds import Side, arrange_stages, cut, slice_rows, slices
+from fuscoc_runtime.plan.schedule import (
+    KINDS,
+    Schedule,
+    pairwise_peers,
+    spread_out_peers,
+    stages_in_order,
+)
 
 MODEL = CostModel(50e9, 450e9, 10e-6, 1000)
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[Schedule, int]:
-    """Any demand, forwarders and order of the nodes, cut into slices of so many rows."""
+def stages(draw: st.DrawFn) -> tuple[Schedule, int]:
+    """Any demand, forwarders and order of the nodes, to be cut into slices of so many rows."""
     n, m = draw(st.sampled_from([(2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (5, 1)]))
     row = st.lists(st.integers(0, 40), min_size=n * m, max_size=n * m)
     copies = np.array(draw(st.lists(row, min_size=n * m, max_size=n * m)), np.int64)
     demand = Demand.without_sharing(copies, m)
-    assignment = POLICIES[draw(st.sampled_from(["none", "greedy", "lpt", "split"]))](demand)
+    assignment = POLICIES[draw(st.sampled_from(sorted(POLICIES)))](demand)
     kind = draw(st.sampled_from([*KINDS, "auto"]))
     rows = draw(st.integers(1, 30))
-    return cut(arrange_stages(demand, assignment, kind, MODEL), rows), rows
+    return arrange_stages(demand, assignment, kind, MODEL), rows
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Schedule, int]:
+    """The same, cut."""
+    schedule, rows = draw(stages())
+    return cut(schedule, rows), rows
 
 
 def sides(schedule: Schedule, rank: int) -> tuple[Side, Side]:
@@ -75,6 +89,25 @@ def test_what_one_sends_in_a_round_the_other_receives_in_it(made: tuple[Schedule
             )
         }
     assert sent == received
+
+
+@given(stages())
+def test_a_rank_gets_its_part_of_the_rounds(made: tuple[Schedule, int]) -> None:
+    """In C and in numpy, which serves where there is no compiler."""
+    stages, rows = made
+    order = {"pairwise": pairwise_peers, "spread-out": spread_out_peers}.get(stages.kind)
+    if order is not None:
+        found = stages_in_order(stages.assignment, order(len(stages.tile)))
+        for name, wanted in zip(("tile", "peer", "begin", "end"), found, strict=True):
+            np.testing.assert_array_equal(getattr(stages, name), wanted)
+    for rank in range(len(stages.assignment.share)):
+        num_rounds, *wanted_sides = slices(stages, rows, rank)
+        for room in (1, 256):
+            arrays = stages.peer, stages.begin, stages.end, stages.tile, stages.assignment.pairs
+            made_rounds, *sides = native.slices(*arrays, rows, rank, room)
+            assert made_rounds == num_rounds
+            for side, wanted_side in zip(sides, wanted_sides, strict=True):
+                np.testing.assert_array_equal(side, list(vars(wanted_side).values()))
 
 
 @given(rounds())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc_runtime import reference
@@ -28,7 +28,6 @@ def routings(draw: st.DrawFn) -> list[torch.Tensor]:
 
 
 @given(routings(), st.sampled_from([1, 3, 4]))
-@settings(deadline=None)
 def test_packed_is_a_stable_sort_by_key(tables: list[torch.Tensor], align: int) -> None:
     """All ranks' points, sorted by key, then cut at the owners: padding aside, that is all."""
     spec = routed(topk=tables[0].shape[1], num_keys=NUM_KEYS, align=align)
@@ -52,7 +51,6 @@ def test_packed_is_a_stable_sort_by_key(tables: list[torch.Tensor], align: int) 
 
 
 @given(routings())
-@settings(deadline=None)
 def test_weighted_sum_of_scaled_rows(tables: list[torch.Tensor]) -> None:
     """Rows multiplied by their key + 1 come back as x times the sum of weights times (key + 1)."""
     spec = routed(topk=tables[0].shape[1], num_keys=NUM_KEYS)

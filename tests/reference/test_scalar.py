@@ -14,6 +14,7 @@ from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
     Index,
+    Inside,
     Load,
     Scalar,
     Scope,
@@ -31,6 +32,7 @@ scalars: st.SearchStrategy[Scalar] = st.recursive(
     lambda inner: st.one_of(
         st.builds(BinaryOp, st.sampled_from("+-*/%"), inner, inner),
         st.builds(Load, st.just("size"), st.tuples(inner)),
+        st.builds(Inside, inner, inner),
     ),
     max_leaves=8,
 )
@@ -48,6 +50,8 @@ def to_json(scalar: Scalar) -> Any:
             return {"load": name, "at": [to_json(each) for each in at]}
         case BinaryOp(op, lhs, rhs):
             return {"op": op, "args": [to_json(lhs), to_json(rhs)]}
+        case Inside(value, limit):
+            return {"inside": to_json(value), "limit": to_json(limit)}
 
 
 @given(scalars)

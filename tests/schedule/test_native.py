@@ -34,6 +34,20 @@ def test_failing_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list((tmp_path / "native").iterdir())
 
 
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "taken").write_text("no folder")
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "taken"))
+    with pytest.raises(native.BuildError, match=r"taken.*FUSCOC_CACHE_DIR"):
+        native.build()
+
+
+def test_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plan.so").write_text("cut short")
+    monkeypatch.setattr(native, "build", lambda: tmp_path / "plan.so")
+    with pytest.raises(native.BuildError, match=r"plan\.so.*remove the file"):
+        native.load.__wrapped__()
+
+
 def test_read_only_input() -> None:
     tile = np.array([[0, 2], [3, 0]])
     tile.flags.writeable = False

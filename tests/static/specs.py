@@ -78,8 +78,8 @@ def artifact(text: str, topologies: tuple[str, ...] = (), **defines: int) -> Art
 
 
 def ulysses(*topologies: str) -> Artifact:
-    """16 tokens of 8 heads."""
-    return artifact("ulysses.fsc", topologies, tokens=16, heads=8, width=4)
+    """16 tokens of 8 heads, in blocks of 2."""
+    return artifact("ulysses.fsc", topologies, tokens=16, heads=8, width=4, block=2)
 
 
 def redistribute(*topologies: str) -> Artifact:

@@ -216,6 +216,7 @@ class Face:
             with Shuffle(self.artifact, **options) as shuffle:
                 for _ in range(5):
                     self.overlap_once(shuffle)
+                self.overlap_with_gradients(shuffle)
 
     def overlap_once(self, shuffle: Shuffle) -> None:
         (x, idx, weights), (x2, idx2, weights2) = self.batch(700), self.batch(300)
@@ -241,6 +242,28 @@ class Face:
         ):
             wanted = 2 * source.float() * (w * (i >= 0)).sum(1, keepdim=True)
             self.close(f"overlapped {what} of {shuffle}", out, wanted)
+
+    def overlap_with_gradients(self, shuffle: Shuffle) -> None:
+        """The host is not made to wait for rows that autograd is given copies of."""
+        x, idx, weights = self.batch(400)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            rows, handle, event = shuffle.dispatch(
+                x, topk_idx=idx, topk_weights=weights, async_op=True
+            )
+            event.wait()
+            y, done = shuffle.combine(rows * 2, handle, async_op=True)
+            done.wait()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        seed = torch.randn(x.shape, device=self.device, generator=self.random)
+        y.backward(seed.bfloat16())
+        sums = 2 * (weights * (idx >= 0)).sum(1, keepdim=True)
+        self.close(f"asynchronous result of {shuffle}", y, x * sums)
+        self.close(f"its gradient of {shuffle}", x.grad, seed * sums)
+        dots = 2 * (x * seed).sum(1, keepdim=True) * (idx >= 0)
+        self.close(f"its gradient of weights of {shuffle}", weights.grad, dots)
 
     def pooled(self) -> None:
         """Layers of one pool take the memory of one, and give it back."""

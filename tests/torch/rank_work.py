@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -170,3 +171,20 @@ def layers(group: Any, artifact: str, options: dict[str, Any]) -> list[int]:
     for pooled, alone in zip(*results, strict=True):
         assert torch.equal(pooled, alone)
     return nbytes
+
+
+def closed(group: Any, artifact: str) -> list[str]:
+    """What every rank hears, closing two shuffles whose last dispatch rank 1 got wrong."""
+    messages = []
+    for leaves_block in (False, True):
+        shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, max_sources=4)
+        given = {name: each.detach() for name, each in batch(dist.get_rank(group), 4).items()}
+        given["idx"] += 99 * dist.get_rank(group)
+        try:
+            with shuffle if leaves_block else nullcontext():
+                shuffle.dispatch(**given)
+            shuffle.close()
+        except FuscoRuntimeError as error:
+            messages.append(str(error))
+        assert repr(shuffle) == "<Shuffle routed: closed>"
+    return messages

@@ -14,23 +14,17 @@ import torch
 from torch import Tensor
 
 import fuscoc_runtime
-from fuscoc import fused_shuffle
+from fuscoc import fused_shuffle, spec_cache
 from fuscoc.source import as_source
 from fuscoc.spec_cache import compile_cached
 from fuscoc.torch import as_artifact
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.kernels.cuda import default_cache
+from fuscoc_runtime.files import cache_folder
 from tests.engine import specs
 from tests.specs import EXAMPLES
 
 ROUTED = specs.routed("f32", keys=4, topk=2)
 SMALL = {"hidden": 16, "experts": 4, "topk": 2}
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(shared))
 
 
 def batch(tokens: int = 5) -> dict[str, Tensor]:
@@ -148,7 +142,10 @@ def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
     text = as_source(ROUTED)
     first = compile_cached(text, {}, tmp_path)
     assert compile_cached(text, {}, tmp_path) == first
-    assert compile_cached(text, {"hidden": 8}, tmp_path) != first
+    constants = {"hidden": 8, "keys": 6}
+    small = compile_cached(text, constants, tmp_path)
+    assert small != first
+    assert compile_cached(text, dict(reversed(constants.items())), tmp_path) == small
     other = as_source(ROUTED + "// said differently\n")
     assert compile_cached(other, {}, tmp_path) != first
     with ThreadPoolExecutor(4) as together:
@@ -159,13 +156,20 @@ def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
     assert as_artifact(paths[0], {}).shuffle().constants["hidden"] == 4
 
 
+def test_another_compiler_compiles_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = as_source(ROUTED)
+    first = compile_cached(text, {}, tmp_path)
+    monkeypatch.setattr(spec_cache, "_compiler_digest", lambda: "other")
+    assert compile_cached(text, {}, tmp_path) != first
+
+
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() != tmp_path / "fuscoc"
+    assert cache_folder() != tmp_path / "fuscoc"
     monkeypatch.delenv("FUSCOC_CACHE_DIR")
-    assert default_cache() == tmp_path / "fuscoc"
+    assert cache_folder() == tmp_path / "fuscoc"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert default_cache() == Path.home() / ".cache" / "fuscoc"
+    assert cache_folder() == Path.home() / ".cache" / "fuscoc"
 
 
 @pytest.fixture
@@ -232,7 +236,8 @@ def test_a_routing_used_again(options: dict[str, Any]) -> None:
         shuffle.dispatch(more[1:], handle=first)
 
 
-def test_after_is_for_asynchronous_calls() -> None:
+def test_after_is_for_asynchronous_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", object)  # without a GPU there are none
     shuffle, event = fuscoc_runtime.Shuffle(specs.artifact(ROUTED)), object()
     with pytest.raises(
         fuscoc_runtime.FuscoRuntimeError, match="`after` on rank 0 is given without"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.engine.linear import fresh_rows, rows_in_slots
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.topology import Topology
@@ -138,9 +141,44 @@ def test_padding_rows_are_zero_and_give_no_gradient() -> None:
     assert torch.equal(x.grad, torch.full_like(x, 1e30))
 
 
+class NoWaits(TorchDispatchMode):
+    """Refuses operations whose shapes or values the host would have to wait for."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        waiting = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+        assert not waiting & set(func.tags), f"{func} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_rows_of_their_own_are_made_without_waiting(compact: bool) -> None:
+    """A dispatch that need not wait for its rows does not wait for their copies, either."""
+    text = specs.routed("f32", keys=2, topk=2, align=4)
+    text = text.replace("align 4", "align 4 compact") if compact else text
+    shuffle = Shuffle(specs.artifact(text))
+    rows, handle = shuffle.dispatch(torch.rand(3, 24), idx=torch.tensor([[0, 1], [0, -1], [1, 1]]))
+    with NoWaits():
+        [fresh] = fresh_rows(handle, {"x": rows})
+        [placed] = rows_in_slots(handle, [fresh])
+    held = [0, 1, 4, 5, 6]
+    wanted = torch.zeros(8, 24)
+    if compact:
+        assert torch.equal(fresh, rows)
+        wanted[[0, 1, 5]] = rows  # each in the first of its slots
+        assert torch.equal(placed, wanted)
+    else:
+        wanted[held] = rows[held]
+        assert torch.equal(fresh, wanted)
+    assert torch.equal(torch.nonzero(handle.row_of_slot >= 0).flatten(), torch.tensor(held))
+
+
 def test_specs_without_a_way_back() -> None:
     shuffle = Shuffle(specs.artifact(specs.routed("f32").replace("combine", "// combine")))
     x, idx = torch.rand(2, 24, requires_grad=True), torch.zeros(2, 3, dtype=torch.int64)
+    with torch.no_grad():
+        shuffle.dispatch(x, idx=idx)
     with pytest.raises(
         InputError, match="`x` on rank 0 requires grad, and the spec has no combine"
     ):

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fuscoc_runtime import Pool, Shuffle
-from fuscoc_runtime.errors import ClosedError, InputError
+from fuscoc_runtime.engine.executor import tell_at_exit
+from fuscoc_runtime.errors import ClosedError, InputError, KeyRangeError
 from tests.engine import specs
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +111,36 @@ def test_a_pool_is_shared_and_given_back() -> None:
         with pytest.raises(ClosedError, match="the shuffle routed is closed"):
             call()
     assert repr(two) == "<Shuffle routed: closed>"
+
+
+def test_closing_tells_what_went_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    """Once: after the memory is free, unless it has been raised; beside another error it is logged,
+    and so it is at the end of the process."""
+    wrong = GIVEN | {"idx": IDX + 9}
+    shuffle = Shuffle(specs.artifact(ROUTED), max_sources=5)
+    shuffle.dispatch(**wrong)
+    with pytest.raises(KeyRangeError, match="FSR017"):
+        shuffle.close()
+    assert repr(shuffle) == "<Shuffle routed: closed>"
+    shuffle.close()
+
+    with Shuffle(specs.artifact(ROUTED), max_sources=5) as shuffle:
+        shuffle.dispatch(**wrong)
+        with pytest.raises(KeyRangeError):
+            shuffle.check()
+
+    def interrupted() -> None:
+        with Shuffle(specs.artifact(ROUTED), max_sources=5) as shuffle:
+            shuffle.dispatch(**wrong)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "routed: found while closing it: [FSR017]" in caplog.text
+
+    shuffle = Shuffle(specs.artifact(ROUTED), max_sources=5)
+    shuffle.dispatch(**wrong)
+    caplog.clear()
+    tell_at_exit()
+    assert "routed on rank 0 of 1x1: [FSR017]" in caplog.text
+    shuffle.close()

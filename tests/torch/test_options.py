@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import fuscoc
 from fuscoc import fused_shuffle
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.errors import InputError, OptionError
+from fuscoc_runtime.errors import ClosedError, InputError, OptionError
 from tests.engine import specs
 
 ROUTED = specs.routed("f32", keys=4, topk=2)
@@ -25,10 +26,17 @@ ROUTED = specs.routed("f32", keys=4, topk=2)
         ({"max_sources": 8.5}, "`max_sources` is 8.5; it must be a whole number"),
         ({"max_sources": "8"}, "`max_sources` is '8'; it must be a whole number"),
         ({"max_sources": True}, "`max_sources` is True; it must be a whole number"),
+        (
+            {"max_sources": 2**30},
+            "is 1073741824: a rank might need 2147483660 slots; kernels",
+        ),
+        ({"max_sources": 2**27}, "`capacity` is 268435468, by default all that can be needed; it"),
+        ({"max_sources": 2**28, "capacity": 2**27}, "`capacity` is 134217728, by default"),
         ({"capacity": 0}, "`capacity` is 0; it must be a whole number of 1 or more"),
         ({"num_handles": 0}, "`num_handles` is 0; it must be"),
         ({"num_handles": None}, "`num_handles` is None; it must be"),
-        ({"num_sms": -1}, "`num_sms` is -1; it must be"),
+        ({"num_sms": -1}, "`num_sms` is -1; it must be a whole number of 1 or more, or 'overlap'"),
+        ({"max_sources": 5, "trace": True}, "`trace` is given with max_sources"),
         ({"num_programs": 0}, "`num_programs` is 0; it must be"),
         ({"slice_bytes": 0}, "`slice_bytes` is 0; it must be"),
         ({"timeout": -1}, "`timeout` is -1; it must be a positive number"),
@@ -42,6 +50,12 @@ def test_an_option_that_makes_no_sense(options: dict[str, Any], said: str) -> No
     with pytest.raises(OptionError) as caught:
         Shuffle(specs.artifact(ROUTED), **options)
     assert said in str(caught.value)
+
+
+def test_a_group_of_a_job_that_has_ended() -> None:
+    """Its rank would else be taken for a job of one."""
+    with pytest.raises(ClosedError, match="the process group is closed"):
+        Shuffle(specs.artifact(ROUTED), group=dist.ProcessGroup(0, 2))
 
 
 @pytest.mark.parametrize("value", ["64", 64.0, None, [64]])
@@ -68,3 +82,24 @@ def test_combine_needs_rows(options: dict[str, int]) -> None:
         _, handle = shuffle.dispatch(**given, weights=torch.ones(5, 2))
         with pytest.raises(InputError, match="is a NoneType; it must be a tensor"):
             shuffle.combine(None, handle)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of_spec", "max_sources", "capacity", "slots"),
+    [
+        ("exact", 3, None, 3 * 2 + 4 * 3),
+        ("exact", 1, None, 2 + 2 * 3),  # two points are of two keys at most, so much for padding
+        ("exact", 3, 10**6, 3 * 2 + 4 * 3),
+        ("exact", 3, 8, 8),
+        ("max 12", 3, None, 12),
+        ("max 12", 3, 16, 16),
+    ],
+)
+def test_the_capacity_is_the_users_or_the_specs_or_what_is_always_enough(
+    of_spec: str, max_sources: int, capacity: int | None, slots: int
+) -> None:
+    text = specs.routed("f32", keys=4, topk=2, capacity=f"capacity {of_spec}")
+    given = {"x": torch.zeros(1, 24), "idx": torch.tensor([[0, 3]]), "weights": torch.ones(1, 2)}
+    with Shuffle(specs.artifact(text), max_sources=max_sources, capacity=capacity) as shuffle:
+        rows, handle = shuffle.dispatch(**given)
+        assert len(rows) == handle.num_slots == slots

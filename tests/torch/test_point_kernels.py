@@ -37,7 +37,7 @@ def code(place: tuple[int, int] | None) -> int:
     return -1 if place is None else place[0] << SLOT_BITS | place[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(drawn=routings(), seed=st.integers(0, 99))
 def test_points_and_slots(
     drawn: tuple[list[list[list[tuple[int, int] | None]]], int], seed: int

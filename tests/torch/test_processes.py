@@ -62,6 +62,14 @@ def test_mistakes_are_told_on_every_rank(pool: Pool, artifact: str) -> None:
         assert "\n" not in message
 
 
+def test_closing_raises_where_something_was_wrong(pool: Pool, artifact: str) -> None:
+    """With ``max_sources`` no call has waited for it."""
+    fine, wrong = pool.run(rank_work.closed, 2, artifact)
+    assert fine == []
+    assert len(wrong) == 2
+    assert all("12 points of rank 1, which were dropped" in each for each in wrong)
+
+
 def test_groups_and_meshes(pool: Pool, artifact: str) -> None:
     for rank, seen in enumerate(pool.run(rank_work.groups, 4, artifact)):
         ep, dp = rank % 2, rank // 2

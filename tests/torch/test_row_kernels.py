@@ -33,7 +33,7 @@ def taken(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float8_e4m3fn], ids=str)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_taken_rows(dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed: int) -> None:
     rows, _, index = drawn(shape, dtype, seed)
@@ -41,7 +41,7 @@ def test_taken_rows(dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(shape=SHAPES, seed=st.integers(0, 99), with_dots=st.booleans())
 def test_weighed_rows(
     dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed: int, with_dots: bool

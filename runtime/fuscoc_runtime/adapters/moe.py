@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import AdapterError
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import PackedTarget

@@ -7,11 +7,10 @@ import pickle
 import secrets
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed as dist
@@ -20,18 +19,24 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
-from fuscoc_runtime.comm.liveness import ProcessId, this_process
-from fuscoc_runtime.comm.requests import LANES
-from fuscoc_runtime.errors import ClosedError, NetworkError, ProtocolError, TopologyError
+from fuscoc_runtime.comm.liveness import Liveness, ProcessId, this_process
+from fuscoc_runtime.errors import (
+    ClosedError,
+    NetworkError,
+    OptionError,
+    ProtocolError,
+    TopologyError,
+)
 from fuscoc_runtime.topology import Topology
 
 # The communication library's own limit is only a backstop: waits end earlier, with a better error.
 BACKSTOP = timedelta(seconds=30)
 
 MEETING = "meeting the other ranks"
-CONNECTING = "connecting the nodes"
 POLL_SECONDS = 1e-3
 
+# Renamed in torch 2.13; the old name warns there.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 Group: TypeAlias = dist.ProcessGroup | DeviceMesh | tuple[DeviceMesh, str | int]
 """How a user names the ranks that take part; a mesh of several dimensions together with one."""
@@ -45,17 +50,19 @@ class Membership:
         rank: index in ``group``; ranks are numbered node by node.
         known_group: all ranks; None for a process that belongs to no job. Not kept alive: what is
             left of a gloo group after ``destroy_process_group`` may abort the process at its end.
-        processes: the process of every rank.
         device: where this rank computes.
         store: a key-value store of these ranks and this membership alone.
+        liveness: which of them are alive.
+        timeout: seconds that a wait for another rank may take.
     """
 
     rank: int
     topology: Topology
     known_group: ReferenceType[dist.ProcessGroup] | None
-    processes: tuple[ProcessId, ...]
     device: torch.device
     store: Store
+    liveness: Liveness
+    timeout: float
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -67,21 +74,49 @@ class Membership:
         if self.known_group is None:
             return None
         group = self.known_group()
-        if group is None:
+        if group is None or not dist.is_initialized():
             raise ClosedError("the process group")
         return group
+
+    def meet(self, occasion: str, word: int = 0) -> list[int]:
+        """Wait until all ranks are here. Returns what each of them says; nothing where there is no
+        job (any more).
+
+        Raises:
+            HopTimeoutError: a rank has ended, or not come in time; ``occasion`` is its hop.
+            NetworkError: the communication library failed.
+        """
+        group = self.known_group() if self.known_group is not None else None
+        if group is None or not dist.is_initialized():
+            return []
+        started = time.monotonic()
+        try:
+            said = torch.tensor([word], device=self.device)
+            return [int(each) for each in _gather_in_time(said, group, self.timeout)]
+        except (RuntimeError, TimeoutError) as error:
+            seconds = time.monotonic() - started
+            raise self.liveness.explain(occasion, seconds, error) from error
 
 
 def join(timeout: float, device: torch.device | None = None) -> torch.device:
     """Join the job that torchrun's variables describe, unless this process has joined one.
 
     ``timeout`` is in seconds. Returns the device of this rank: ``device``, or the CUDA device
-    LOCAL_RANK if there is one, else the CPU.
+    LOCAL_RANK, or on a machine without any the CPU.
+
+    Raises:
+        OptionError: the machine has fewer CUDA devices: some ranks would join by NCCL, and others
+            wait for them in gloo.
     """
     if device is None:
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        has_own_gpu = local_rank < torch.cuda.device_count()
-        device = torch.device("cuda", local_rank) if has_own_gpu else torch.device("cpu")
+        local_rank, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if 0 < num_gpus <= local_rank:
+            raise OptionError(
+                "LOCAL_RANK",
+                f"is {local_rank}, and this machine has {num_gpus} CUDA devices: start as many "
+                "ranks, or ask for the device cpu",
+            )
+        device = torch.device("cuda", local_rank) if num_gpus else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
@@ -112,7 +147,7 @@ def process_group(group: Group | None) -> dist.ProcessGroup | None:
     raise TopologyError(f"a {type(mesh).__name__} is no process group or device mesh")
 
 
-def alone(topology: Topology | None, device: torch.device) -> Membership:
+def alone(topology: Topology | None, device: torch.device, timeout: float) -> Membership:
     """The membership of a process that belongs to no job: rank 0 of 1.
 
     Raises:
@@ -123,7 +158,9 @@ def alone(topology: Topology | None, device: torch.device) -> Membership:
             f"the topology {topology} is not for 1 rank, and this process belongs to no job: start "
             "it with torchrun, or call torch.distributed.init_process_group first"
         )
-    return Membership(0, Topology(1, 1), None, (this_process(),), device, HashStore())
+    store = HashStore()
+    liveness = Liveness(store, 0, [this_process()])
+    return Membership(0, Topology(1, 1), None, device, store, liveness, timeout)
 
 
 def find_members(
@@ -163,7 +200,8 @@ def find_members(
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
     store = PrefixStore(f"fuscoc/{tokens[0]}", _get_default_store())
-    return Membership(rank, found, ref(world), processes, device, store)
+    liveness = Liveness(store, rank, processes)
+    return Membership(rank, found, ref(world), device, store, liveness, timeout)
 
 
 def _gather_objects(
@@ -206,82 +244,5 @@ def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         return tensor[None]
     num_ranks = dist.get_world_size(group)
     gathered = tensor.new_empty(num_ranks * tensor.numel())
-    # Renamed in torch 2.13; the old name warns there.
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    gather(gathered, tensor.reshape(-1), group=group)
+    all_gather_single(gathered, tensor.reshape(-1), group=group)
     return gathered.view(num_ranks, *tensor.shape)
-
-
-def node_group(members: Membership) -> dist.ProcessGroup:
-    """The ranks of this rank's node, in order of their local rank; collective over all ranks.
-
-    Only of a job: ``members.group`` is not None.
-    """
-    topology, group = members.topology, members.group
-    assert group is not None
-    if topology.num_nodes == 1:
-        return group
-    ranks = dist.get_process_group_ranks(group)
-    nodes = [[ranks[peer] for peer in topology.node_ranks(n)] for n in range(topology.num_nodes)]
-
-    def make() -> list[dist.ProcessGroup]:
-        if group is dist.group.WORLD:
-            mine, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
-            return [mine]
-        # The job's other ranks do not come here, so only the members meet.
-        node = nodes[topology.node(members.rank)]
-        return [dist.new_group(node, use_local_synchronization=True)]
-
-    [found] = _made_once(group, str(topology), make)
-    return found
-
-
-def network_groups(
-    members: Membership, timeout: float
-) -> list[ReferenceType[dist.ProcessGroup] | None]:
-    """All ranks again, for every lane of the network hop; collective over them.
-
-    NCCL works off a group's operations one after the other, and lanes are to overlap with each
-    other and with planning. gloo works on all at once, so there it is the group itself.
-
-    Raises:
-        NetworkError: a rank has not come after ``timeout`` seconds.
-    """
-    group = members.group
-    if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
-        return [members.known_group] * LANES
-    ranks = dist.get_process_group_ranks(group)
-    local = group is not dist.group.WORLD
-
-    def make() -> list[dist.ProcessGroup]:
-        lanes = [dist.new_group(ranks, use_local_synchronization=local) for _ in range(LANES)]
-        for lane in lanes:
-            # NCCL connects a group in its first operation, for which all ranks have to come, and
-            # some may have no rows in a round: without this, the others would wait for them.
-            _gather_in_time(torch.zeros(1, device=members.device), lane, timeout)
-        return lanes
-
-    try:
-        return [ref(lane) for lane in _made_once(group, "lanes", make)]
-    except (RuntimeError, TimeoutError) as error:
-        raise NetworkError(members.rank, CONNECTING, str(error)) from error
-
-
-_made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]
-_made = WeakKeyDictionary()
-
-
-def _made_once(
-    group: dist.ProcessGroup, use: str, make: Callable[[], list[dist.ProcessGroup]]
-) -> list[dist.ProcessGroup]:
-    """The groups for a use among the ranks of ``group``; all shuffles of a job have the same ones.
-
-    A group has connections and memory of its own for as long as the job lasts.
-    """
-    known = _made.setdefault(group, {})
-    found = [each() for each in known.get(use, ())]
-    alive = [each for each in found if each is not None]
-    if not alive or len(alive) < len(found):
-        alive = make()
-        known[use] = [ref(each) for each in alive]
-    return alive

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
+
 GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.02
 
@@ -52,6 +54,16 @@ class Liveness:
         return process.hostname != socket.gethostname() or (
             _start_time(process.pid) != process.start_time
         )
+
+    def explain(
+        self, hop: str, seconds: float, problem: object, suspect: int | None = None
+    ) -> FuscoRuntimeError:
+        """What it means that a wait failed after so long: who is missing, or, if ``find_missing``
+        knows nobody, the ``problem``."""
+        culprit = self.find_missing(suspect)
+        if culprit is None:
+            return NetworkError(self._rank, f"the {hop} hop", str(problem))
+        return HopTimeoutError(self._rank, hop, culprit, round(seconds, 1))
 
     def find_missing(self, suspect: int | None = None) -> int | None:
         """The rank that has ended; else ``suspect``, for which this rank waited its full time;

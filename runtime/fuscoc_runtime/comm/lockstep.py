@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, Phase, Request, ToHost
+from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Phase, Request, ToHost
 from fuscoc_runtime.errors import ProtocolError
 
 T = TypeVar("T")
@@ -83,8 +83,13 @@ def _all_to_all(requests: Sequence[AllToAll]) -> list[Tensor]:
     ]
 
 
-def _to_host(requests: Sequence[ToHost]) -> list[Tensor]:
-    return [request.tensor.cpu() for request in requests]
+def _all_to_alls(requests: Sequence[AllToAlls]) -> list[list[Tensor]]:
+    parts = zip(*(request.parts for request in requests), strict=True)
+    return list(map(list, zip(*map(_all_to_all, parts), strict=True)))
+
+
+def _to_host(requests: Sequence[ToHost]) -> list[Callable[[], Tensor]]:
+    return [request.tensor.cpu for request in requests]
 
 
 def _phase(requests: Sequence[Phase]) -> list[None]:
@@ -97,6 +102,7 @@ def _phase(requests: Sequence[Phase]) -> list[None]:
 COLLECTIVES: dict[type, Handler] = {
     AllGather: _all_gather,
     AllToAll: _all_to_all,
+    AllToAlls: _all_to_alls,
     Phase: _phase,
     ToHost: _to_host,
 }

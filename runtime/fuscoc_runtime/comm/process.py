@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
 
-from fuscoc_runtime.comm.group import Membership, network_groups, node_group
-from fuscoc_runtime.comm.liveness import GRACE_SECONDS, Liveness
+from fuscoc_runtime.comm.group import Membership, all_gather_single
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (
     AllGather,
     AllToAll,
+    AllToAlls,
     FinishRound,
     Phase,
     Request,
@@ -25,9 +25,9 @@ from fuscoc_runtime.comm.requests import (
     ToHost,
     Windows,
 )
-from fuscoc_runtime.comm.shared_memory import SharedAllocator
-from fuscoc_runtime.comm.windows import Allocate, WindowPool, node_allocator, private_window
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
+from fuscoc_runtime.comm.subgroups import network_groups
+from fuscoc_runtime.comm.windows import WindowPool, allocator
+from fuscoc_runtime.errors import FuscoRuntimeError
 
 T = TypeVar("T")
 
@@ -37,9 +37,6 @@ BUSY_SECONDS = 20e-3
 POLL_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
 """How often a waiting rank looks whether the others are alive."""
-
-# Renamed in torch 2.13; the old name warns there.
-_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,25 +52,40 @@ class Round:
         return self.end is None or bool(self.end.query())
 
 
+class Landing:
+    """Pinned memory for one tensor that the host waits for, and when it is there."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+        self.copied: Any = None
+
+    def copy(self, sent: Tensor) -> Tensor:
+        """Where bytes will be when ``copied`` has ended. The copy before has."""
+        if self._memory is None or self._memory.numel() < sent.numel():
+            self._memory = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
+            self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copy = self._memory[: sent.numel()].copy_(sent, non_blocking=True)
+        self.copied.record()
+        return copy
+
+
 class ProcessComm:
     """This process's side of the ranks' collectives.
 
-    Tensors travel as bytes, so every dtype works on every transport. Waits on the host end after
-    ``timeout`` seconds with the rank that is missing. On CUDA, ``AllToAll`` and rounds are only
-    ordered on the current stream; ``synchronize`` ends them.
+    Tensors travel as bytes, so every dtype works on every transport. Waits on the host end in time,
+    with the rank that is missing. On CUDA, ``AllToAll`` and rounds are only ordered on the current
+    stream; ``synchronize`` ends them.
     """
 
-    def __init__(self, members: Membership, timeout: float) -> None:
+    def __init__(self, members: Membership) -> None:
         self.members = members
-        self.timeout = timeout
-        self._windows = WindowPool(_allocator(members, timeout))
-        self._liveness = Liveness(members.store, members.rank, members.processes)
-        self._networks = network_groups(members, timeout)
+        self._windows = WindowPool(allocator(members))
+        self._networks = network_groups(members)
         self._rounds: dict[int, Round] = {}
+        self._gathered, self._brought = Landing(), Landing()
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
-            self._pinned = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
-            self._copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -106,9 +118,12 @@ class ProcessComm:
             case AllGather():
                 return self._guard("planning", lambda: self._gather(request))
             case AllToAll():
-                return self._guard("planning", lambda: self._exchange(request))
+                return self._guard("planning", lambda: self._exchange([request])[0])
+            case AllToAlls():
+                return self._guard("planning", lambda: self._exchange(request.parts))
             case ToHost():
-                return self._guard("planning", lambda: self._to_host(request.tensor))
+                arrived = self._bring(request.tensor, self._brought)
+                return lambda: self._guard("planning", arrived)
             case Windows():
                 return self._guard("window allocation", lambda: self._windows.get(request.nbytes))
             case StartRound():
@@ -128,22 +143,15 @@ class ProcessComm:
         if self.members.device.type != "cuda":
             return
         started = time.monotonic()
-        self._copied.record()
+        self._ended.record()
         try:
-            self._poll(self._copied.query)
+            self._poll(self._ended.query)
         except (RuntimeError, TimeoutError) as error:
             # A round without peers only ends late because something before it does.
             with_peers = (each for each in rounds.items() if each[1].peers)
             late = next((each for each in with_peers if not each[1].has_ended()), None)
             hop, suspect = (hop, None) if late is None else (_hop_of(late[0]), late[1].peers[0])
             raise self._explain(hop, started, error, suspect) from error
-
-    def blame(self, hop: str, seconds: float, suspect: int) -> HopTimeoutError:
-        """The error for a wait for rank ``suspect``; names another rank if that one has ended."""
-        culprit = self._liveness.find_missing(suspect)
-        return HopTimeoutError(
-            self.members.rank, hop, suspect if culprit is None else culprit, round(seconds, 1)
-        )
 
     def _guard(self, hop: str, operation: Callable[[], T]) -> T:
         """Run a collective; turn the library's failure into an error that names a rank."""
@@ -158,22 +166,18 @@ class ProcessComm:
     def _explain(
         self, hop: str, started: float, error: Exception, suspect: int | None = None
     ) -> FuscoRuntimeError:
-        """What a failed wait means: which rank it was for, if any rank is missing."""
-        rank, culprit = self.members.rank, self._liveness.find_missing(suspect)
-        if culprit is None:
-            return NetworkError(rank, f"the {hop} hop", str(error))
-        return HopTimeoutError(rank, hop, culprit, round(time.monotonic() - started, 1))
+        return self.members.liveness.explain(hop, time.monotonic() - started, error, suspect)
 
     def _poll(self, ready: Callable[[], bool]) -> None:
         started = time.monotonic()
-        look, deadline = LOOK_SECONDS, self.timeout
+        look, deadline = LOOK_SECONDS, self.members.timeout
         while not ready():
             waited = time.monotonic() - started
             if waited > deadline:
                 raise TimeoutError(f"nothing for {waited:g} s")
             if waited > look:
                 look += LOOK_SECONDS
-                if self._liveness.someone_ended():
+                if self.members.liveness.someone_ended():
                     # What it sent before may still be on its way.
                     deadline = min(deadline, waited + GRACE_SECONDS)
             time.sleep(POLL_SECONDS if waited > BUSY_SECONDS else 0)  # 0: lets other threads run
@@ -184,7 +188,7 @@ class ProcessComm:
         if self.members.device.type == "cuda":
             work.wait()
         else:
-            work.wait(timedelta(seconds=self.timeout))
+            work.wait(timedelta(seconds=self.members.timeout))
 
     def _to_device(self, sent: Tensor) -> Tensor:
         """Bytes on this rank's device. Those before have arrived: every gather is waited for."""
@@ -195,50 +199,65 @@ class ProcessComm:
         staged = self._staged[: sent.numel()].copy_(sent)
         return staged.to(self.members.device, non_blocking=True)
 
-    def _to_host(self, tensor: Tensor) -> Tensor:
-        """A tensor on the host. A plain copy would wait for ever if a rank is dead."""
+    def _bring(self, tensor: Tensor, landing: Landing) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to the host. The result waits for it: a plain copy would do so for
+        ever if a rank is dead."""
         if tensor.device.type != "cuda":
-            return tensor
-        sent = _as_bytes(tensor)
-        if self._pinned.numel() < sent.numel():
-            self._pinned = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
-        copy = self._pinned[: sent.numel()]
-        copy.copy_(sent, non_blocking=True)
-        self._copied.record()
-        self._poll(self._copied.query)
-        return copy.clone().view(tensor.dtype).view(tensor.shape)
+            return lambda: tensor
+        copy, copied = landing.copy(_as_bytes(tensor)), landing.copied
+
+        def arrived() -> Tensor:
+            self._poll(copied.query)
+            return copy.clone().view(tensor.dtype).view(tensor.shape)
+
+        return arrived
 
     def _gather(self, request: AllGather) -> Tensor:
         meanwhile = request.meanwhile if request.meanwhile is not None else lambda: None
         if self.members.group is None:
             meanwhile()
-            return self._to_host(request.tensor)[None]
+            return self._bring(request.tensor, self._gathered)()[None]
         sent = self._to_device(_as_bytes(request.tensor))
         num_ranks = self.members.topology.num_ranks
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
-            work = _all_gather(gathered, sent, group=self.members.group, async_op=True)
+            work = all_gather_single(gathered, sent, group=self.members.group, async_op=True)
             meanwhile()
             self._finish(work)
-        gathered = self._to_host(gathered)
+        gathered = self._bring(gathered, self._gathered)()
         return gathered.view(request.tensor.dtype).view(num_ranks, *request.tensor.shape)
 
-    def _exchange(self, request: AllToAll) -> Tensor:
-        if self.members.group is None:
-            return request.tensor
+    def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
+        group, device = self.members.group, self.members.device
+        if group is None:
+            return [request.tensor for request in requests]
+        if device.type != "cuda":
+            return [self._post_exchange(group, request) for request in requests]
+        group._start_coalescing(device)
+        received = [self._post_exchange(group, request) for request in requests]
+        group._end_coalescing(device).wait()
+        return received
+
+    def _post_exchange(self, group: dist.ProcessGroup, request: AllToAll) -> Tensor:
+        """What will have been received: on CUDA at the end of what is posted as one.
+
+        ``dist.all_to_all_single`` does the same, and looks at tensors and group first.
+        """
         row_shape = request.tensor.shape[1:]
         row_bytes = row_shape.numel() * request.tensor.element_size()
         sent = _as_bytes(request.tensor)
         received = sent.new_empty(sum(request.recv_counts) * row_bytes)
-        work = dist.all_to_all_single(
+        options = dist.AllToAllOptions()
+        options.asyncOp = True
+        work = group.alltoall_base(
             received,
             sent,
             [count * row_bytes for count in request.recv_counts],
             [count * row_bytes for count in request.send_counts],
-            group=self.members.group,
-            async_op=True,
+            options,
         )
-        self._finish(work)
+        if self.members.device.type != "cuda":
+            self._finish(work)
         return received.view(request.tensor.dtype).view(-1, *row_shape)
 
     def _start(self, request: StartRound) -> None:
@@ -267,10 +286,10 @@ class ProcessComm:
         for peer, work in self._rounds.pop(number).works:
             started = time.monotonic()
             try:
-                work.wait(timedelta(seconds=self.timeout))
+                work.wait(timedelta(seconds=self.members.timeout))
             except (RuntimeError, TimeoutError) as error:
                 waited = time.monotonic() - started
-                suspect = peer if waited >= self.timeout else None
+                suspect = peer if waited >= self.members.timeout else None
                 raise self._explain(_hop_of(number), started, error, suspect) from error
 
 
@@ -287,18 +306,6 @@ def _post(group: dist.ProcessGroup, request: StartRound) -> list[tuple[int, dist
 
 def _hop_of(number: int) -> str:
     return f"network (slice {number})"
-
-
-def _allocator(members: Membership, timeout: float) -> Allocate:
-    topology, device = members.topology, members.device
-    if topology.ranks_per_node == 1:
-        return lambda nbytes: private_window(nbytes, device)
-    if device.type == "cuda":
-        return node_allocator(node_group(members), device)
-    node = topology.node(members.rank)
-    store = PrefixStore(f"node/{node}", members.store)
-    local_rank = topology.local_rank(members.rank)
-    return SharedAllocator(store, local_rank, topology.node_ranks(node), timeout)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

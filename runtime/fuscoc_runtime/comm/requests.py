@@ -43,6 +43,13 @@ class AllToAll:
 
 
 @dataclass(frozen=True, eq=False)
+class AllToAlls:
+    """Several at once, which take the network's latency once. Result: a list of theirs."""
+
+    parts: tuple[AllToAll, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Window:
     """Memory of this rank that its whole node can address.
 
@@ -67,7 +74,8 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)
 class ToHost:
-    """``tensor`` of this rank. Result: the same, on the host."""
+    """Begin to bring ``tensor`` of this rank to the host. Result: a call that waits for it and
+    returns it, before the next ``ToHost``."""
 
     tensor: Tensor
 
@@ -114,4 +122,6 @@ class Phase:
     name: str
 
 
-Request: TypeAlias = AllGather | AllToAll | Windows | ToHost | StartRound | FinishRound | Phase
+Request: TypeAlias = (
+    AllGather | AllToAll | AllToAlls | Windows | ToHost | StartRound | FinishRound | Phase
+)

@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.comm.device_memory import allocate_symmetric
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.shared_memory import SharedAllocator
+from fuscoc_runtime.comm.subgroups import node_group
 
 Allocate = Callable[[int], Window]
 """Bytes -> a zeroed window; collective inside the node."""
@@ -56,6 +60,19 @@ def outlast_calls(tensor: torch.Tensor) -> None:
     stream is behind, have ended."""
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def allocator(members: Membership) -> Allocate:
+    """How a rank gets memory that its whole node can address; collective over ``members``."""
+    topology, device = members.topology, members.device
+    if topology.ranks_per_node == 1:
+        return lambda nbytes: private_window(nbytes, device)
+    if device.type == "cuda":
+        return node_allocator(node_group(members), device)
+    node, local_rank = topology.node(members.rank), topology.local_rank(members.rank)
+    store = PrefixStore(f"node/{node}", members.store)
+    ranks = topology.node_ranks(node)
+    return SharedAllocator(store, local_rank, ranks, members.timeout, members.liveness)
 
 
 def node_allocator(node_group: dist.ProcessGroup | None, device: torch.device) -> Allocate:

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.demo.packing import NoDataError, pack_routes
+from fuscoc_runtime.demo.packing import fill_places, pack_routes
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import (
     BinaryOp,
@@ -50,23 +50,13 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
         FuscoRuntimeError: extents or computed ranks that do not fit the topology.
     """
     sizes = [tokens] * topology.num_ranks
-    if topology.num_ranks > 1 and not _is_computed(shuffle):
+    if topology.num_ranks > 1 and not shuffle.computes_slots:
         sizes[-1] = 0
     ranks = generate_inputs(shuffle, topology, sizes, seed)
     return [
         RankData(_source(shuffle, here, seed + rank), data.inputs, data.extents)
         for rank, (data, here) in enumerate(zip(ranks, on_their_ranks(ranks), strict=True))
     ]
-
-
-def _is_computed(shuffle: ShuffleSpec) -> bool:
-    """Whether destinations follow from indices and extents, so that ranks must agree on these."""
-    target = shuffle.target
-    return target.kind == "dense" and not any(
-        isinstance(part, Load)
-        for scalar in (target.slot, target.rank)
-        for part in subexpressions(scalar)
-    )
 
 
 def generate_inputs(
@@ -88,6 +78,7 @@ def generate_inputs(
             for spec in shuffle.inputs
         }
         ranks.append(RankData({}, inputs, extents))
+        fill_places(shuffle, ranks[-1], DROP, random)
     if shuffle.target.kind == "dense":
         random = torch.Generator().manual_seed(seed)
         ranks = pack_routes(shuffle, shuffle.target, ranks, DROP, random)
@@ -163,10 +154,7 @@ def _keys(
     """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
     if there are several, never named.
     """
-    read = {part.input for part in subexpressions(target.key) if isinstance(part, Load)}
-    if spec.name not in read:
-        raise NoDataError(f"`{spec.name}` is not read as a key: no values can be made up for it")
-    if not isinstance(target.key, Load):
+    if not isinstance(target.key, Load) or target.key.input != spec.name:
         return torch.randint(MAX_ID, shape, generator=random)
     keys = torch.randint(max(1, target.num_keys - 1), shape, generator=random)
     keys += (keys >= target.num_keys // 2) & (target.num_keys > 1)

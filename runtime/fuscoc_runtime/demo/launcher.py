@@ -17,7 +17,6 @@ from typing import IO, Any, NoReturn
 
 from torch._C._distributed_c10d import TCPStore
 
-from fuscoc_runtime.comm.shared_memory import unlink_leftovers
 from fuscoc_runtime.demo.rank import PHASES, Progress, RankReport
 from fuscoc_runtime.demo.worker import Job
 from fuscoc_runtime.engine.handle import HopStats
@@ -59,7 +58,6 @@ def start_ranks(job: Job, progress: Progress | None = None) -> list[RankReport]:
             for worker in workers:
                 worker.kill()
                 worker.wait()
-                unlink_leftovers(worker.pid)
         said = [_said(store, job.report_key(rank)) for rank in range(job.num_ranks)]
         _raise_failures(said, codes, outputs)
     return [_report(each["report"]) for each in said]

@@ -9,7 +9,16 @@ import torch
 
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import Extent, Load, Scalar, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.scalar import (
+    Extent,
+    Inside,
+    Load,
+    Scalar,
+    Scope,
+    evaluate,
+    render,
+    subexpressions,
+)
 from fuscoc_runtime.schema import DenseTarget, DomainIndex, ShuffleSpec
 
 SPARE_SLOTS = 2
@@ -41,7 +50,7 @@ def pack_routes(
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
     free = [0] * len(ranks)
     for source, data in enumerate(ranks):
-        points = list(domain_points(shuffle.domain, Scope(data.extents, data.inputs)))
+        points = live_points(shuffle.domain, Scope(data.extents, data.inputs), shuffle.places)
         if rank_load is not None:
             outer = shuffle.domain[0]
             size = evaluate(outer.extent, Scope(data.extents, data.inputs))
@@ -68,6 +77,38 @@ def pack_routes(
     ]
 
 
+def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch.Generator) -> None:
+    """Fill in the inputs by which points look something up: places that exist, or -1 with
+    probability ``drop``.
+
+    Raises:
+        NoDataError: such a place is computed from an input.
+    """
+    scope = Scope(data.extents, data.inputs)
+    for number, place in enumerate(shuffle.places):
+        if not isinstance(place.value, Load):
+            raise NoDataError(f"`{render(place.value)}` is computed from an input")
+        filled = set()
+        for here in live_points(shuffle.domain, scope, shuffle.places[:number]):
+            entry, limit = _entry(place.value, here), evaluate(place.limit, here)
+            if entry not in filled:
+                exists = limit > 0 and float(torch.rand((), generator=random)) >= drop
+                chosen = int(torch.randint(limit, (), generator=random)) if exists else -1
+                data.inputs[place.value.input][entry] = chosen
+            filled.add(entry)
+
+
+def live_points(
+    domain: Sequence[DomainIndex], scope: Scope, places: Sequence[Inside]
+) -> list[Scope]:
+    """The scope at every domain point that none of ``places`` drops, in order."""
+    return [
+        here
+        for here in domain_points(domain, scope)
+        if all(evaluate(place.value, here) != -1 for place in places)
+    ]
+
+
 def domain_points(domain: Sequence[DomainIndex], scope: Scope) -> Iterator[Scope]:
     """The scope at every domain point, in order."""
     if not domain:
@@ -81,9 +122,9 @@ def domain_points(domain: Sequence[DomainIndex], scope: Scope) -> Iterator[Scope
 def _route_load(shuffle: ShuffleSpec, scalar: Scalar) -> Load | None:
     """The one element of a route input that ``scalar`` reads, if it reads any."""
     routes = {spec.name for spec in shuffle.inputs if spec.role == "route"}
-    found = {
-        part for part in subexpressions(scalar) if isinstance(part, Load) and part.input in routes
-    }
+    parts = list(subexpressions(scalar))
+    inner = {each for part in parts if isinstance(part, Inside) for each in subexpressions(part)}
+    found = {part for part in parts if isinstance(part, Load) and part.input in routes} - inner
     if len(found) > 1:
         names = ", ".join(sorted(load.input for load in found))
         raise NoDataError(f"one expression reads several route entries: {names}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import (
     MismatchError,
     by_slot,
@@ -23,6 +24,7 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.trace import Span
+from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.shuffle import Shuffle
@@ -90,7 +92,12 @@ def run_rank(
     shuffle = Shuffle(artifact, name, **options)
     tell(STARTED)
     spec, device = shuffle.spec, shuffle.device
-    data = generate(spec, shuffle.topology, tokens, seed)
+    try:
+        data = generate(spec, shuffle.topology, tokens, seed)
+    except NoDataError as error:
+        raise OptionError(
+            "shuffle", f"is `{spec.name}`, for which no data is made up: {error}"
+        ) from error
     mine, wanted, reference = _expected(shuffle, data)
     tell(COMPUTED)
 

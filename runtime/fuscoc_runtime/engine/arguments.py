@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.scalar import (
     Extent,
@@ -31,6 +31,9 @@ MAX_SIZE = 2**63 - 1
 
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
+
+MAX_FORMS = 64
+"""Calls with arguments of so many different forms are remembered."""
 
 Shape = tuple[Scalar | str, ...]
 """Expected sizes; a string stands for a size that only the inputs' values tell."""
@@ -58,17 +61,43 @@ class Checker:
     rank: int
     num_ranks: int
     device: torch.device
+    _accepted: dict[tuple[Any, ...], dict[str, int]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any]
     ) -> Arguments:
-        """Source fields (by position or name), inputs by name, extents inferred or by name."""
+        """Source fields (by position or name), inputs by name, extents inferred or by name.
+
+        Arguments of the same forms as those of an earlier call are as right as those were.
+        """
+        spec = self.shuffle
+        given = self._by_name([field.name for field in spec.source.fields], positional, named)
+        forms = torch.is_grad_enabled(), *((name, _form(value)) for name, value in given.items())
+        extents = self._accepted.get(forms)
+        if extents is None:
+            extents = self._accept(given)
+            if len(self._accepted) == MAX_FORMS:
+                self._accepted.clear()
+            self._accepted[forms] = extents
+        inputs = {item.name: given[item.name] for item in spec.inputs if item.name in given}
+        weights = {name: inputs.pop(name) for name in self._weight_names() if name in inputs}
+        return Arguments(
+            {field.name: aligned(given[field.name].detach()) for field in spec.source.fields},
+            {name: tensor.detach().contiguous() for name, tensor in inputs.items()},
+            extents,
+            weights,
+        )
+
+    def _accept(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """Check the arguments of a dispatch; only their forms count. Returns the extents."""
         spec = self.shuffle
         fields = [field.name for field in spec.source.fields]
         inputs = {item.name: item for item in spec.inputs if item.role != "weight"}
-        given = self._by_name(fields, positional, named)
-        weights = {name: given.pop(name) for name in self._weight_names() if name in given}
-        self._check_names(given, [*fields, *inputs], optional=spec.extents)
+        weights = {name: given[name] for name in self._weight_names() if name in given}
+        others = {name: value for name, value in given.items() if name not in weights}
+        self._check_names(others, [*fields, *inputs], optional=spec.extents)
         shapes: dict[str, Shape] = {
             **{field.name: self._source_shape(field.shape) for field in spec.source.fields},
             **{name: item.shape for name, item in inputs.items()},
@@ -82,12 +111,8 @@ class Checker:
         check_divisions(spec, self.rank, extents)
         for name, shape in shapes.items():
             self._check_shape(name, tensors[name], shape, extents)
-        return Arguments(
-            {name: aligned(tensors[name]) for name in fields},
-            {name: tensors[name].contiguous() for name in inputs},
-            extents,
-            self._given_weights(weights, extents),
-        )
+        self._given_weights(weights, extents)
+        return extents
 
     def fields_again(
         self,
@@ -241,6 +266,14 @@ class Checker:
 
     def _input(self, name: str) -> InputSpec:
         return next(item for item in self.shuffle.inputs if item.name == name)
+
+
+def _form(value: Any) -> object:
+    """What there is to check of an argument: equal forms are equally right."""
+    if isinstance(value, Tensor):
+        what = value.dtype, value.device, value.layout, value.requires_grad
+        return type(value), value.shape, *what
+    return (type(value), value) if isinstance(value, int) else object()
 
 
 def is_ragged(dims: Sequence[Scalar]) -> bool:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Window, Windows
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import BufferRows
-from fuscoc_runtime.plan.links import network_fields
-from fuscoc_runtime.schema import ShuffleSpec
 
 SIGNALS = "signals"
 PEERS = "peers."
@@ -45,40 +40,9 @@ class Buffers:
         }
 
 
-@dataclass(frozen=True)
-class RowField:
-    """A field of a segment row: contiguous, ``shape`` elements of ``dtype``."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @cached_property
-    def row_bytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-
-def row_fields(machine: Machine, buffer: str) -> list[RowField]:
-    """The fields of a buffer's rows: those of a segment, or of partial sums of segments."""
-    if buffer not in machine.row_fields:
-        machine.row_fields[buffer] = _row_fields(machine.shuffle, buffer)
-    return machine.row_fields[buffer]
-
-
-def _row_fields(shuffle: ShuffleSpec, buffer: str) -> list[RowField]:
-    dispatched = dict.fromkeys(("carried", "slices", "landing"), network_fields(shuffle))
-    dispatched["target"] = shuffle.fields
-    steps = shuffle.combine_steps
-    dtypes = steps.dtypes if steps is not None else {}
-    return [
-        RowField(f.name, TORCH_DTYPES[dtypes.get(f"{buffer}.{f.name}", f.dtype)], f.shape)
-        for f in dispatched.get(buffer, shuffle.source_fields)
-    ]
-
-
 def row_bytes(machine: Machine, buffer: str) -> int:
     """Bytes of a row of a buffer, all fields."""
-    return sum(field.row_bytes for field in row_fields(machine, buffer))
+    return sum(field.row_bytes for field in machine.row_fields[buffer])
 
 
 def dispatch_windows(machine: Machine, most_rows: int, most_carried: int) -> Windows:
@@ -102,8 +66,7 @@ def _signal_bytes(machine: Machine) -> dict[str, int]:
 
 def _window_bytes(machine: Machine, num_rows: int, buffer: str) -> dict[str, int]:
     return {
-        f"{buffer}.{field.name}": num_rows * field.row_bytes
-        for field in row_fields(machine, buffer)
+        f"{buffer}.{field.name}": num_rows * field.row_bytes for field in machine.row_fields[buffer]
     }
 
 
@@ -112,7 +75,7 @@ def window_rows(
 ) -> dict[str, Tensor]:
     """This rank's rows of a buffer that lives in windows, as named tensors."""
     rows = {}
-    for field in row_fields(machine, buffer):
+    for field in machine.row_fields[buffer]:
         name = f"{buffer}.{field.name}"
         held = windows[name].local[: num_rows * field.row_bytes]
         rows[name] = held.view(field.dtype).view(num_rows, *field.shape)

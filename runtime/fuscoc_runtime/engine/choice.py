@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuscoc_runtime.engine.node_state import MAX_RANKS
 from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
-
-MAX_NODE_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,9 @@ def choose_cuda(
         return shuffle.cuda_note or "its artifact has no CUDA kernels"
     if gpu is None:
         return "the ranks do not compute on CUDA devices"
-    if topology.num_nodes > 1:
-        return f"there are {topology.num_nodes} nodes, and CUDA kernels only work inside one"
-    if topology.ranks_per_node > MAX_NODE_RANKS:
-        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_NODE_RANKS}"
+    elsewhere = _beyond_a_node(topology, "CUDA kernels")
+    if elsewhere is not None:
+        return elsewhere
     number = gpu.capability[0] * 10 + gpu.capability[1]
     for variant in shuffle.cuda.variants:
         fits = variant.shared_bytes <= gpu.shared_bytes
@@ -51,11 +49,16 @@ def choose_triton(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """The Triton kernels for memory of a fixed size, or the reason for not using any."""
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
+    return _beyond_a_node(topology, "these kernels") or shuffle.node
+
+
+def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
+    """Why kernels whose ranks address each other's memory cannot be used."""
     if topology.num_nodes > 1:
-        return f"there are {topology.num_nodes} nodes, and they only work inside one"
-    if topology.ranks_per_node > MAX_NODE_RANKS:
-        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_NODE_RANKS}"
-    return shuffle.node
+        return f"there are {topology.num_nodes} nodes, and {kernels} only work inside one"
+    if topology.ranks_per_node > MAX_RANKS:
+        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    return None
 
 
 def missing_dtype(shuffle: ShuffleSpec, gpu: Gpu | None) -> str | None:

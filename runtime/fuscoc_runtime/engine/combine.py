@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
     named,
     window_rows,
 )
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.pipeline import run_combine

@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.pipeline import DispatchPipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
-from fuscoc_runtime.engine.weights import send_with_dispatch
+from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 from fuscoc_runtime.plan.agree import agree, attempt
@@ -67,22 +67,26 @@ def dispatch(
     planning_ms = (time.perf_counter() - started) * 1e3
 
     windows = yield dispatch_windows(machine, planned.most_rows, planned.most_carried)
-    target = window_rows(machine, planned.num_rows, windows, "target")
-    machine.held = Held(machine.num_dispatches, _addresses(windows, target))
     carried = (
         window_rows(machine, planned.num_carried, windows, "carried")
         if planned.most_carried
         else {}
     )
-    buffers = Buffers({**named("source", arguments.fields), **target, **carried}, windows)
-    pipeline = DispatchPipeline(machine, planned.wire, planned.lists, buffers)
+    sources = Buffers({**named("source", arguments.fields), **carried}, windows)
+    pipeline = DispatchPipeline(machine, planned.wire, planned.lists, sources)
     yield from pipeline.begin()
+    target = window_rows(machine, planned.num_rows, windows, "target")
+    machine.held = Held(machine.num_dispatches, _addresses(windows, target))
+    buffers = Buffers({**sources.tensors, **target}, windows)
+    weights, received = travelling(machine, arguments.weights, planned.num_sources), None
     plan = planned
     if isinstance(plan, Draft):
         with machine.tracer.span("plan", "the rest"):
-            plan = yield from finish_plan(machine.context, plan)
-    sent_weights = yield from send_with_dispatch(machine, arguments.weights, plan)
-    plan = yield from pipeline.run(plan, buffers)
+            plan, received = yield from finish_plan(machine.context, plan, weights)
+    yield from pipeline.prepare(plan, buffers)
+    if weights is not None and received is None:
+        received = yield exchange(weights, plan)
+    plan = yield from pipeline.run(plan)
     if machine.shuffle.is_static:
         machine.plan = plan
     shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
@@ -100,7 +104,7 @@ def dispatch(
             machine.num_dispatches,
             arguments.weights,
             machine.shuffle.is_compact,
-            sent_weights=sent_weights,
+            sent_weights=sent_weights(machine, arguments.weights, received),
         ),
     )
 
@@ -155,4 +159,5 @@ def _plan(
     draft = yield from draft_plan(context, points)
     if machine.shuffle.target.kind == "packed":
         return arguments, draft
-    return arguments, (yield from finish_plan(context, draft))
+    plan, _ = yield from finish_plan(context, draft)
+    return arguments, plan

@@ -41,8 +41,9 @@ def check_divisions(shuffle: ShuffleSpec, rank: int, extents: Mapping[str, int])
 
 
 def size_scalars(shuffle: ShuffleSpec) -> list[Scalar]:
-    """Extents of the domain and of the layouts."""
+    """Extents of the domain, of the layouts and of the inputs."""
     sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
+    sizes += [size for each in shuffle.inputs for size in each.shape]
     return [*sizes, shuffle.target.length] if shuffle.target.kind == "dense" else sizes
 
 

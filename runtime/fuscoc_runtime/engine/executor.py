@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, TypeVar
+from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,9 +22,11 @@ from fuscoc_runtime.engine.node_maps import NodeMaps
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.open import Engine
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.stats import Memory, ShuffleStats
+from fuscoc_runtime.engine.streams import communication_stream
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.schema import ShuffleSpec
-from fuscoc_runtime.stats import Memory, ShuffleStats
 
 T = TypeVar("T")
 
@@ -71,6 +74,7 @@ class Executor:
             _num_local_keys(spec, engine),
         )
         self.key = ops.register(self._registered, digest)
+        _open.add(self)
         self.observer.opened(self.memory().num_bytes)
 
     @property
@@ -109,9 +113,7 @@ class Executor:
         engine, device = self.engine, self.engine.members.device
         if device.type != "cuda":
             return call(), Event()
-        if self._stream is None:
-            # The highest priority: a kernel whose CTAs wait for each other should start together.
-            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._stream = communication_stream(device)
         current = torch.cuda.current_stream(device)
         self._stream.wait_event(after if after is not None else current.record_event())
         waiting = nullcontext() if isinstance(engine, NodeEngine) else engine.unfinished()
@@ -134,17 +136,29 @@ class Executor:
 
     def close(self, together: bool = True) -> None:
         """Let go of the windows. Peers may still store into them, so the ranks meet first, unless
-        they do not close ``together``."""
-        members = self.engine.members
-        with current_device(members.device):
-            if members.device.type == "cuda":
-                torch.cuda.synchronize(members.device)
-            if together and members.group is not None:
-                dist.barrier(members.group)
-        self.observer.begins_dispatch()
-        ops.unregister(self.key)
-        self.engine.close()
-        self.observer.closed()
+        they do not close ``together``.
+
+        Raises:
+            FuscoRuntimeError: what went wrong in calls whose end nobody has waited for; or a rank
+                has ended, or does not come. The windows are let go of all the same.
+        """
+        members, error = self.engine.members, None
+        try:
+            with current_device(members.device):
+                error = _error_of(self.engine.settle)
+                if members.device.type == "cuda":
+                    torch.cuda.synchronize(members.device)
+                # A rank that did not come in time may not come now, either.
+                if together and not isinstance(error, HopTimeoutError):
+                    error = _error_of(lambda: members.meet("closing")) or error
+        finally:
+            _open.discard(self)
+            self.observer.begins_dispatch()
+            ops.unregister(self.key)
+            self.engine.close()
+            self.observer.closed()
+        if error is not None:
+            raise error
 
     def _maps(self, engine: Engine) -> LinearMaps:
         if isinstance(engine, NodeEngine):
@@ -155,6 +169,29 @@ class Executor:
             return [engine.run("operator", only)]
 
         return GeneralMaps([engine.machine], run, self.observer)
+
+
+_open: WeakSet[Executor] = WeakSet()
+
+
+@atexit.register
+def tell_at_exit() -> None:
+    """Log what went wrong in calls of fixed capacity that no later call could raise."""
+    for executor in _open:
+        engine = executor.engine
+        if isinstance(engine, NodeEngine):
+            try:
+                engine.settle_so_far()
+            except FuscoRuntimeError as error:
+                executor.observer.failed_at_exit(error)
+
+
+def _error_of(step: Callable[[], object]) -> FuscoRuntimeError | None:
+    try:
+        step()
+    except FuscoRuntimeError as error:
+        return error
+    return None
 
 
 def _used_on(stream: Any, held: Any) -> None:

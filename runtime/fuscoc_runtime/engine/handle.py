@@ -123,11 +123,14 @@ class Handle:
         return self.plan.key_offsets
 
     @cached_property
-    def padding(self) -> Tensor:
-        """int64 [num_padding_rows], the slots that no segment went to."""
-        written = torch.zeros(self.num_slots, dtype=torch.bool, device=self.key_counts.device)
-        written[self.plan.lists["reduce_direct"]["term_slot"]] = True
-        return torch.nonzero(~written).flatten()
+    def row_of_slot(self) -> Tensor:
+        """int64 [num_slots]: the row that a slot refers to, its own unless the target is compact;
+        -1 where there is no segment."""
+        if self.row_index is not None:
+            return self.row_index
+        slots = self.plan.lists["reduce_direct"]["term_slot"]
+        none = torch.full((self.num_slots,), -1, device=slots.device)
+        return none.index_copy_(0, slots, slots)
 
     @cached_property
     def stats(self) -> DispatchStats:
@@ -148,9 +151,15 @@ def check_handle(machine: Machine, handle: object) -> None:
     """Raise unless ``handle`` is of a dispatch of this machine."""
     problem = machine.checker.problem
     if not isinstance(handle, Handle):
-        raise problem("handle", f"is a {type(handle).__name__}; it must be what dispatch returned")
+        raise problem("handle", not_a_handle(handle))
     if handle.owner is not machine.identity:
         raise problem("handle", "is of another shuffle")
+
+
+def not_a_handle(given: object) -> str:
+    """What is wrong with something else, or with the handle of another kind of engine."""
+    kind = "None" if given is None else f"a {type(given).__name__}"
+    return f"is {kind}; it must be what this shuffle's dispatch returned"
 
 
 def agree_on_handle(handle: Handle | None, word: int = 0) -> Generator[Request, Any, list[int]]:

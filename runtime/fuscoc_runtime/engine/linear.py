@@ -12,7 +12,6 @@ own, whose padding rows are 0: gradients neither come from nor go to them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
@@ -21,12 +20,13 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllToAll, Request
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import dispatch
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import ShuffleSpec
 
@@ -165,18 +165,21 @@ def _combine_backward(
     weights: Sequence[Tensor],
 ) -> Generator[Request, Any, tuple[Fields, Fields]]:
     done = yield from dispatch(machine, grads, {}, handle)
-    brought = slot_rows(done.handle, done.rows)
+    index = done.handle.row_of_slot
     if not weights:
-        return brought, []
+        return [take_rows(row, index) for row in done.rows.values()], []
     [weight], plan = weights, handle.plan
     ordered = weight.reshape(-1)[plan.point_order]
     received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
     slots = plan.lists["reduce_direct"]["term_slot"]
     of_slot = weight.new_zeros(handle.num_slots).index_copy(0, slots, received)
-    grad_rows = [scale_rows(grad, of_slot) for grad in brought]
+    worked: Sequence[Tensor | None] = rows or [None] * len(grads)
+    brought = zip(done.rows.values(), worked, strict=True)
+    weighed = [weigh_rows(grad, of_slot, index, row) for grad, row in brought]
+    grad_rows = [each for each, _ in weighed]
     if not rows:
         return grad_rows, []
-    products = [dot_rows(*each) for each in zip(rows, brought, strict=True)]
+    products = [each for _, each in weighed if each is not None]
     dots = sum(products[1:], products[0]).to(weight.dtype)[slots]
     returned = yield AllToAll(dots, plan.point_recv_counts, plan.point_send_counts)
     of_point = weight.new_zeros(weight.numel()).index_copy(0, plan.point_order, returned)
@@ -184,38 +187,26 @@ def _combine_backward(
 
 
 def fresh_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
-    """Copies of a dispatch's rows that later calls leave alone; padding rows are 0."""
-    copies = [row.clone() for row in rows.values()]
-    return copies if handle.row_index is not None else _without_padding(handle, copies)
+    """Copies of a dispatch's rows that later calls leave alone; padding rows are 0.
 
-
-def slot_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
-    """Copies of a dispatch's rows, one for every slot; those of padding are 0."""
-    if handle.row_index is None:
-        return fresh_rows(handle, rows)
-    at = handle.row_index.clamp(min=0)
-    return _without_padding(handle, [row[at] for row in rows.values()])
+    Nothing here waits for the device, which may only have begun to move the rows.
+    """
+    if handle.row_index is not None:
+        return [row.clone() for row in rows.values()]
+    return [take_rows(row, handle.row_of_slot) for row in rows.values()]
 
 
 def rows_in_slots(handle: Handle, rows: Fields) -> Fields:
     """Every row in one of its slots; the others are 0, so that sums of slots have it once."""
-    if handle.row_index is None:
+    index = handle.row_index
+    if index is None:
         return rows
-    slots = torch.nonzero(handle.row_index >= 0).flatten()
-    slot = handle.row_index.new_empty(handle.plan.num_rows)
-    slot[handle.row_index[slots]] = slots
-    return [
-        row.new_zeros((handle.num_slots, *row.shape[1:])).index_copy(0, slot, row) for row in rows
-    ]
-
-
-def _without_padding(handle: Handle, copies: Fields) -> Fields:
-    padding = handle.padding
-    if len(padding):
-        for copy in copies:
-            if copy.numel():
-                copy.view(len(copy), -1).view(torch.uint8)[padding] = 0
-    return copies
+    slots = torch.arange(handle.num_slots, device=index.device)
+    first = slots.new_empty(handle.plan.num_rows + 1)  # the last one is for padding, -1
+    at = index % len(first)
+    first.scatter_reduce_(0, at, slots, "amin", include_self=False)
+    of_slot = torch.where(first.gather(0, at) == slots, index, -1)
+    return [take_rows(row, of_slot) for row in rows]
 
 
 def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -234,15 +225,3 @@ def unit_weights(spec: ShuffleSpec, handle: Handle) -> Fields:
     sizes = [evaluate(size, scope) for size in shape]
     dtype = TORCH_DTYPES[spec.combine.weight.dtype]
     return [torch.ones(sizes, dtype=dtype, device=handle.plan.point_order.device)]
-
-
-def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
-    """Row i times ``factors[i]``, rounded once."""
-    return torch.mul(rows, factors.view(-1, *[1] * (rows.dim() - 1))).to(rows.dtype)
-
-
-def dot_rows(left: Tensor, right: Tensor) -> Tensor:
-    """The dot product of every pair of rows, in f32 at least: [num_rows]."""
-    width = math.prod(left.shape[1:])
-    wide = torch.promote_types(left.dtype, torch.float32)
-    return torch.mul(left.view(-1, width).to(wide), right.view(-1, width)).sum(1)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,16 +16,14 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.windows import outlast_calls
 from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.lanes import Lanes
+from fuscoc_runtime.engine.places import Places
+from fuscoc_runtime.engine.row_fields import row_fields
 from fuscoc_runtime.engine.trace import Tracer
 from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
 from fuscoc_runtime.topology import Topology
-
-if TYPE_CHECKING:
-    from fuscoc_runtime.engine.buffers import RowField
-    from fuscoc_runtime.engine.steps import Places
 
 RING_SLOTS = 8
 """The most rounds of the network hop under way."""
@@ -70,8 +67,8 @@ class Machine:
             this topology, else from the first dispatch; ``None`` until then.
         ring_slots: rounds of the network hop that may be under way.
         num_signal_slots: rows of the signal window, one for every step that signals.
-        row_fields: of buffers whose rows have been asked for; see ``buffers.row_fields``.
-        places: of kernels that have been prepared; see ``steps.PreparedStep``.
+        row_fields: what the rows of every buffer hold, by name.
+        places: what the arguments of a step's kernel are, by name.
         lanes: the streams of the network hop's pipeline.
         tracer: what is told when the parts of a call begin and end.
 
@@ -107,8 +104,7 @@ class Machine:
             if step.signal is not None
         }
         self.num_signal_slots = 1 + max(self._signals, default=-1)
-        self.row_fields: dict[str, list[RowField]] = {}
-        self.places: dict[str, Places] = {}
+        self.row_fields = row_fields(shuffle)
         self._told = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.max_spins = 0
         self.identity = object()
@@ -123,6 +119,10 @@ class Machine:
         self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
+        self.places = {
+            step.kernel: Places.of(self._kernels[step.kernel].spec, step)
+            for step in _launches(shuffle)
+        }
 
     def ring(self, name: str, slot_bytes: int) -> Tensor:
         """uint8 [ring_slots, at least slot_bytes]: kept from call to call, and never shrunk."""

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine import node_state
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.handle import not_a_handle
 from fuscoc_runtime.engine.node_state import NodeKernels
 from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.engine.watch import ErrorWatch
-from fuscoc_runtime.errors import FuscoRuntimeError, InputError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
@@ -87,10 +88,12 @@ class NodeHandle:
     @property
     def is_live(self) -> bool:
         """Whether later dispatches have left the handle's memory alone."""
-        return self.engine.node.is_live(self.launched)
+        return not self.engine.is_closed and self.engine.node.is_live(self.launched)
 
     def check_live(self) -> None:
         """Raise if the handle's memory has been reused."""
+        if self.engine.is_closed:
+            raise ClosedError(f"the shuffle {self.engine.shuffle.name}")
         if not self.is_live:
             raise self.engine.checker.problem(
                 "handle", "is outdated: later dispatches have taken its memory"
@@ -125,11 +128,10 @@ class NodeEngine:
         members: Membership,
         node: NodeKernels,
         backend: Literal["cuda", "triton"],
-        timeout: float,
     ) -> None:
         assert isinstance(shuffle.target, PackedTarget)
         self.shuffle, self.members, self.target = shuffle, members, shuffle.target
-        self.node, self.backend = node, backend
+        self.node, self.backend, self.is_closed = node, backend, False
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
@@ -138,7 +140,7 @@ class NodeEngine:
         self.limits = node.limits
         self._streams = StreamOrder(device)
         with current_device(device):
-            self._watch = ErrorWatch(node, shuffle, rank, timeout)
+            self._watch = ErrorWatch(node, shuffle, rank, members.timeout)
         self._rows = {
             field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.fields, self.node.rows, strict=True)
@@ -235,7 +237,10 @@ class NodeEngine:
 
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
-            raise self.checker.problem("handle", "is not what this shuffle's dispatch returned")
+            problem = "is of another shuffle"
+            if not isinstance(handle, NodeHandle):
+                problem = not_a_handle(handle)
+            raise self.checker.problem("handle", problem)
 
     def _combine_rows(
         self,
@@ -280,6 +285,15 @@ class NodeEngine:
         self.in_order()
         self._watch.raise_all()
 
+    def settle(self) -> None:
+        """As ``check``, for what has not been raised yet."""
+        self.in_order()
+        self._watch.raise_untold()
+
+    def settle_so_far(self) -> None:
+        """As ``settle``, without waiting for calls that go on."""
+        self._watch.raise_untold(so_far=True)
+
     @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address; fixed."""
@@ -292,6 +306,7 @@ class NodeEngine:
 
     def close(self) -> None:
         """Let go of the window and the kernels; no call may follow."""
+        self.is_closed = True
         del self.node, self._rows, self._watch
 
     def _weight_input(self) -> str | None:

@@ -41,6 +41,7 @@ class Call(ctypes.Structure):
         ("result", ctypes.c_uint64),
         ("num_sources", ctypes.c_int64),
         ("max_sources", ctypes.c_int64),
+        ("staged_sources", ctypes.c_int64),
         ("capacity", ctypes.c_int64),
         ("timeout_cycles", ctypes.c_int64),
         ("rank", ctypes.c_int),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node import current_device
+from fuscoc_runtime.engine.node_program import NodeProgram
 from fuscoc_runtime.engine.node_schedule import Schedule
 from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import NodeProgram, NodeShuffle
-from fuscoc_runtime.kernels.cuda import headers_digest
+from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
 from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
 
 
@@ -20,13 +25,16 @@ def cuda_node(
     members: Membership,
     limits: Limits,
     num_sms: int | None,
-    timeout: float,
 ) -> NodeShuffle:
     """The CUDA kernels of one node; collective over ``members``."""
     program, device = node_program(artifact, shuffle, variant), members.device
     with current_device(device):
+        arch = kernels_arch(torch.cuda.get_device_capability(device))
+        code = program.cubins.get(arch) or cubin(program.text, arch)
+        members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
-        return NodeShuffle(program, limits, members.group, device, schedule, timeout)
+        program = replace(program, cubins={arch: code})
+        return NodeShuffle(program, limits, members.group, device, schedule, members.timeout)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:

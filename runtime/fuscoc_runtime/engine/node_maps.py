@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import Fields, weight_input
 from fuscoc_runtime.engine.node import NodeDispatched, NodeEngine, NodeHandle
 from fuscoc_runtime.engine.node_state import SLOT_BITS

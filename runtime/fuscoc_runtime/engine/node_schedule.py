@@ -26,6 +26,17 @@ class Schedule:
 
 
 IN_FLIGHT_BYTES = 4.5e6  # on their way to all peers, they keep NVLink full
+EARLY_BYTES = 2.3e6  # what NVLink carries of that while a plan is made
+
+
+def expected_destinations(num_ranks: int, fanout: int) -> float:
+    """Remote ranks of a segment, if its points go anywhere; at least one."""
+    return max(1.0, (num_ranks - 1) * (1 - (1 - 1 / num_ranks) ** fanout))
+
+
+def num_early(num_ranks: int, fanout: int, row_bytes: int) -> int:
+    """Segments of a rank that are sent while the plan is made."""
+    return math.ceil(EARLY_BYTES / (row_bytes * expected_destinations(num_ranks, fanout)))
 
 
 def model_schedule(
@@ -44,7 +55,7 @@ def model_schedule(
     The constants were measured with two and with four H200.
     """
     few, very_few, pair = num_ctas <= 64, num_ctas <= 32, num_ranks <= 2
-    destinations = max(1.0, (num_ranks - 1) * (1 - (1 - 1 / num_ranks) ** fanout))
+    destinations = expected_destinations(num_ranks, fanout)
     senders = math.ceil(IN_FLIGHT_BYTES / (row_bytes * destinations))
     if few:
         send_ctas, send_warps = num_ctas, max(1, warps // 4 if pair else min(warps // 4, 3))

@@ -25,7 +25,7 @@ STAGES = (
 )
 REFUSED = len(STAGES)  # a peer has raised an error instead of joining the call
 
-STATE_WORDS = 18
+STATE_WORDS = 20
 GAVE_UP, BAD_KEYS, OVERFLOWED, REFUSALS = 12, 13, 14, 15  # positions in call.cuh's State
 
 

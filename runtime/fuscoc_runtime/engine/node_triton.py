@@ -10,14 +10,11 @@ import time
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import Window
-from fuscoc_runtime.comm.shared_memory import SharedAllocator
-from fuscoc_runtime.comm.windows import node_allocator, private_window
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.comm.windows import allocator
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node_schedule import Programs, model_programs
 from fuscoc_runtime.engine.node_state import (
     MAX_RANKS,
@@ -52,7 +49,6 @@ class TritonNode:
         members: Membership,
         limits: Limits,
         num_sms: int | None,
-        timeout: float,
     ) -> None:
         assert isinstance(shuffle.target, PackedTarget)
         if limits.capacity >= 1 << SLOT_BITS:
@@ -73,7 +69,8 @@ class TritonNode:
             TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in shuffle.fields
         ]
         self._sections, nbytes = self._lay_out()
-        self._window = self._allocate(nbytes, timeout)
+        members.meet("opening")  # a rank that has no kernels does not come
+        self._window = allocator(members)(nbytes)
         self.rows = tuple(
             self._window.local[at : at + self._num_rows * size]
             .view(TORCH_DTYPES[field.dtype])
@@ -95,10 +92,8 @@ class TritonNode:
         self._tables = [self._empty(torch.int64, words.NUM_WORDS.value) for _ in self._buffers]
         self._max_spins = 1
         self.configure(model_programs(self._device, num_sms))
-        self._max_spins = self._count_spins(timeout)
+        self._max_spins = self._count_spins(members.timeout)
         self.configure(self._programs)
-        if self._num_ranks > 1:
-            dist.barrier(members.group)
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
@@ -241,15 +236,6 @@ class TritonNode:
                 "rows": [self._num_rows * size for size in self._row_bytes],
             }
         )
-
-    def _allocate(self, nbytes: int, timeout: float) -> Window:
-        members = self.members
-        if self._num_ranks == 1:
-            return private_window(nbytes, self._device)
-        if self._device.type == "cuda":
-            return node_allocator(members.group, self._device)(nbytes)
-        ranks = range(self._num_ranks)
-        return SharedAllocator(members.store, members.rank, ranks, timeout)(nbytes)
 
     def _allocate_scratch(self) -> dict[str, torch.Tensor]:
         """What the planner's kernels hand to each other, by the names of the relation's outputs."""

@@ -9,15 +9,15 @@ CUDA graph can be replayed. Rows of the target stay valid until the next dispatc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node_call import Call
-from fuscoc_runtime.engine.node_schedule import Schedule, model_schedule
+from fuscoc_runtime.engine.node_program import MAX_STAGED_PLANS, NodeProgram
+from fuscoc_runtime.engine.node_schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node_state import (
     MAX_RANKS,
     REFUSALS,
@@ -29,46 +29,16 @@ from fuscoc_runtime.engine.node_state import (
     parse_state,
     view_points,
 )
-from fuscoc_runtime.kernels.cuda import cubin, kernels_arch, load_kernels, set_words
+from fuscoc_runtime.kernels.cuda import (
+    CudaKernel,
+    cubin,
+    kernels_arch,
+    kernels_capability,
+    load_kernels,
+    set_words,
+)
 
-PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
-WARP = 32
-MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more points than theirs
 CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
-
-
-@dataclass(frozen=True)
-class NodeProgram:
-    """What the artifact says of a shuffle's CUDA kernels.
-
-    ``launches`` maps ``<name>_plan``, ``<name>_dispatch``, ``<name>_staged`` and, when it sums,
-    ``<name>_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a
-    row), and so is ``summed``, for a row that combine sums where that is not the first field.
-    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
-    ``compact`` if it has one row for a segment and a rank.
-    """
-
-    name: str
-    text: str
-    launches: dict[str, tuple[int, int]]
-    fields: tuple[tuple[torch.dtype, int], ...]
-    fanout: int
-    num_keys: int
-    weighted: bool
-    teams: int
-    cubins: Mapping[str, bytes] = field(default_factory=dict)
-    summed: tuple[torch.dtype, int] | None = None
-    compact: bool = False
-
-    @property
-    def num_columns(self) -> int:
-        """What planning counts rows of: every key and, for a compact target, every rank."""
-        return self.num_keys + (MAX_RANKS if self.compact else 0)
-
-    def num_tiles(self, num_sources: int) -> int:
-        """CTAs that plan, a tile of points each, with whole segments in a warp if compact."""
-        of_warp = WARP // self.fanout * self.fanout if self.compact else WARP
-        return max(1, -(-num_sources * self.fanout // (PLAN_POINTS // WARP * of_warp)))
 
 
 class NodeShuffle:
@@ -96,7 +66,10 @@ class NodeShuffle:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
-        arch = kernels_arch((properties.major, properties.minor))
+        capability = (properties.major, properties.minor)
+        # Clusters, and kernels that start before the one in front of them has ended.
+        self._is_hopper = kernels_capability(capability) >= (9, 0)
+        arch = kernels_arch(capability)
         code = program.cubins.get(arch) or cubin(program.text, arch)
         kernels = load_kernels(code, program.launches)
         self._plan = kernels[f"{program.name}_plan"]
@@ -109,6 +82,7 @@ class NodeShuffle:
         dtype, elems = program.summed or program.fields[0]
         # Partial sums of f16 travel as f32: they could overflow where the whole sum does not.
         self._partial_bytes = elems * (4 if dtype == torch.float16 else dtype.itemsize)
+        self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
         self._state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
@@ -150,6 +124,7 @@ class NodeShuffle:
             cta_counts=self._cta_counts.data_ptr(),
             point_rows=self._point_rows.data_ptr(),
             max_sources=limits.max_sources,
+            staged_sources=self._staged_sources,
             capacity=limits.capacity,
             timeout_cycles=int(timeout_s * CLOCK_HZ),
             rank=rank,
@@ -177,13 +152,23 @@ class NodeShuffle:
             "barrier": [num_ranks * 4],
             "points": [sources * program.fanout * 8] * limits.num_handles,
             "staging": [sources * self._partial_bytes if self._combine else 0],
-            "staged": [2 * sources * size * self._is_staged for size in self._row_bytes],
+            "staged": [2 * num_ranks * self._staged_sources * size for size in self._row_bytes],
             "row_index": [limits.capacity * 8 * program.compact] * limits.num_handles,
             "rows": [
                 limits.row_capacity(num_ranks, program.compact) * size for size in self._row_bytes
             ],
         }
         return lay_out(sizes)
+
+    def _num_staged(self, num_ranks: int) -> int:
+        """Segments of a rank that are sent before their slots are known: all of them, or those that
+        keep NVLink busy while the plan is made."""
+        program, most = self.program, self.limits.max_sources
+        if self._is_staged:
+            return most
+        if num_ranks == 1 or program.compact or not self._is_hopper:
+            return 0
+        return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
 
     def configure(self, schedule: Schedule) -> None:
         """Use ``schedule`` from the next call on; every rank must set the same groups."""
@@ -244,10 +229,14 @@ class NodeShuffle:
             set_words(row_index.data_ptr(), 0xFFFFFFFF, 2 * len(row_index), address)
         call.plan_ctas = program.num_tiles(num_sources)
         if self._is_staged:
-            self._staged.launch(max(self._ctas, call.plan_ctas + 1), call, address)
+            self._launch(self._staged, max(self._ctas, call.plan_ctas + 1), address)
         else:
-            self._plan.launch(min(call.plan_ctas, self._ctas), call, address)
-            self._dispatch.launch(self._ctas, call, address)
+            # Both at once only where they may have all SMs; senders find some that do not plan.
+            early = self._is_hopper and self._ctas == self.num_sms
+            room = self._ctas - call.send_ctas * early
+            call.plan_ctas = max(1, min(call.plan_ctas, room))
+            self._launch(self._plan, call.plan_ctas, address)
+            self._launch(self._dispatch, self._ctas, address, early)
         return handle
 
     def combine(
@@ -274,8 +263,14 @@ class NodeShuffle:
         self._call.rows = rows.data_ptr()
         self._call.result = result.data_ptr()
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        self._combine.launch(self._ctas, self._call, address)
+        self._launch(self._combine, self._ctas, address)
         return result
+
+    def _launch(self, kernel: CudaKernel, num_ctas: int, address: int, early: bool = False) -> None:
+        """Beside other work CTAs come in pairs: single ones leave odd numbers of SMs in a GPC, and
+        a GEMM whose CTAs are pairs then has no place for as many as it counts on."""
+        pairs = self._is_hopper and self._ctas < self.num_sms and num_ctas % 2 == 0
+        kernel.launch(num_ctas, self._call, address, 2 if pairs else 1, early)
 
     @property
     def window_bytes(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.stats import Tally
+from fuscoc_runtime.engine.stats import Tally
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -60,3 +60,7 @@ class Observer:
 
     def closed(self) -> None:
         _log.info("%s: closed after %d dispatches", self.name, self.tally.num_dispatches)
+
+    def failed_at_exit(self, error: Exception) -> None:
+        """What nobody is left to be told otherwise."""
+        _log.error("%s: %s", self.name, error)

@@ -20,11 +20,11 @@ from fuscoc_runtime.engine.choice import (
 )
 from fuscoc_runtime.engine.node import NodeEngine, current_device
 from fuscoc_runtime.engine.node_cuda import cuda_node
-from fuscoc_runtime.engine.node_state import Limits, NodeKernels
+from fuscoc_runtime.engine.node_state import SLOT_BITS, Limits, NodeKernels
 from fuscoc_runtime.engine.node_triton import TritonNode
 from fuscoc_runtime.engine.options import Options
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import BackendError
+from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
@@ -34,6 +34,8 @@ PROGRAMS_PER_SM = 2
 OVERLAP_SHARE = 11
 """One SM in so many moves rows behind GEMMs: 12 of an H200's 132. The fewer there are, the less the
 GEMMs lose, as long as they last longer than the rows take. docs/pytorch.md has measurements."""
+MAX_WORST = 1 << 30
+"""Slots that points ask for are counted in 32 bits, whether there is room for them or not."""
 CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
@@ -52,32 +54,43 @@ def open_engine(
 
     Raises:
         TopologyError, ProtocolError: the ranks do not fit together.
+        ClosedError: the group's job has ended.
         BackendError: the spec demands CUDA kernels and they cannot run here.
+        OptionError: more slots than the kernels can count.
     """
     chosen = _device(group, device, options.timeout)
     gpu = _gpu(chosen)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
     kind = cuda_gpu if options.max_sources is not None else None
-    settings = (shuffle.name, artifact.manifest.spec.sha256, sorted(shuffle.baked), options, kind)
+    manifest = artifact.manifest
+    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.constants))
+    settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
     if dist.is_initialized():
         members = find_members(group, topology, chosen, settings, options.timeout)
+    elif group is not None:
+        raise ClosedError("the process group")
     else:
-        members = alone(topology, chosen)
+        members = alone(topology, chosen, options.timeout)
     variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(variant, str) and shuffle.policy.backend == "cuda" and gpu is not None:
         raise BackendError(shuffle.name, variant)
     node = choose_triton(shuffle, members.topology)
     if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
+        if options.trace:
+            problem = (
+                "is given with max_sources, where the host sees no more of a call than its start"
+            )
+            raise OptionError("trace", problem)
         limits = _limits(shuffle, members, options, options.max_sources)
-        rest = (members, limits, sms_to_use(chosen, options.num_sms), options.timeout)
+        rest = (members, limits, sms_to_use(chosen, options.num_sms))
         if not isinstance(variant, str):
             kernels: NodeKernels = cuda_node(artifact, shuffle, variant, *rest)
-            return NodeEngine(shuffle, members, kernels, "cuda", options.timeout)
+            return NodeEngine(shuffle, members, kernels, "cuda")
         assert not isinstance(node, str)
         with current_device(chosen):
             kernels = TritonNode(artifact, shuffle, node, *rest)
-        return NodeEngine(shuffle, members, kernels, "triton", options.timeout)
+        return NodeEngine(shuffle, members, kernels, "triton")
     missing = missing_dtype(shuffle, gpu)
     if missing is not None:
         raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
@@ -90,7 +103,6 @@ def open_engine(
         shuffle,
         members,
         programs,
-        options.timeout,
         model=model,
         # Between processes on CPUs there is no network to speak of.
         measures=options.nic_bandwidth is None and chosen.type == "cuda",
@@ -103,8 +115,14 @@ def _limits(
 ) -> Limits:
     assert isinstance(shuffle.target, PackedTarget)
     worst = worst_capacity(shuffle, members.topology.num_ranks, max_sources)
-    capacity = options.capacity or shuffle.target.capacity or worst
-    return Limits(max_sources, min(capacity, worst), options.num_handles)
+    if worst > MAX_WORST:
+        problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
+        raise OptionError("max_sources", problem)
+    capacity = min(options.capacity or shuffle.target.capacity or worst, worst)
+    if capacity >> SLOT_BITS:
+        problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
+        raise OptionError("capacity", problem)
+    return Limits(max_sources, capacity, options.num_handles)
 
 
 def _gpu(device: torch.device) -> Gpu | None:
@@ -135,5 +153,5 @@ def sms_to_use(device: torch.device, num_sms: int | Literal["overlap"] | None) -
         return 0
     available = torch.cuda.get_device_properties(device).multi_processor_count
     if num_sms == "overlap":
-        return max(1, available // OVERLAP_SHARE)
+        return max(1, available // OVERLAP_SHARE // 2 * 2)  # even: CTAs come in pairs
     return min(num_sms or available, available)

@@ -37,7 +37,7 @@ class Options:
         if self.nic_bandwidth is not None:
             _check_positive("nic_bandwidth", self.nic_bandwidth)
         if self.num_sms != OVERLAP:
-            _check_count("num_sms", self.num_sms, 1)
+            _check_count("num_sms", self.num_sms, 1, f", or {OVERLAP!r}")
         _check_count("max_sources", self.max_sources, 0)
         for name in ("num_programs", "capacity", "slice_bytes"):
             _check_count(name, getattr(self, name), 1)
@@ -65,10 +65,11 @@ def as_device(device: torch.device | str | None) -> torch.device | None:
     return found
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
+def _check_count(name: str, value: Any, least: int, otherwise: str = "") -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if value is not None and not (whole and value >= least):
-        raise OptionError(name, f"is {value!r}; it must be a whole number of {least} or more")
+        needed = f"a whole number of {least} or more{otherwise}"
+        raise OptionError(name, f"is {value!r}; it must be {needed}")
 
 
 def _check_positive(name: str, value: Any) -> None:

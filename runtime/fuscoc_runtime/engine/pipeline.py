@@ -67,30 +67,36 @@ class DispatchPipeline:
         for number in range(min(self._machine.ring_slots, self._num_rounds)):
             yield from self._hop.start(number, self._gather.fill(number), None)
 
-    def run(self, plan: RankPlan, buffers: Buffers) -> Generator[Request, Any, RankPlan]:
-        """Everything else. Returns the plan, with the entries of its rounds on the host."""
-        machine, lanes, span = self._machine, self._lanes, self._machine.tracer.span
-        arrived = Phase(self._steps["local"].kernel)
-        direct, duplicate = (
-            PreparedStep(machine, self._steps[name], plan.lists[name], buffers)
+    def prepare(self, plan: RankPlan, buffers: Buffers) -> Generator[Request, Any, None]:
+        """Move what stays inside the node, and get ready for what arrives. What is enqueued next
+        here holds up no lane."""
+        machine, steps = self._machine, self._steps
+        if self._num_rounds:
+            self._entries = yield ToHost(plan.wire.entries)
+        direct, self._duplicate = (
+            PreparedStep(machine, steps[name], plan.lists[name], buffers)
             for name in ("direct", "local")
         )
+        if self._num_rounds:
+            rows = _forwarded(plan)
+            self._forward = PreparedStep(machine, steps["forward"], rows, buffers, self._landing)
+            # The lanes read what this one has prepared.
+            self._ready = self._lanes.mark()
+        with machine.tracer.span("direct", "all rows"):
+            direct.launch()
+
+    def run(self, plan: RankPlan) -> Generator[Request, Any, RankPlan]:
+        """Everything else. Returns the plan, with the entries of its rounds on the host."""
+        machine, lanes, span = self._machine, self._lanes, self._machine.tracer.span
+        arrived, duplicate = Phase(self._steps["local"].kernel), self._duplicate
         if not self._num_rounds:
-            with span("direct", "all rows"):
-                direct.launch()
             yield arrived
             with span("local", "all copies"):
                 duplicate.launch()
             return plan
-        step = self._steps["forward"]
-        forward = PreparedStep(machine, step, _forwarded(plan), buffers, self._landing)
-        assert step.signal is not None
-        far = step.signal
-        # The lanes read what this one has prepared.
-        ready = lanes.mark()
-        plan = replace(plan, wire=replace(plan.wire, entries=(yield ToHost(plan.wire.entries))))
-        with span("direct", "all rows"):
-            direct.launch()
+        far = self._steps["forward"].signal
+        assert far is not None
+        plan = replace(plan, wire=replace(plan.wire, entries=self._entries()))
         entries = plan.wire.entries.tolist()
         forwards = Entries.cut(entries[: self._num_rounds])
         first, *rest = entries[2 * self._num_rounds :]
@@ -99,10 +105,10 @@ class DispatchPipeline:
         due, expected = copies.before, {far: machine.expected(far)}
         for number in range(self._num_rounds):
             with lanes.on("forward"):
-                lanes.wait(ready)
+                lanes.wait(self._ready)
                 yield from self._hop.finish(number)
                 with span("forward", f"slice {number}"):
-                    forward.launch(forwards.parts[number], number)
+                    self._forward.launch(forwards.parts[number], number)
                 free = lanes.mark()
             following = number + machine.ring_slots
             if following < self._num_rounds:

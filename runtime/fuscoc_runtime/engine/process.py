@@ -31,7 +31,6 @@ class ProcessEngine:
     """This process's rank of one shuffle; collective over the ``members``.
 
     Args:
-        timeout: seconds that any wait for another rank may take.
         num_programs: programs a kernel launch, equal on all ranks; on CUDA it caps the SMs that
             are used.
         model: what the network is taken to do; see ``PlanContext``.
@@ -50,14 +49,13 @@ class ProcessEngine:
         shuffle: ShuffleSpec,
         members: Membership,
         num_programs: int,
-        timeout: float,
         *,
         model: CostModel,
         measures: bool = False,
         trace: bool = False,
     ) -> None:
         self.members = members
-        self.comm = ProcessComm(members, timeout)
+        self.comm = ProcessComm(members)
         self.machine = Machine(
             artifact,
             shuffle,
@@ -68,9 +66,10 @@ class ProcessEngine:
             model=model,
             trace=trace,
         )
-        self.machine.set_timeout(timeout)
+        self.machine.set_timeout(members.timeout)
         self._streams = StreamOrder(members.device)
         self._waits = True
+        self._under_way = False
         if measures and members.topology.num_nodes > 1:
             link = self.link = self._measured()
             self.machine.reckon_with(
@@ -99,6 +98,11 @@ class ProcessEngine:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
         self._streams.enter()
         self._end("an earlier call", time.monotonic())
+
+    def settle(self) -> None:
+        """As ``check``, if there are calls that have not waited themselves."""
+        if self._under_way:
+            self.check()
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
@@ -138,12 +142,14 @@ class ProcessEngine:
         self._streams.enter()
         with self.machine.current_device():
             result = self.comm.run(work)
+        self._under_way = True
         if self._waits:
             self._end(path, started)
         return result
 
     def _end(self, path: str, started: float) -> None:
         """Wait on the host for what is enqueued on the current stream, and raise its errors."""
+        self._under_way = False
         with self.machine.current_device():
             self.machine.tell()
             self.comm.synchronize(path)
@@ -154,4 +160,4 @@ class ProcessEngine:
             node = members.topology.node(members.rank)
             suspect = members.topology.node_ranks(node)[late.peer]
             seconds = time.monotonic() - started
-            raise self.comm.blame(late.hop, seconds, suspect)
+            raise members.liveness.explain(late.hop, seconds, late, suspect)

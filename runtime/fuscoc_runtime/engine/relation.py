@@ -13,11 +13,13 @@ from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, is_ragged
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import Points, key_to_rank
+from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.explain import explain_extents
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
     Index,
+    Inside,
     Load,
     Scalar,
     Scope,
@@ -49,7 +51,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
         InputError, InexactDivisionError: sizes that contradict each other or the source.
     """
     shuffle = machine.shuffle
-    values = _input_values(machine, arguments)
+    values = _input_values(arguments)
     if shuffle.extents_kernel is not None:
         ragged = _ragged(machine, arguments, shuffle.extents_kernel, values)
         _check_cells(machine, arguments, int(ragged.cell_offset[-1]))
@@ -65,8 +67,14 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     if shuffle.target.kind == "packed":
         owners = _owners(machine, shuffle.target, arguments)
         values["key_to_rank"] = address(owners)
-    columns = {name: _column(machine, num_points) for name in shuffle.relation.outputs}
+    outputs = shuffle.relation.outputs
+    # A place that does not exist is looked up at 0: of an empty input that is any memory.
+    empty = {name: given for name, given in arguments.inputs.items() if not given.numel()}
+    spare = max((math.prod(given.shape[1:]) for given in empty.values()), default=0)
+    *memory, anywhere = allocate([*[num_points] * len(outputs), spare], machine.device)
+    columns = dict(zip(outputs, memory, strict=True))
     values |= {name: address(column) for name, column in columns.items()}
+    values |= {f"input.{name}": address(anywhere) for name in empty}
     values |= {"num_points": num_points, "num_ranks": machine.context.topology.num_ranks}
     if num_points:
         num_programs = -(-num_points // shuffle.relation.block)
@@ -92,7 +100,7 @@ def _launch(machine: Machine, kernel: str, values: Mapping[str, int], num_progra
     machine.launch(kernel, machine.kernel(kernel).arguments(values), num_programs)
 
 
-def _input_values(machine: Machine, arguments: Arguments) -> dict[str, int]:
+def _input_values(arguments: Arguments) -> dict[str, int]:
     return {
         **{f"extent.{name}": value for name, value in arguments.extents.items()},
         **{f"input.{name}": address(tensor) for name, tensor in arguments.inputs.items()},
@@ -104,7 +112,8 @@ def _ragged(
 ) -> Ragged:
     num_outer = _size(machine, machine.shuffle.domain[0].extent, arguments)
     _check_magnitude(machine, arguments, num_outer)
-    tables = {name: _column(machine, num_outer) for name in ("points", "cells", "status")}
+    names = "points", "cells", "status"
+    tables = dict(zip(names, allocate([num_outer] * 3, machine.device), strict=True))
     values = {**input_values, "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
@@ -167,6 +176,8 @@ def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, i
         case BinaryOp(op, lhs, rhs):
             left, right = _magnitude(lhs, known, highest), _magnitude(rhs, known, highest)
             return left * right if op == "*" else left + right
+        case Inside(value):
+            return _magnitude(value, known, highest)
 
 
 def _size(machine: Machine, scalar: Scalar, arguments: Arguments) -> int:
@@ -179,7 +190,3 @@ def _size(machine: Machine, scalar: Scalar, arguments: Arguments) -> int:
 
 def _offsets(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-
-
-def _column(machine: Machine, length: int) -> Tensor:
-    return torch.empty(length, dtype=torch.int64, device=machine.device)

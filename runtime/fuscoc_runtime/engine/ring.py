@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from fuscoc_runtime.engine.buffers import RowField, row_fields
 from fuscoc_runtime.engine.machine import SLOT_ALIGNMENT, Machine
+from fuscoc_runtime.engine.row_fields import RowField
 from fuscoc_runtime.plan.rounds import Side
 
 
@@ -24,7 +24,7 @@ class Ring:
         for number, _, _, length in side.listed:
             self._rows[number] += length
         self._begin = list(accumulate(self._rows, initial=0))
-        self._fields = row_fields(machine, buffer)
+        self._fields = machine.row_fields[buffer]
         most = max(self._rows, default=0)
         self.names = [f"{buffer}.{field.name}" for field in self._fields]
         self._slots = [

@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fuscoc_runtime.engine.buffers import SIGNALS, Buffers
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.places import OTHERS, TERMS
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import DescriptorList
-from fuscoc_runtime.schema import KernelSpec, LaunchStep
-
-TERMS = ("term_slot", "term_row", "term_point")
-"""Columns that entries point into, rather than columns of entries."""
-
-OTHERS = (
-    "signals",
-    "signal_slot",
-    "num_peers",
-    "my_peer",
-    "wait_base",
-    "max_spins",
-    "error",
-)
-"""Values that all steps share, but for the slot."""
+from fuscoc_runtime.schema import LaunchStep
 
 WORD_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Places:
-    """Which arguments of a kernel are what: indices into its arguments.
-
-    ``columns``, ``bound``: by name. ``entries``: of the columns with one element an entry.
-    ``expected``: with the signal slots that are waited for. ``others``: by value name.
-    """
-
-    count: int
-    columns: tuple[tuple[str, int], ...]
-    entries: tuple[int, ...]
-    bound: tuple[tuple[str, int], ...]
-    expected: tuple[tuple[int, int], ...]
-    others: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def of(cls, spec: KernelSpec, step: LaunchStep) -> Places:
-        at = {arg.value: index for index, arg in enumerate(spec.args)}
-        count = at.pop("num_descriptors")
-        bound = tuple((name, at.pop(arg)) for arg, name in step.bind.items())
-        expected = tuple((slot, at.pop(f"expected_{slot}")) for slot in step.wait)
-        others = tuple((name, at.pop(name)) for name in OTHERS if name in at)
-        columns = tuple(at.items())
-        entries = tuple(index for name, index in columns if name not in TERMS)
-        return cls(count, columns, entries, bound, expected, others)
 
 
 class PreparedStep:
@@ -73,8 +32,6 @@ class PreparedStep:
         ring: Ring | None = None,
     ) -> None:
         self._machine, self._step, self._ring = machine, step, ring
-        if step.kernel not in machine.places:
-            machine.places[step.kernel] = Places.of(machine.kernel(step.kernel).spec, step)
         self._places = places = machine.places[step.kernel]
         self._columns = {name: columns[name].contiguous() for name, _ in places.columns}
         self._all = range(num_entries(columns))
@@ -136,4 +93,4 @@ class PreparedStep:
 
 def num_entries(columns: DescriptorList) -> int:
     """Entries of a list."""
-    return len(next(column for name, column in columns.items() if name not in TERMS))
+    return next(column for name, column in columns.items() if name not in TERMS).numel()

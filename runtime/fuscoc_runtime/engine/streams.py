@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
+
+
+@cache
+def communication_stream(device: torch.device) -> Any:
+    """The stream of the asynchronous calls of all shuffles on a GPU.
+
+    One for all: they follow each other, so what waits for peers never takes the SMs that another
+    of them waits for, and all together keep to ``num_sms``. It has the highest priority: a kernel
+    whose CTAs wait for each other should start together.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 class StreamOrder:

@@ -71,6 +71,15 @@ class ErrorWatch:
         """Wait for the current stream and raise what went wrong."""
         self._raise_new(parse_state(self._node.state.tolist()))
 
+    def raise_untold(self, so_far: bool = False) -> None:
+        """As ``raise_all``, but not again what has been raised before; of calls that go on, what is
+        known ``so_far``, without waiting for them."""
+        on_gpu = self._node.state.device.type != "cpu"
+        with torch.cuda.stream(self._stream if so_far and on_gpu else None):
+            now = parse_state(self._node.state.tolist())
+        if now != self._told:
+            self._raise_new(now)
+
     def _raise_new(self, now: Trouble) -> None:
         self._copied = None  # a copy still on its way is older than ``now``
         before, self._told = self._told, now

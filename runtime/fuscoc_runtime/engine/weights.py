@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllToAll, Request
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.plan import RankPlan
 
@@ -40,20 +40,34 @@ class SentWeights:
         return self.given is weights and self.version == _version(weights) != UNKNOWN
 
 
-def send_with_dispatch(
-    machine: Machine, weights: Mapping[str, Tensor], plan: RankPlan
-) -> Generator[Request, Any, SentWeights | None]:
-    """Collective, if the latest combine says so."""
+def travelling(machine: Machine, weights: Mapping[str, Tensor], num_sources: int) -> Tensor | None:
+    """[num_points]: the weights that travel with this dispatch, in domain order; ``None`` if none
+    do, on any rank: the latest combine has told."""
     combine = machine.shuffle.combine
     if not machine.sends_weights or combine is None or combine.weight is None:
         return None
     given = weights.get(combine.weight.input)
     if given is None:
         dtype = TORCH_DTYPES[combine.weight.dtype]
-        ordered = torch.zeros(len(plan.point_order), dtype=dtype, device=machine.device)
-    else:
-        ordered = given.detach().reshape(-1)[plan.point_order]
-    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+        num_points = num_sources * machine.shuffle.fanout
+        return torch.zeros(num_points, dtype=dtype, device=machine.device)
+    return given.detach().reshape(-1)
+
+
+def exchange(weights: Tensor, plan: RankPlan) -> AllToAll:
+    """Weights [num_points] in domain order, to the ranks of the rows."""
+    ordered = weights[plan.point_order]
+    return AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
+
+
+def sent_weights(
+    machine: Machine, weights: Mapping[str, Tensor], received: Tensor | None
+) -> SentWeights | None:
+    """What has travelled with a dispatch that was given ``weights``."""
+    combine = machine.shuffle.combine
+    if received is None or combine is None or combine.weight is None:
+        return None
+    given = weights.get(combine.weight.input)
     return SentWeights(given, 0 if given is None else _version(given), received)
 
 
@@ -82,9 +96,7 @@ def weights_of_rows(
     machine.sends_weights = all(each & CAME for each in words)
     if sent is not None and not any(each & MISSING for each in words):
         return {"weights": sent.received}
-    ordered = weights.reshape(-1)[plan.point_order]
-    received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
-    return {"weights": received}
+    return {"weights": (yield exchange(weights.reshape(-1), plan))}
 
 
 def _version(tensor: Tensor) -> int:

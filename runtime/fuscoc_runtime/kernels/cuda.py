@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fuscoc_runtime.errors import OptionError
-from fuscoc_runtime.files import whole_file
+from fuscoc_runtime.files import cache_folder, whole_file
 
 INCLUDE = Path(__file__).parent / "include"
 STANDARD = "--std=c++17"
@@ -77,14 +78,6 @@ def headers_digest() -> str:
     return digest.hexdigest()
 
 
-def default_cache() -> Path:
-    """Where what is compiled on the fly is kept: ``$FUSCOC_CACHE_DIR``, else ``fuscoc`` in
-    ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    if chosen := os.environ.get("FUSCOC_CACHE_DIR"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fuscoc"
-
-
 def kernels_capability(gpu: tuple[int, int]) -> tuple[int, int]:
     """The compute capability whose kernels a GPU of capability ``gpu`` runs: its own, or the older
     one of ``$FUSCOC_CUDA_ARCH``.
@@ -121,13 +114,14 @@ def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
     compiler = find_compiler()
     parts = (compiler.kind, compiler.version, arch, STANDARD, headers_digest(), text)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    path = (cache or default_cache()) / "cubin" / f"{key}.cubin"
+    path = (cache or cache_folder()) / "cubin" / f"{key}.cubin"
     if path.exists():
         return path.read_bytes()
     code = _nvrtc(text, arch) if compiler.kind == "nvrtc" else _nvcc(compiler.path, text, arch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(code)
+    with suppress(OSError):  # a cache that cannot be written spares nobody's time, no more
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(code)
     return code
 
 
@@ -191,23 +185,55 @@ class CudaKernel:
     threads: int
     shared_bytes: int
 
-    def launch(self, num_ctas: int, arguments: ctypes.Structure, stream: int) -> None:
-        """Launch on ``stream`` (an address), with ``arguments`` as the one parameter, by value."""
+    def launch(
+        self,
+        num_ctas: int,
+        arguments: ctypes.Structure,
+        stream: int,
+        cluster: int = 1,
+        early: bool = False,
+    ) -> None:
+        """Launch on ``stream`` (an address), with ``arguments`` as the one parameter, by value.
+
+        So many CTAs are placed together as a ``cluster`` has. If ``early``, the kernel may start
+        when each CTA of the one before it on the stream has let it. Both need sm_90.
+        """
         from cuda.bindings import driver
 
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        parameters = ctypes.addressof(pointers)
         grid, block = (num_ctas, 1, 1), (self.threads, 1, 1)
-        _driver(
-            driver.cuLaunchKernel(
-                self.function,
-                *grid,
-                *block,
-                self.shared_bytes,
-                stream,
-                ctypes.addressof(pointers),
-                0,
+        if cluster == 1 and not early:
+            shared = self.shared_bytes
+            _driver(
+                driver.cuLaunchKernel(self.function, *grid, *block, shared, stream, parameters, 0)
             )
-        )
+            return
+        config, attributes = driver.CUlaunchConfig(), _launch_attributes(cluster, early)
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes, config.hStream = self.shared_bytes, stream
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        _driver(driver.cuLaunchKernelEx(config, self.function, parameters, 0))
+
+
+@lru_cache
+def _launch_attributes(cluster: int, early: bool) -> list[Any]:
+    from cuda.bindings import driver
+
+    names, attributes = driver.CUlaunchAttributeID, []
+    if cluster > 1:
+        together = driver.CUlaunchAttribute()
+        together.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        together.value.clusterDim.x = cluster
+        together.value.clusterDim.y = together.value.clusterDim.z = 1
+        attributes.append(together)
+    if early:
+        overlapping = driver.CUlaunchAttribute()
+        overlapping.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        overlapping.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(overlapping)
+    return attributes
 
 
 def set_words(address: int, value: int, num_words: int, stream: int) -> None:

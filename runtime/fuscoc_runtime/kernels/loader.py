@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from fuscoc_runtime.schema import KernelArg, KernelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fuscoc_runtime.kernels.machine_code import MachineCode
 
 TRITON_HINT = (
     "running an artifact's kernels needs triton >= 3.6; install it with 'pip install triton' "
@@ -48,7 +51,7 @@ class Kernel:
     spec: KernelSpec
     function: Any
     interpreted: bool
-    _codes: dict[int, Any] = field(default_factory=dict)  # by device
+    _codes: dict[int, MachineCode] = field(default_factory=dict)  # by device
 
     def launch(self, values: Mapping[str, int], num_programs: int) -> None:
         """Launch on a grid of ``(num_programs,)``, on the current stream of the current device.
@@ -75,29 +78,31 @@ class Kernel:
     def start(self, arguments: Sequence[int], num_programs: int) -> None:
         """Launch with one argument for each of ``spec.args``.
 
-        The machine code is launched as it is: finding it takes Triton several times as long.
+        The machine code is launched as it is, by the driver: Triton takes several times as long.
         """
         if self.interpreted:
             with launching(interpreted=True):
                 self.function[(num_programs,)](*arguments, num_warps=self.spec.num_warps)
             return
-        self._code()[(num_programs, 1, 1)](*arguments)
+        self._code().start(arguments, num_programs)
 
     def compile(self) -> None:
         """Compile and load for the current device: then even the first launch can be captured."""
         if not self.interpreted:
-            _ = self._code().run  # loads the machine code
+            self._code()
 
-    def _code(self) -> Any:
+    def _code(self) -> MachineCode:
         import torch
+
+        from fuscoc_runtime.kernels.machine_code import MachineCode
 
         device = torch.cuda.current_device()
         code = self._codes.get(device)
         if code is None:
             unused = [0] * len(self.spec.args)
             with launching(interpreted=False):
-                code = self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
-            self._codes[device] = code
+                made = self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
+            code = self._codes[device] = MachineCode(made, len(unused))
         return code
 
 
@@ -161,9 +166,11 @@ def _load_module(path: Path, digest: str, interpreted: bool) -> ModuleType:
 @contextmanager
 def launching(interpreted: bool) -> Iterator[None]:
     """What a launch needs around it: Triton's mode, and in the interpreter exact conversions."""
-    exact = exact_conversions() if interpreted else nullcontext()
-    with _interpreting(interpreted), exact:
+    with _interpreting(interpreted), exact_conversions() if interpreted else nullcontext():
         yield
+
+
+_one_thread = RLock()
 
 
 @contextmanager
@@ -171,15 +178,17 @@ def _interpreting(interpreted: bool) -> Iterator[None]:
     """Choose Triton's mode for the enclosed code, whatever TRITON_INTERPRET says.
 
     The knob is read when ``@triton.jit`` is applied and by some helpers during a run, so it is
-    set around both; the process's own setting is restored afterwards.
+    set around both; the process's own setting is restored afterwards. It is one for all threads,
+    and so is the interpreter's state: one thread at a time.
     """
     triton = _import_triton()
-    if triton.knobs.runtime.interpret == interpreted:
-        yield
-        return
-    with triton.knobs.runtime.scope():
-        triton.knobs.runtime.interpret = interpreted
-        yield
+    with _one_thread:
+        if triton.knobs.runtime.interpret == interpreted:
+            yield
+            return
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = interpreted
+            yield
 
 
 def _import_triton() -> Any:

@@ -56,6 +56,12 @@ def count(values: Tensor, num_values: int, mask: Tensor | None = None) -> Tensor
     return counts.scatter_add_(0, values, ones)
 
 
+def allocate(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:
+    """int64 arrays of so many elements, in one piece of memory."""
+    memory = torch.empty(sum(sizes), dtype=torch.int64, device=device)
+    return torch.split_with_sizes(memory, sizes)
+
+
 def upload(tables: Sequence[Int64Array], device: torch.device) -> list[Tensor]:
     """Host tables on ``device``, in one copy that the host does not wait for."""
     if device.type != "cuda":

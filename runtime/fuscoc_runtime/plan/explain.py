@@ -9,26 +9,44 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError, InputError
 from fuscoc_runtime.plan.types import PlanContext, Points
-from fuscoc_runtime.scalar import BinaryOp, Index, Load, Scope, evaluate, render, subexpressions
+from fuscoc_runtime.scalar import (
+    BinaryOp,
+    Index,
+    Load,
+    Scalar,
+    Scope,
+    evaluate,
+    render,
+    subexpressions,
+)
 from fuscoc_runtime.schema import ShuffleSpec
 
 
 def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRangeError:
-    """The error of a domain point whose key (packed) or rank (dense) is out of range."""
+    """The error of a domain point whose key (packed) or rank (dense) is out of range, or what these
+    or the source are looked up by."""
     scope = Scope(points.extents, points.inputs)
     position = coordinates(ctx.shuffle, scope, point)
     scope = scope.at(position)
-    target = ctx.shuffle.target
-    if target.kind == "packed":
-        scalar, highest = target.key, target.num_keys - 1
-    else:
-        scalar, highest = target.rank, ctx.topology.num_ranks - 1
+    scalar, highest = _at_fault(ctx, scope)
     value = evaluate(scalar, scope)
     if isinstance(scalar, Load):
         at = tuple(evaluate(index, scope) for index in scalar.at)
         return IndexOutOfRangeError(scalar.input, ctx.rank, at, value, -1, highest)
     computed = scalar.name if isinstance(scalar, Index) else render(scalar, position)
     return IndexOutOfRangeError(computed, ctx.rank, (), value, -1, highest)
+
+
+def _at_fault(ctx: PlanContext, scope: Scope) -> tuple[Scalar, int]:
+    """What is out of range, and its highest value."""
+    for place in ctx.shuffle.places:
+        limit = evaluate(place.limit, scope)
+        if not 0 <= evaluate(place.value, scope) < limit:
+            return place.value, limit - 1
+    target = ctx.shuffle.target
+    if target.kind == "packed":
+        return target.key, target.num_keys - 1
+    return target.rank, ctx.topology.num_ranks - 1
 
 
 def explain_extents(

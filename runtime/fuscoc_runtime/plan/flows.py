@@ -141,7 +141,7 @@ class Assignment:
     @cached_property
     def hands_over(self) -> bool:
         """Whether any row is sent by another rank than its source."""
-        return bool(self.handed.any())
+        return self.carried and bool(self.handed.any())
 
     def forwarder(self) -> Int64Array:
         """int64 [num_ranks, num_nodes]: the rank that receives a whole flow; -1 for empty flows.

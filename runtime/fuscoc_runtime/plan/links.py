@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.dtypes import TORCH_DTYPES
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 

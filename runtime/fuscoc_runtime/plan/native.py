@@ -1,7 +1,7 @@
 """Compile the planner's C files at first use and call them.
 
 A C compiler is there wherever Triton is (it compiles its own launchers with one). The library is
-kept under ``$FUSCOC_CACHE_DIR`` (default ``~/.cache/fuscoc``), named by what it was made of.
+kept in ``files.cache_folder``, named by what it was made of.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("fast.c", "cost.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("fast.c", "cost.c", "rounds.c"))
 FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 _Start = ctypes.c_char * 0  # any array has one, even an empty one
 
 
 class BuildError(RuntimeError):
-    """The native part of the planner could not be compiled."""
+    """The native part of the planner could not be compiled or loaded."""
 
 
 def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -74,6 +76,96 @@ def decompose(tile: Int64Array, grain: int) -> tuple[Int64Array, Int64Array, Int
         raise MemoryError
     peer, begin, end = stages[:, :num_stages]
     return peer, begin, end
+
+
+def stages(
+    pairs: Int64Array, order: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Stages of a fixed order: ``tile``, ``peer``, ``begin``, ``end`` of a ``Schedule``.
+
+    ``pairs``: of an ``Assignment``. ``order``: int64 [num_orders, num_nodes], to which node every
+    node sends in which stage; those in which nothing moves are left out.
+    """
+    num_orders, n = order.shape
+    tile, table = np.empty((n, n), np.int64), np.empty((3, num_orders, n), np.int64)
+    address, size = _address(table), table.nbytes // 3
+    num_stages = load().fuscoc_stages(
+        n,
+        len(pairs) // n,
+        _address(pairs),
+        num_orders,
+        _address(order),
+        _address(tile),
+        address,
+        address + size,
+        address + 2 * size,
+    )
+    peer, begin, end = table[:, :num_stages]
+    return tile, peer, begin, end
+
+
+def slices(
+    peer: Int64Array,
+    begin: Int64Array,
+    end: Int64Array,
+    tile: Int64Array,
+    pairs: Int64Array,
+    rows: int,
+    rank: int,
+    room: int = 256,
+) -> tuple[int, Int64Array, Int64Array]:
+    """Stages of a ``Schedule`` cut into rounds of about ``rows`` rows: how many there are, and what
+    ``rank`` sends and receives in them, as the columns of ``Transfers``, [4, num_slices] each.
+
+    ``room``: slices for which there is room at first.
+    """
+    num_stages, n = peer.shape
+    table, counts = np.empty((2, 4, room), np.int64), np.empty(2, np.int64)
+    address = _address(table)
+    num_rounds: int = load().fuscoc_slices(
+        n,
+        len(pairs) // n,
+        num_stages,
+        *map(_address, (peer, begin, end, tile)),
+        rows,
+        rank,
+        _address(pairs),
+        room,
+        address,
+        address + table.nbytes // 2,
+        _address(counts),
+    )
+    num_sent, num_received = counts.tolist()
+    if max(num_sent, num_received) > room:
+        room = max(num_sent, num_received)
+        return slices(peer, begin, end, tile, pairs, rows, rank, room)
+    return num_rounds, table[0, :, :num_sent], table[1, :, :num_received]
+
+
+def slots(
+    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Divide slots among keys, in blocks of ``align``.
+
+    ``keys``: int64 [num_ranks, num_keys], points by source rank and key; rows may be apart.
+    ``by_rank``, ``bounds``: of a ``KeyOrder``. Returns the blocks of every rank [num_ranks], and
+    ``first``, ``key_counts`` and ``key_offsets`` of the ``SlotLayout`` of ``rank``, which wrap if
+    there are too many slots.
+    """
+    num_ranks, num_keys = keys.shape
+    owned = int(bounds[rank + 1] - bounds[rank])
+    sizes = num_ranks, num_keys, owned, owned + 1
+    blocks, first, counts, offsets = parts = [np.empty(size, np.int64) for size in sizes]
+    load().fuscoc_slots(
+        num_ranks,
+        keys.ctypes.data,
+        keys.strides[0] // keys.itemsize,
+        *map(_address, (by_rank, bounds)),
+        align,
+        rank,
+        *map(_address, parts),
+    )
+    return blocks, first, counts, offsets
 
 
 def loads(
@@ -145,9 +237,13 @@ def _address(array: NDArray[Any]) -> int:
 def load() -> ctypes.CDLL:
     """The library, once a process.
 
-    Raises BuildError as ``build`` does.
+    Raises BuildError as ``build`` does, and if what is in the cache cannot be loaded.
     """
-    library = ctypes.CDLL(str(build()))
+    path = build()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{error}: remove the file, it will be compiled again") from error
     size, array = ctypes.c_int64, ctypes.c_void_p
     library.fuscoc_rebalance.argtypes = [size, size, array, array, array]
     library.fuscoc_rebalance.restype = None
@@ -155,6 +251,14 @@ def load() -> ctypes.CDLL:
     library.fuscoc_lpt.restype = size
     library.fuscoc_decompose.argtypes = [size, array, size, array, array, array]
     library.fuscoc_decompose.restype = size
+    library.fuscoc_stages.argtypes = [size, size, array, size, *[array] * 5]
+    library.fuscoc_stages.restype = size
+    library.fuscoc_slices.argtypes = (
+        [size] * 3 + [array] * 4 + [size, size, array, size] + [array] * 3
+    )
+    library.fuscoc_slices.restype = size
+    library.fuscoc_slots.argtypes = [size, array, size, array, array, size, size, *[array] * 4]
+    library.fuscoc_slots.restype = None
     library.fuscoc_loads.argtypes = [size, size, array, array, array, size, *[array] * 7]
     library.fuscoc_loads.restype = size
     library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
@@ -162,10 +266,20 @@ def load() -> ctypes.CDLL:
     return library
 
 
+@cache
+def is_there() -> bool:
+    """Whether there is a library, or a compiler for it; where none is needed, numpy serves."""
+    try:
+        load()
+    except BuildError:
+        return False
+    return True
+
+
 def build() -> Path:
     """The compiled library, from the cache if it is there.
 
-    Raises BuildError if there is no C compiler or it fails.
+    Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
     """
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -176,15 +290,21 @@ def build() -> Path:
     command = [*compiler.split(), *FLAGS]
     made_of = b"".join(source.read_bytes() for source in SOURCES)
     made_of += repr((command, platform.machine())).encode()
-    default = Path.home() / ".cache" / "fuscoc"
-    folder = Path(os.environ.get("FUSCOC_CACHE_DIR") or default) / "native"
+    folder = cache_folder() / "native"
     target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / target.name
-            done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
-            if done.returncode:
-                raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
-            made.replace(target)
+    try:
+        if not target.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _compile(command, target)
+    except OSError as error:
+        raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
     return target
+
+
+def _compile(command: Sequence[str], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+        made.replace(target)

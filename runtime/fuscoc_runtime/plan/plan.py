@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
-from fuscoc_runtime.plan.links import cost_model
+from fuscoc_runtime.plan.links import cost_model, segment_bytes
 from fuscoc_runtime.plan.planner import plan_rank
 from fuscoc_runtime.plan.rounds import arrange_stages
 from fuscoc_runtime.plan.schedule import Schedule, predict
-from fuscoc_runtime.plan.summary import PlanSummary, summarise
+from fuscoc_runtime.plan.store import read, write
+from fuscoc_runtime.plan.summary import HopLoad, NicLoad, PlanSummary
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
 from fuscoc_runtime.schema import ShuffleSpec
@@ -61,13 +64,36 @@ class Plan:
 
     def summary(self) -> PlanSummary:
         """Rows and bytes by hop, NIC loads and predicted times; ``print`` it."""
-        return summarise(self)
+        traffic, schedule = self.traffic, self.schedule
+        naive = traffic.without_dedup()
+        size = segment_bytes(self.shuffle)
+        # A row that stays on its rank is copied inside its memory, by whichever list.
+        stays, stays_before = int(np.trace(traffic.nvlink)), int(np.trace(naive.nvlink))
+        local = int(traffic.local.sum()) + stays
+        network = int(traffic.network.sum())
+        nvlink, handed = traffic.nvlink_rows, int(traffic.handed.sum())
+        return PlanSummary(
+            shuffle=self.shuffle.name,
+            topology=str(self.topology),
+            balance=self.shuffle.policy.balance,
+            num_segments=sum(each.num_sources for each in self.ranks),
+            num_points=int(traffic.points.sum()),
+            segment_bytes=size,
+            network=HopLoad("network", network, int(naive.network.sum()), network * size),
+            carried=HopLoad("NVLink, to senders", handed, 0, handed * size),
+            nvlink=HopLoad("NVLink", nvlink, naive.nvlink_rows, nvlink * size),
+            local=HopLoad("local", local, stays_before, local * size),
+            nic_before=NicLoad.of(traffic.unbalanced()),
+            nic=NicLoad.of(traffic),
+            schedule=schedule.kind if schedule is not None else None,
+            num_stages=schedule.num_stages if schedule is not None else None,
+            predicted=self.predicted.completion,
+            oracle=self.oracle,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write an ``.npz`` file, in one step; the same plan gives the same bytes."""
-        from fuscoc_runtime.plan.store import save
-
-        save(self, Path(path))
+        write(Path(path), self.shuffle, self.topology, self.ranks, self.model, self.schedule)
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -76,9 +102,7 @@ class Plan:
         Raises:
             ArtifactError: no such file, or not a plan of this version.
         """
-        from fuscoc_runtime.plan.store import load
-
-        return load(Path(path))
+        return cls(*read(Path(path)))
 
 
 def plan_all(

@@ -1,7 +1,7 @@
 """One rank's plan: relation outputs -> descriptor lists.
 
 The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders,
-rounds: then a rank can send. Slots of every point, descriptions (AllToAll) and the lists of
+rounds: then a rank can send. Slots of every point, descriptions (AllToAlls) and the lists of
 forwarder and target follow. Everything is vectorised and runs on the compute device, as kernels
 where ``device`` has them and else as tensor operations; only counts come to the host. The hierarchy
 is FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network, one per rank over
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllToAll, Request
+from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, Request
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt
 from fuscoc_runtime.plan.arrays import upload
@@ -47,15 +47,14 @@ from fuscoc_runtime.plan.points import sort_points
 from fuscoc_runtime.plan.receive import Received, check_slots, receive
 from fuscoc_runtime.plan.rounds import (
     NO_TRANSFERS,
+    Rounds,
     Side,
     arrange_stages,
-    cut,
     slice_rows,
     slices_of,
 )
-from fuscoc_runtime.plan.schedule import Schedule
 from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
-from fuscoc_runtime.plan.slots import SlotCounts, count_slots, lay_out_slots
+from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
@@ -79,22 +78,27 @@ class Draft:
     for other ranks, likewise.
     """
 
-    points: Points
+    num_sources: int
     listed: Listed
     census: Census
     shares: Shares
-    slots: SlotCounts
+    slots: SlotLayout
     wire: Wire
     lists: dict[str, DescriptorList]
     carried_rounds: Int64Array | None
 
     @property
     def num_carried(self) -> int:
-        return int(self.shares.assignment.handed[:, self.wire.rank].sum())
+        return int(self._carried[self.wire.rank]) if self.shares.hands_over else 0
 
     @property
     def most_carried(self) -> int:
-        return int(self.shares.assignment.handed.sum(axis=0).max())
+        return int(self._carried.max()) if self.shares.hands_over else 0
+
+    @property
+    def _carried(self) -> Int64Array:
+        """int64 [R]: rows that every rank sends for others."""
+        return np.asarray(self.shares.assignment.handed.sum(axis=0))
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +114,8 @@ def plan_rank(
 ) -> Generator[Request, Any, RankPlan]:
     """Plan one rank; collective over all ranks. See ``draft_plan`` and ``finish_plan``."""
     draft = yield from draft_plan(ctx, points)
-    return (yield from finish_plan(ctx, draft))
+    plan, _ = yield from finish_plan(ctx, draft)
+    return plan
 
 
 def draft_plan(
@@ -131,32 +136,38 @@ def draft_plan(
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from fail_census(ctx, prepared))
     census = yield from take_census(ctx, points, prepared.row, prepared.meanwhile)
-    slots = count_slots(ctx, census)
+    num_sources = len(points.columns["rank"]) // ctx.shuffle.fanout
+    slots = lay_out_slots(ctx, census)
     shares = share_out(ctx, census)
     listed = prepared.list(census)
     rounds = _rounds(ctx, shares)
-    wire = _wire(ctx, shares, rounds)
+    wire = _wire(ctx, rounds)
     if rounds is None or not shares.hands_over:
         lists = {"net_send": listed.net_send}
-        return Draft(points, listed, census, shares, slots, wire, lists, None)
+        return Draft(num_sources, listed, census, shares, slots, wire, lists, None)
     node = ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
     handed = hand_over(
         ctx,
         shares.rows,
-        {rank: _sends(shares, rounds, rank) for rank in node},
+        {rank: rounds.of(rank)[1] for rank in node},
         wire.num_rounds,
         _num_direct(ctx, census),
         listed.addresses,
         listed.row_source,
     )
     wire = replace(wire, handover=handed.entries)
-    return Draft(points, listed, census, shares, slots, wire, handed.lists, handed.row_rounds)
+    return Draft(num_sources, listed, census, shares, slots, wire, handed.lists, handed.row_rounds)
 
 
-def finish_plan(ctx: PlanContext, draft: Draft) -> Generator[Request, Any, RankPlan]:
+def finish_plan(
+    ctx: PlanContext, draft: Draft, weights: Tensor | None = None
+) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
     """The rest of a plan: collective over all ranks.
 
-    An AllToAll, and one more for several nodes; an AllGather for a dense target, and one where
+    ``weights``: [num_points], of this rank's points in domain order, to travel with it; also
+    returned: those that arrive, as ``point_recv_counts`` says.
+
+    One exchange of what the others have to know; an AllGather for a dense target, and one where
     flows are cut.
 
     Raises:
@@ -166,22 +177,26 @@ def finish_plan(ctx: PlanContext, draft: Draft) -> Generator[Request, Any, RankP
     wire = replace(draft.wire, landing_order=_order(ctx, draft.wire.receive))
     forwarding = yield from assign_forwarders(ctx, draft.listed.remote_row, census, shares)
     described = _describe(ctx, draft, forwarding)
-    words = yield _exchange(ctx, described.words, census.points)
+    parts = [_part(ctx, described.words, census.points)]
+    if ctx.topology.num_nodes > 1:
+        parts.append(_part(ctx, described.forwards, forwarding.pairs))
+    if weights is not None:
+        parts.append(_part(ctx, weights[described.point_order], census.points))
+    words, *others = yield AllToAlls(tuple(parts))
+    arrived = others.pop() if weights is not None else None
     if ctx.shuffle.target.kind == "dense":
         length = int(census.length[ctx.rank])
         yield from agree(check_slots(ctx, words, census.points[:, ctx.rank], length))
-    forwards = described.forwards
-    if ctx.topology.num_nodes > 1:
-        forwards = yield _exchange(ctx, forwards, forwarding.pairs)
-        if shares.hands_over:
-            blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
-            landed = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
-            forwards = torch.cat([blocks[source] for source in landed])
+    forwards = others.pop() if others else described.forwards
+    if shares.hands_over:
+        blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
+        order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
+        forwards = torch.cat([blocks[source] for source in order])
     received = _receive(ctx, draft, wire, described, words, forwards)
     sizes = buffer_rows(ctx, census, shares, forwarding.pairs, draft.slots.rows)
-    return RankPlan(
+    plan = RankPlan(
         rank=ctx.rank,
-        num_sources=len(draft.points.columns["rank"]) // ctx.shuffle.fanout,
+        num_sources=draft.num_sources,
         lists={**described.lists, **draft.lists, **received.lists},
         rows=BufferRows(*sizes[:, ctx.rank].tolist()),
         max_rows=BufferRows(*sizes.max(axis=1).tolist()),
@@ -197,6 +212,7 @@ def finish_plan(ctx: PlanContext, draft: Draft) -> Generator[Request, Any, RankP
         key_offsets=described.key_offsets,
         row_index=received.row_index,
     )
+    return plan, arrived
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,11 +241,7 @@ def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
 def _describe(ctx: PlanContext, draft: Draft, forwarding: Forwarding) -> Described:
     """Slots, and what the other ranks have to know, by kernels or by tensors."""
     rows, rounds = draft.shares.rows[ctx.rank], draft.carried_rounds
-    listed, wire, known = (
-        draft.listed,
-        draft.wire,
-        (lay_out_slots(ctx, draft.census), draft.census, forwarding),
-    )
+    listed, wire, known = draft.listed, draft.wire, (draft.slots, draft.census, forwarding)
     if isinstance(listed, ListedByKernels):
         slices = wire.send.in_row_order() if rounds is None else slices_of(rows, rounds)
         return describe_placed(ctx, listed, *known, slices, wire.receive)
@@ -253,31 +265,25 @@ def _receive(
     return receive(*arguments)
 
 
-def _rounds(ctx: PlanContext, shares: Shares) -> Schedule | None:
+def _rounds(ctx: PlanContext, shares: Shares) -> Rounds | None:
     """Cut the stages of the network hop into rounds. Equal counts give all ranks equal rounds."""
     rows, policy = shares.sent, ctx.shuffle.policy
-    busiest = max(int(rows.sum(axis=0).max()), int(rows.sum(axis=1).max()))
+    busiest = int(max(rows.sum(axis=0).max(), rows.sum(axis=1).max()))
     if busiest == 0:
         return None
     model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
     stages = arrange_stages(shares.demand, shares.assignment, policy.schedule, model)
-    return cut(stages, slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model))
+    return Rounds(stages, slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model))
 
 
-def _sends(shares: Shares, rounds: Schedule, rank: int) -> Side:
-    return Side(rounds.sends(rank), tuple(shares.sent[rank].tolist()))
-
-
-def _wire(ctx: PlanContext, shares: Shares, rounds: Schedule | None) -> Wire:
+def _wire(ctx: PlanContext, rounds: Rounds | None) -> Wire:
     """A rank's part in the rounds."""
-    recv_counts = tuple(shares.sent[:, ctx.rank].tolist())
     if rounds is None:
-        nothing = Side(NO_TRANSFERS, recv_counts)
+        nothing = Side(NO_TRANSFERS, (0,) * ctx.topology.num_ranks)
         return Wire(ctx.rank, 0, nothing, nothing, None, None, None, NO_ENTRIES)
-    send, receive = _sends(shares, rounds, ctx.rank), Side(rounds.receives(ctx.rank), recv_counts)
-
+    num_rounds, send, receive = rounds.of(ctx.rank)
     order = _order(ctx, send)
-    return Wire(ctx.rank, rounds.num_stages, send, receive, order, None, None, NO_ENTRIES)
+    return Wire(ctx.rank, num_rounds, send, receive, order, None, None, NO_ENTRIES)
 
 
 def _order(ctx: PlanContext, side: Side) -> Tensor | None:
@@ -285,7 +291,7 @@ def _order(ctx: PlanContext, side: Side) -> Tensor | None:
     return None if side.is_ordered else upload([side.order()], ctx.device)[0]
 
 
-def _exchange(ctx: PlanContext, words: Tensor, counts: Int64Array) -> AllToAll:
+def _part(ctx: PlanContext, words: Tensor, counts: Int64Array) -> AllToAll:
     """Rows of ``words`` to every rank; ``counts`` [source rank, destination rank]."""
     send, recv = counts[ctx.rank], counts[:, ctx.rank]
     return AllToAll(words, tuple(send.tolist()), tuple(recv.tolist()))

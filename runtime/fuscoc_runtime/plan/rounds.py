@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
 from fuscoc_runtime.comm.requests import LANES
+from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, Transfers, arrange, predict
@@ -64,6 +66,36 @@ def cut(schedule: Schedule, rows: int) -> Schedule:
     return replace(schedule, peer=peer, begin=begin, end=end)
 
 
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """Stages, to be cut into rounds of about ``rows`` rows. All ranks number them alike."""
+
+    stages: Schedule
+    rows: int
+
+    def of(self, rank: int) -> tuple[int, Side, Side]:
+        """How many rounds there are, and what a rank sends and receives in them."""
+        pairs = self.stages.assignment.pairs
+        if native.is_there():
+            stages = self.stages
+            arrays = stages.peer, stages.begin, stages.end, stages.tile, pairs
+            num_rounds, *columns = native.slices(*arrays, self.rows, rank)
+            sent, received = (Transfers(*each) for each in columns)
+        else:
+            num_rounds, sent, received = slices(self.stages, self.rows, rank)
+        return (
+            num_rounds,
+            Side(sent, tuple(pairs[rank].tolist())),
+            Side(received, tuple(pairs[:, rank].tolist())),
+        )
+
+
+def slices(schedule: Schedule, rows: int, rank: int) -> tuple[int, Transfers, Transfers]:
+    """What ``native.slices`` does, where there is no compiler."""
+    rounds = cut(schedule, rows)
+    return rounds.num_stages, rounds.sends(rank), rounds.receives(rank)
+
+
 Slices = tuple[Int64Array, Int64Array, Int64Array]
 """Consecutive rows with one peer and one round: first row, peer, round; int64 [num_slices] each."""
 
@@ -87,8 +119,12 @@ class Side:
     @cached_property
     def listed(self) -> list[tuple[int, int, int, int]]:
         """Round, peer, first row and number of rows of every slice."""
-        columns = self.slices.stage, self.slices.peer, self.begin, self.lengths
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+        slices, before = self.slices, list(accumulate(self.counts, initial=0))
+        columns = slices.stage, slices.peer, slices.begin, slices.end
+        return [
+            (number, peer, before[peer] + begin, end - begin)
+            for number, peer, begin, end in zip(*(c.tolist() for c in columns), strict=True)
+        ]
 
     @cached_property
     def begin(self) -> Int64Array:
@@ -120,7 +156,8 @@ class Side:
     @property
     def is_ordered(self) -> bool:
         """Whether rows travel in their own order."""
-        return bool((np.diff(self.begin) >= 0).all())
+        begin = [each[2] for each in self.listed]
+        return begin == sorted(begin)
 
 
 def slices_of(counts: Int64Array, rounds: Int64Array) -> Slices:

@@ -131,14 +131,24 @@ def fast(demand: Demand, model: CostModel) -> Schedule:
 
 def arrange(kind: str, demand: Demand, assignment: Assignment, model: CostModel) -> Schedule:
     """Stages of ``kind`` (one of ``KINDS``) for a given assignment."""
-    tile = assignment.tile()
     if kind == "fast":
+        tile = assignment.tile()
         return Schedule(kind, assignment, tile, *native.decompose(tile, model.grain))
     order = {"pairwise": pairwise_peers, "spread-out": spread_out_peers}[kind](demand.num_nodes)
-    end = tile[np.arange(demand.num_nodes), order]
+    if native.is_there():
+        return Schedule(kind, assignment, *native.stages(assignment.pairs, order))
+    return Schedule(kind, assignment, *stages_in_order(assignment, order))
+
+
+def stages_in_order(
+    assignment: Assignment, order: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """What ``native.stages`` does, where there is no compiler."""
+    tile = assignment.tile()
+    end = tile[np.arange(len(tile)), order]
     peer = np.where(end > 0, order, -1)
     used = end.any(axis=1)
-    return Schedule(kind, assignment, tile, peer[used], np.zeros_like(end[used]), end[used])
+    return tile, peer[used], np.zeros_like(end[used]), end[used]
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import CapacityError
+from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
 from fuscoc_runtime.plan.flows import Int64Array
@@ -23,22 +24,16 @@ MAX_SLOTS = 1 << 47
 
 
 @dataclass(frozen=True, eq=False)
-class SlotCounts:
-    """int64 [R] on the host: slots of the target of every rank, and its rows in memory, which are
-    fewer where it is compact."""
+class SlotLayout:
+    """How slots are divided among ranks and keys; int64 on the host.
+
+    ``slots`` [R]: of the target of every rank; ``rows`` [R]: its rows in memory, which are fewer
+    where it is compact. ``first`` [num_keys]: the slot of this rank's first point of every key; no
+    keys for a dense target. ``keys``, ``key_counts`` and ``key_offsets`` as in ``RankPlan``.
+    """
 
     slots: Int64Array
     rows: Int64Array
-
-
-@dataclass(frozen=True, eq=False)
-class SlotLayout:
-    """How slots are divided among keys, on the host.
-
-    ``first``: int64 [num_keys], the slot of this rank's first point of every key; no keys for a
-    dense target. ``keys``, ``key_counts`` and ``key_offsets`` as in ``RankPlan``.
-    """
-
     first: Int64Array
     keys: Int64Array
     key_counts: Int64Array
@@ -57,42 +52,42 @@ class Slots:
     key_offsets: Tensor
 
 
-def count_slots(ctx: PlanContext, census: Census) -> SlotCounts:
-    """Slots and rows of every rank.
+def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
+    """Divide the slots of a packed target by counting; those of a dense one are as computed.
 
     Raises:
         CapacityError: a rank needs more than the spec allows.
     """
     target = ctx.shuffle.target
     if target.kind == "dense":
-        return SlotCounts(census.length, census.length)
-    order = _key_order(ctx, census)
-    blocks = _blocks(target, census.keys.sum(axis=0))
-    num_blocks = np.diff(_running(blocks[order.by_rank])[order.bounds])
-    _check_capacity(target, num_blocks.tolist())
-    num_slots = num_blocks * target.align
-    rows = census.pairs.sum(axis=0) if ctx.shuffle.is_compact else num_slots
-    return SlotCounts(num_slots, rows)
-
-
-def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
-    """Divide the slots of a packed target by counting."""
-    target = ctx.shuffle.target
-    if target.kind == "dense":
         none = np.zeros(0, np.int64)
-        return SlotLayout(none, none, none, np.zeros(1, np.int64))
-    order = _key_order(ctx, census)
-    total = census.keys.sum(axis=0)
-    ends = _running(_blocks(target, total)[order.by_rank] * target.align)
-    starts = ends[order.bounds]
-    first = np.empty_like(total)
-    first[order.by_rank] = ends[:-1] - np.repeat(starts[:-1], np.diff(order.bounds))
+        return SlotLayout(census.length, census.length, none, none, none, np.zeros(1, np.int64))
+    order = KeyOrder.of(census.owners, ctx.topology) if has_table(ctx) else ctx.key_order
+    divide = native.slots if native.is_there() else divide_slots
+    blocks, *of_keys = divide(census.keys, order.by_rank, order.bounds, target.align, ctx.rank)
+    _check_capacity(target, blocks.tolist())
+    num_slots = blocks * target.align
+    rows = census.pairs.sum(axis=0) if ctx.shuffle.is_compact else num_slots
+    first, counts, offsets = of_keys
+    owned = order.by_rank[order.bounds[ctx.rank] : order.bounds[ctx.rank + 1]]
+    return SlotLayout(num_slots, rows, first, owned, counts, offsets)
 
-    mine = slice(*order.bounds[ctx.rank : ctx.rank + 2].tolist())
-    owned = order.by_rank[mine]
-    offsets = ends[mine.start : mine.stop + 1] - ends[mine.start]
-    earlier = census.keys[: ctx.rank].sum(axis=0)
-    return SlotLayout(first + earlier, owned, total[owned], offsets)
+
+def divide_slots(
+    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """What ``native.slots`` does, where there is no compiler."""
+    total = keys.sum(axis=0)
+    # Rounded up, without a sum that might wrap.
+    ends = _running((total // align + (total % align > 0))[by_rank])
+    blocks = ends[bounds]
+    begin = (ends[:-1] - np.repeat(blocks[:-1], np.diff(bounds))) * align
+    first = np.empty_like(total)
+    first[by_rank] = begin
+    mine = slice(int(bounds[rank]), int(bounds[rank + 1]))
+    end = (blocks[rank + 1] - blocks[rank]) * align
+    offsets = np.append(begin[mine], end)
+    return np.diff(blocks), first + keys[:rank].sum(axis=0), total[by_rank[mine]], offsets
 
 
 def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census: Census) -> Slots:
@@ -129,15 +124,6 @@ def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census
     row = torch.empty_like(order)
     row[order] = differs(live.pair)[order].cumsum(0) - 1 + shift[live.rank[order]]
     return row
-
-
-def _key_order(ctx: PlanContext, census: Census) -> KeyOrder:
-    return KeyOrder.of(census.owners, ctx.topology) if has_table(ctx) else ctx.key_order
-
-
-def _blocks(target: PackedTarget, counts: Int64Array) -> Int64Array:
-    """Blocks of ``align`` slots that so many points take."""
-    return counts if target.align == 1 else -(-counts // target.align)
 
 
 def _running(counts: Int64Array) -> Int64Array:

@@ -23,9 +23,9 @@ from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.plan.plan import Plan
 from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.plan.schedule import Schedule, Transfers
+from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, RankPlan, Wire
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -43,37 +43,48 @@ ORDERS = ("send_order", "landing_order", "forward_order")
 HANDOVER = ("handed", "own", "taken")
 
 
-def save(plan: Plan, path: Path) -> None:
-    """Write ``plan``, in one step, so that no reader sees half of it."""
-    columns = {name: sorted(columns) for name, columns in sorted(plan.ranks[0].lists.items())}
+Parts = tuple[ShuffleSpec, Topology, tuple[RankPlan, ...], CostModel, Schedule | None]
+"""Of a ``Plan``, in its order."""
+
+
+def write(
+    path: Path,
+    shuffle: ShuffleSpec,
+    topology: Topology,
+    ranks: Sequence[RankPlan],
+    model: CostModel,
+    schedule: Schedule | None,
+) -> None:
+    """Write the parts of a plan, in one step, so that no reader sees half of it."""
+    columns = {name: sorted(columns) for name, columns in sorted(ranks[0].lists.items())}
     header = {
         "format": FORMAT,
-        "shuffle": encode(plan.shuffle),
-        "topology": str(plan.topology),
-        "model": asdict(plan.model),
-        "schedule": plan.schedule.kind if plan.schedule is not None else None,
+        "shuffle": encode(shuffle),
+        "topology": str(topology),
+        "model": asdict(model),
+        "schedule": schedule.kind if schedule is not None else None,
         "columns": columns,
     }
     arrays: dict[str, Any] = {HEADER: np.array(json.dumps(header))}
     for name, names in columns.items():
         for column in names:
-            _join(arrays, f"{name}.{column}", [each.lists[name][column] for each in plan.ranks])
+            _join(arrays, f"{name}.{column}", [each.lists[name][column] for each in ranks])
     for name in TENSORS:
-        _join(arrays, name, [getattr(each, name) for each in plan.ranks])
-    _join_wires(arrays, [each.wire for each in plan.ranks])
+        _join(arrays, name, [getattr(each, name) for each in ranks])
+    _join_wires(arrays, [each.wire for each in ranks])
     for name in COUNTS:
-        arrays[name] = _narrow(np.array([getattr(each, name) for each in plan.ranks]))
-    arrays["num_sources"] = np.array([each.num_sources for each in plan.ranks])
+        arrays[name] = _narrow(np.array([getattr(each, name) for each in ranks]))
+    arrays["num_sources"] = np.array([each.num_sources for each in ranks])
     for name in ("rows", "max_rows"):
-        arrays[name] = np.array([astuple(getattr(each, name)) for each in plan.ranks])
-    if plan.schedule is not None:
-        arrays |= {name: getattr(plan.schedule, name) for name in STAGES}
+        arrays[name] = np.array([astuple(getattr(each, name)) for each in ranks])
+    if schedule is not None:
+        arrays |= {name: getattr(schedule, name) for name in STAGES}
     with whole_file(path) as file:
         np.savez(file, **arrays)
 
 
-def load(path: Path) -> Plan:
-    """Read what ``save`` wrote.
+def read(path: Path) -> Parts:
+    """Read what ``write`` wrote.
 
     Raises:
         ArtifactError: no such file, or not a plan of this version.
@@ -92,7 +103,7 @@ def load(path: Path) -> Plan:
         raise ArtifactError(str(path), f"is not a plan: {error}") from error
 
 
-def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Plan:
+def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Parts:
     topology = Topology.parse(header["topology"])
     num_ranks = topology.num_ranks
     lists: list[dict[str, DescriptorList]] = [{} for _ in range(num_ranks)]
@@ -112,13 +123,13 @@ def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Plan:
         RankPlan(rank=rank, lists=lists[rank], **{name: each[rank] for name, each in parts.items()})
         for rank in range(num_ranks)
     )
-    shuffle = decode(ShuffleSpec, header["shuffle"])
-    plan = Plan(shuffle, topology, ranks, CostModel(**header["model"]))
-    if header["schedule"] is None:
-        return plan
-    stages = [np.asarray(file[name], np.int64) for name in STAGES]
-    schedule = Schedule(header["schedule"], plan.forwarders, *stages)
-    return Plan(shuffle, topology, ranks, plan.model, schedule)
+    schedule = None
+    if header["schedule"] is not None:
+        stages = [np.asarray(file[name], np.int64) for name in STAGES]
+        forwarders = Traffic.of(topology, ranks).forwarders
+        schedule = Schedule(header["schedule"], forwarders, *stages)
+    shuffle, model = decode(ShuffleSpec, header["shuffle"]), CostModel(**header["model"])
+    return shuffle, topology, ranks, model, schedule
 
 
 def _join_wires(arrays: dict[str, Any], wires: Sequence[Wire]) -> None:

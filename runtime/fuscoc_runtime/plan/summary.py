@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from fuscoc_runtime.plan.links import segment_bytes
 from fuscoc_runtime.plan.traffic import Traffic
-
-if TYPE_CHECKING:
-    from fuscoc_runtime.plan.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -102,36 +95,6 @@ class PlanSummary:
             f"no plan can beat {human_seconds(self.oracle)}",
         ]
         return "\n".join(lines)
-
-
-def summarise(plan: Plan) -> PlanSummary:
-    """Count and predict."""
-    traffic = plan.traffic
-    naive = traffic.without_dedup()
-    size = segment_bytes(plan.shuffle)
-    # A row that stays on its rank is copied inside its memory, by whichever list.
-    stays, stays_before = int(np.trace(traffic.nvlink)), int(np.trace(naive.nvlink))
-    local = int(traffic.local.sum()) + stays
-    network = int(traffic.network.sum())
-    nvlink, handed = traffic.nvlink_rows, int(traffic.handed.sum())
-    return PlanSummary(
-        shuffle=plan.shuffle.name,
-        topology=str(plan.topology),
-        balance=plan.shuffle.policy.balance,
-        num_segments=sum(each.num_sources for each in plan.ranks),
-        num_points=int(traffic.points.sum()),
-        segment_bytes=size,
-        network=HopLoad("network", network, int(naive.network.sum()), network * size),
-        carried=HopLoad("NVLink, to senders", handed, 0, handed * size),
-        nvlink=HopLoad("NVLink", nvlink, naive.nvlink_rows, nvlink * size),
-        local=HopLoad("local", local, stays_before, local * size),
-        nic_before=NicLoad.of(traffic.unbalanced()),
-        nic=NicLoad.of(traffic),
-        schedule=plan.schedule.kind if plan.schedule is not None else None,
-        num_stages=plan.schedule.num_stages if plan.schedule is not None else None,
-        predicted=plan.predicted.completion,
-        oracle=plan.oracle,
-    )
 
 
 def human_bytes(count: float) -> str:

@@ -66,8 +66,13 @@ def count(
         within = vectors.total(before.to(tl.int32), 1)
         tl.store(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, within, mask=live)
         counts += tl.histogram(num_keys + rank, keys, mask=leads)
-    to = sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0) * keys
-    tl.store(to + tl.arange(0, keys), counts)
+    tl.store(counts_of_tile(call, keys) + tl.arange(0, keys), counts)
+
+
+@triton.jit
+def counts_of_tile(call, keys: tl.constexpr):
+    """This program's row of the counts of all tiles."""
+    return sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0).to(tl.int64) * keys
 
 
 @triton.jit
@@ -85,7 +90,7 @@ def exchange(
     num_tiles = (num_sources + tile[0] - 1) // tile[0]
     sums = tl.full((block,), 0, tl.int32)
     for start in range(0, num_tiles, CHUNK):
-        index = start + tl.arange(0, CHUNK)
+        index = start + tl.arange(0, CHUNK).to(tl.int64)
         at = tile_counts + index[:, None] * keys + key[None, :]
         mask = (index[:, None] < num_tiles) & (key[None, :] < columns)
         counts = tl.load(at, mask=mask, other=0)
@@ -161,7 +166,7 @@ def assign(
         tl.store(num_sources_of + words.MAX_RANKS, most)
 
     # Through memory, since a vector cannot be indexed by another.
-    tile_counts = sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0) * keys
+    tile_counts = counts_of_tile(call, keys)
     tl.store(tile_counts + key, tl.load(tile_counts + key) + base)
     tl.debug_barrier()
     point, live = tile_points(num_sources, fanout, tile)

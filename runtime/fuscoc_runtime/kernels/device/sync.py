@@ -1,7 +1,8 @@
 """Epoch words: how programs of one GPU and of several wait for each other.
 
 A flag holds the epoch of the call that set it and is never cleared, so a captured graph can be
-replayed. Only atomics look at what others write: their result is the same in every thread.
+replayed. Epochs wrap: only their differences count. Only atomics look at what others write: their
+result is the same in every thread.
 """
 
 import time
@@ -51,14 +52,14 @@ def signal(call, name: tl.constexpr, index, epoch):
     tl.debug_barrier()  # the stores of every thread come first
     for step in range(1, num_ranks):
         flag = section(call, (rank + step) % num_ranks, name, tl.int32) + index
-        tl.atomic_max(flag, epoch, sem="release", scope="sys")
+        tl.atomic_xchg(flag, epoch, sem="release", scope="sys")
 
 
 @triton.jit
 def signal_one(call, peer, name: tl.constexpr, index, epoch):
     """The same for one peer."""
     tl.debug_barrier()
-    tl.atomic_max(section(call, peer, name, tl.int32) + index, epoch, sem="release", scope="sys")
+    tl.atomic_xchg(section(call, peer, name, tl.int32) + index, epoch, sem="release", scope="sys")
 
 
 @triton.jit

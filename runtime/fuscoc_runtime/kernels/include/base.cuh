@@ -24,6 +24,8 @@ constexpr bool kBulkCopies = false;
 
 __host__ __device__ constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+__host__ __device__ constexpr i64 floor_div(i64 a, i64 b) { return a / b - (a % b < 0); }
+__host__ __device__ constexpr i64 floor_mod(i64 a, i64 b) { return a % b + (a % b < 0 ? b : 0); }
 
 // Words that other GPUs write or read are accessed at system scope. An aligned 8-byte word is
 // written whole, so {count, epoch} needs no fence between its halves.
@@ -61,6 +63,19 @@ __device__ __forceinline__ void fence_system() {
 __device__ __forceinline__ void fence_bulk_proxy() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+// A kernel launched as a programmatic dependent starts when every CTA of the one before it has run
+// `let_next_start`; what that kernel writes may be read after `wait_for_previous`.
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

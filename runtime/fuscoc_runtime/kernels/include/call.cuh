@@ -24,6 +24,8 @@ struct State {
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
   u32 refusals;            // calls that this rank raised an error for instead of joining them
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
+  u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
+  u32 planned;             // and the CTAs of that kernel that have finished
 };
 
 constexpr int kMaxStagedPlans = 4;  // CTAs that plan in a staged dispatch, at most
@@ -34,7 +36,7 @@ struct Call {
   const void* inputs[kMaxInputs]; // the relation's input tensors
   i64 extents[kMaxInputs];        // the relation's run-time extents
   i64 rows_at[kMaxFields];        // [capacity] rows of each field
-  i64 staged_at[kMaxFields];      // [2 parities][num_ranks][max_sources] rows that wait for slots
+  i64 staged_at[kMaxFields];      // [2 parities][num_ranks][staged_sources] rows that wait for slots
   i64 ready_at;                   // u64 [num_ranks][kMaxStagedPlans] {num_sources, epoch}
   i64 refusals_at;                // u32 [num_ranks] refusals of every rank
   i64 counts_at;                  // u64 [2 parities][num_ranks][columns + 1] {count, epoch}
@@ -56,6 +58,7 @@ struct Call {
   char* result;                   // combine: [num_sources] rows
   i64 num_sources;
   i64 max_sources;
+  i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
   i64 timeout_cycles;
   int rank;

@@ -15,13 +15,11 @@ struct CompactDispatch : Segments<Shape, Relation> {
   using Base::call, Base::row, Base::keep, Base::epoch, Base::lane;
   using Base::flag, Base::source_row, Base::store_all;
   using Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
-  const int group;  // segments that a warp takes at once
+  using Base::Base;
 
-  __device__ CompactDispatch(const Call& call, char* memory, u64* barriers)
-      : Base(call, memory, barriers, *(volatile u32*)&call.state->plan_epoch),
-        group(group_size(call, call.dispatch_group)) {}
+  __device__ void before_plan(int, int) {}
 
-  __device__ void send(i64 first) {
+  __device__ void send(i64 first, int group) {
     const int num_points = int(min(i64(group), call.num_sources - first)) * Shape::fanout;
     const i64 point = first * Shape::fanout + lane;
     const int code = lane < num_points ? call.codes[point] : -1;
@@ -64,8 +62,9 @@ struct CompactDispatch : Segments<Shape, Relation> {
   }
 
   __device__ void run(int warp, int num_warps) {
+    const int group = group_size(call, call.dispatch_group);  // segments that a warp takes at once
     take(warp * gridDim.x + blockIdx.x, u32(ceil_div(call.num_sources, group)), &call.state->next_send[epoch & 1],
-         num_warps * gridDim.x, [&](u32 item) { send(i64(item) * group); });
+         num_warps * gridDim.x, [&](u32 item) { send(i64(item) * group, group); });
     row.arrived();
     __syncthreads();
     if (warp == 0) finish();

@@ -6,6 +6,9 @@
 // sets the group's flag there; expanders do this rank's own rows and, as they are flagged, remote
 // ones, one at a time so that the work ends evenly. Rows pass through one shared-memory buffer per
 // warp.
+//
+// The first segments do not wait for the plan: while another kernel makes it, senders store their rows
+// into staging areas of the peers, as in `staged.cuh`, and tell their slots afterwards.
 #pragma once
 #include "call.cuh"
 #include "segments.cuh"
@@ -16,30 +19,52 @@ template <class Shape, class Relation>
 struct Dispatch : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::row, Base::keep, Base::drop, Base::epoch, Base::lane;
-  using Base::points, Base::flag, Base::source_row, Base::target_row, Base::store_all;
-  using Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
-  const int group;       // segments sent under one flag
+  using Base::points, Base::flag, Base::source_row, Base::staged_row, Base::stage, Base::target_row;
+  using Base::store_all, Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
+  using Base::Base;
+  int group;         // segments sent under one flag; one staged segment has a flag of its own
+  int num_senders;   // warps that send first
+  int sender;        // which of them this one is, -1: it expands
+  u32 expander;      // which of the others it is
 
-  __device__ Dispatch(const Call& call, char* memory, u64* barriers)
-      : Base(call, memory, barriers, *(volatile u32*)&call.state->plan_epoch),
-        group(group_size(call, call.dispatch_group)) {}
-
+  __device__ __forceinline__ i64 num_staged() const { return min(call.staged_sources, call.num_sources); }
+  // The flag of a segment.
+  __device__ __forceinline__ i64 flag_index(i64 source) const {
+    return source < call.staged_sources ? source : call.staged_sources + (source - call.staged_sources) / group;
+  }
   __device__ __forceinline__ int points_in_group(i64 first, i64 num_sources) const {
     return int(min(i64(group), num_sources - first)) * Shape::fanout;
   }
 
+  __device__ void before_plan(int warp, int num_warps) {
+    const int send_ctas = min(call.send_ctas, int(gridDim.x)), send_warps = min(call.send_warps, num_warps);
+    num_senders = send_ctas * send_warps;
+    sender = int(blockIdx.x) < send_ctas && warp < send_warps ? warp * send_ctas + int(blockIdx.x) : -1;
+    if (sender < 0) {
+      const int before = int(blockIdx.x) < send_ctas ? blockIdx.x * (num_warps - send_warps)
+                                                     : blockIdx.x * num_warps - num_senders;
+      expander = before + warp - (int(blockIdx.x) < send_ctas ? send_warps : 0);
+    } else if (call.num_ranks > 1) {
+      for (i64 source = sender; source < num_staged(); source += num_senders) stage(source);
+    }
+  }
+
+  // Sets the flag of a group, or those of all that this warp has staged.
   __device__ __forceinline__ void signal(i64 index) {
     row.arrived();  // rows have arrived, every lane's codes were stored before this point
     if (lane < call.num_ranks && lane != call.rank) {
       fence_system();
-      store_relaxed(flag(lane, call.rank, index), epoch);
+      do {
+        store_relaxed(flag(lane, call.rank, index), epoch);
+        index += num_senders;
+      } while (index < num_staged());
     }
     __syncwarp();
   }
 
   // `pending` is the previous group, flagged while the first row of this one loads.
   __device__ void send(i64 index, i64& pending) {
-    const i64 first = index * group;
+    const i64 first = call.staged_sources + index * group;
     const int num_points = points_in_group(first, call.num_sources);
     const i64 point = first * Shape::fanout + lane;
     const int code = lane < num_points ? call.codes[point] : -1;
@@ -63,7 +88,7 @@ struct Dispatch : Segments<Shape, Relation> {
       }
     }
     if (pending >= 0) signal(pending);
-    pending = index;
+    pending = call.staged_sources + index;
   }
 
   // Loads a row and stores it to the slots of `lanes`.
@@ -86,7 +111,7 @@ struct Dispatch : Segments<Shape, Relation> {
     if (source >= call.num_sources_of[source_rank]) return;
     bool there = true;
     if (lane == 0) {
-      const i64 index = source / group;
+      const i64 index = flag_index(source);
       const u32* at = flag(call.rank, source_rank, index);
       there = wait_until(call, kDispatchGroup, source_rank, u32(index),
                          [&] { return reached(load_acquire(at), epoch); });
@@ -96,36 +121,35 @@ struct Dispatch : Segments<Shape, Relation> {
     const int code =
         lane < Shape::fanout ? int(u32(__ldcg(points(call.rank, source_rank, source) + lane))) : -1;
     const u32 mine = __ballot_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank);
-    const u32 others = mine & (mine - 1);  // the first slot has the row already
-    if (others)
-      expand(others, code, target_row(call.rank, code_slot(__shfl_sync(kAllLanes, code, __ffs(mine) - 1))));
+    const bool staged = source < call.staged_sources;
+    const u32 others = staged ? mine : mine & (mine - 1);  // the first slot has the row already
+    if (!others) return;
+    const auto first_slot = target_row(call.rank, code_slot(__shfl_sync(kAllLanes, code, __ffs(mine) - 1)));
+    const auto waiting = staged_row(call.rank, source_rank, source);
+    expand(others, code, row_of<Shape>([&](int f) { return staged ? waiting(f) : first_slot(f); }));
   }
 
   __device__ void run(int warp, int num_warps) {
     u32* const next_send = &call.state->next_send[epoch & 1];
     u32* const next_expand = &call.state->next_expand[epoch & 1];
-    const int send_ctas = min(call.send_ctas, int(gridDim.x));
-    const int send_warps = min(call.send_warps, num_warps);
-    const u32 senders = send_ctas * send_warps;
-    const u32 groups = u32(ceil_div(call.num_sources, group));
-    const bool sends = int(blockIdx.x) < send_ctas && warp < send_warps;
-    if (sends && call.num_ranks > 1) {
-      i64 pending = -1;
-      take(warp * send_ctas + blockIdx.x, groups, next_send, senders,
-           [&](u32 item) { send(item, pending); });
+    group = group_size(call, call.dispatch_group);
+    const u32 groups = u32(ceil_div(call.num_sources - num_staged(), group));
+    if (sender >= 0 && call.num_ranks > 1) {
+      for (i64 source = sender; source < num_staged(); source += num_senders)
+        tell_points(source, Shape::fanout, lane < Shape::fanout ? call.codes[source * Shape::fanout + lane] : -1);
+      i64 pending = sender < num_staged() ? sender : -1;
+      take(u32(sender), groups, next_send, num_senders, [&](u32 item) { send(item, pending); });
       if (pending >= 0) signal(pending);
     }
     // Expanders start on distinct items; senders join through the counter when they have finished.
     const u32 own = u32(call.num_sources);
     const u32 num_items = own + (call.num_ranks > 1 ? num_remote_items(call, 1) : 0);
-    const u32 expanders = gridDim.x * num_warps - senders;
+    const u32 expanders = gridDim.x * num_warps - num_senders;
     u32 item;
-    if (sends) {
+    if (sender >= 0) {
       item = __shfl_sync(kAllLanes, lane == 0 ? expanders + atomicAdd(next_expand, 1u) : 0, 0);
     } else {
-      const int before = int(blockIdx.x) < send_ctas ? blockIdx.x * (num_warps - send_warps)
-                                                     : blockIdx.x * num_warps - senders;
-      item = before + warp - (int(blockIdx.x) < send_ctas ? send_warps : 0);
+      item = expander;
     }
     take(item, num_items, next_expand, expanders, [&](u32 i) {
       // Own rows and peers' in turn, in proportion: so L2 still holds them, the own ones as senders

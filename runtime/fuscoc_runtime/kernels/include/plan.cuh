@@ -339,10 +339,16 @@ __device__ __forceinline__ void plan(const Call& call) {
   __shared__ u32 epoch;
   if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->plan_epoch + 1;
   entered(call, [&](State& state) { state.plan_epoch = epoch; });
+  let_next_start();
   Plan<Shape, Relation>(call, memory, epoch, gridDim.x).run([&](i64 point, int code, int row) {
     call.codes[point] = code;
     if constexpr (Shape::compact) call.point_rows[point] = row;
   });
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(&call.state->planned, 1u);
+  }
 }
 
 }  // namespace fuscoc

@@ -44,6 +44,43 @@ struct Segments {
     return row_of<Shape>(
         [this, window, slot](int f) { return call.window[window] + call.rows_at[f] + slot * Shape::row_bytes(f); });
   }
+  __device__ __forceinline__ auto staged_row(int window, int source_rank, i64 source) const {
+    const i64 index = ((epoch & 1) * call.num_ranks + source_rank) * call.staged_sources + source;
+    return row_of<Shape>([this, window, index](int f) {
+      return call.window[window] + call.staged_at[f] + index * Shape::row_bytes(f);
+    });
+  }
+
+  // The rank of this lane's point of the segment; -1 when it has none, which the plan records.
+  __device__ __forceinline__ int destination(i64 source) const {
+    const i64 key = lane < Shape::fanout ? relation.key(source * Shape::fanout + lane) : -1;
+    if (key < 0 || key >= Shape::num_keys) return -1;
+    const int rank = relation.place(int(key));
+    return u32(rank) < u32(call.num_ranks) ? rank : -1;
+  }
+  // Sends a segment to the staging areas of its remote ranks, each of which one lane returns.
+  __device__ int stage(i64 source) {
+    const auto from = source_row(source);
+    row.reusable();
+    row.load(0, from, keep);
+    const int to = destination(source);
+    const bool remote = to >= 0 && to != call.rank;
+    const u32 same = __match_any_sync(kAllLanes, remote ? to : -1 - lane);
+    const bool leads = remote && (same & lanes_below()) == 0;
+    const u32 leaders = __ballot_sync(kAllLanes, leads);
+#pragma unroll 1
+    for (int pass = 0; pass < Shape::num_passes; ++pass) {
+      if (pass > 0) {
+        row.reusable();
+        row.load(pass, from, keep);
+      }
+      row.loaded(from);
+      for (u32 lanes = leaders; lanes; lanes &= lanes - 1)
+        row.store(pass, staged_row(__shfl_sync(kAllLanes, to, __ffs(lanes) - 1), call.rank, source), keep);
+      row.commit();
+    }
+    return leads ? to : -1;
+  }
 
   // Lanes of the points of the group's i-th segment.
   __device__ static __forceinline__ u32 segment_lanes(int i) {
@@ -85,17 +122,33 @@ struct Segments {
   }
 };
 
-// A dispatch of what has been planned, by a kind of `Segments`.
+// Waits for all CTAs of the plan kernel, which finish in bounded time, and not for its end: that would
+// also wait until rows which are under way have arrived.
+__device__ __forceinline__ void wait_for_plan(const Call& call) {
+  if (threadIdx.x == 0)
+    while (load_acquire(&call.state->planned) != u32(call.plan_ctas)) __nanosleep(32);
+  __syncthreads();
+}
+
+// A dispatch of what is being planned, by a kind of `Segments`.
 template <class Kind>
 __device__ __forceinline__ void dispatch(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ u64 barriers[kWarp];
-  Kind state(call, reinterpret_cast<char*>(memory), barriers);
+  __shared__ u32 epoch;
+  if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->dispatch_epoch + 1;
+  __syncthreads();
+  Kind state(call, reinterpret_cast<char*>(memory), barriers, epoch);
+  state.before_plan(threadIdx.x / kWarp, blockDim.x / kWarp);
+  wait_for_plan(call);
   entered(call, [&](State& words) {
-    const u32 other = ~state.epoch & 1;
+    const u32 other = ~epoch & 1;
+    words.dispatch_epoch = epoch;
+    words.planned = 0;
     words.next_send[other] = words.next_expand[other] = words.sent[other] = 0;
   });
   state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
+  wait_for_previous();
 }
 
 }  // namespace fuscoc

@@ -42,46 +42,13 @@ template <class Shape, class Relation>
 struct Staged : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::relation, Base::row, Base::keep, Base::epoch, Base::lane;
-  using Base::points, Base::flag, Base::source_row, Base::store_all;
+  using Base::points, Base::flag, Base::source_row, Base::staged_row, Base::stage, Base::store_all;
   using Base::Base;
 
-  __device__ __forceinline__ auto staged_row(int window, int source_rank, i64 source) const {
-    const i64 index = ((epoch & 1) * call.num_ranks + source_rank) * call.max_sources + source;
-    return row_of<Shape>([this, window, index](int f) {
-      return call.window[window] + call.staged_at[f] + index * Shape::row_bytes(f);
-    });
-  }
-
-  // The rank of this lane's point of the segment; -1 when it has none, which the plan records.
-  __device__ __forceinline__ int destination(i64 source) const {
-    const i64 key = lane < Shape::fanout ? relation.key(source * Shape::fanout + lane) : -1;
-    if (key < 0 || key >= Shape::num_keys) return -1;
-    const int rank = relation.place(int(key));
-    return u32(rank) < u32(call.num_ranks) ? rank : -1;
-  }
-
   __device__ void send(i64 source) {
-    const auto from = source_row(source);
-    row.reusable();
-    row.load(0, from, keep);
-    const int to = destination(source);
-    const bool remote = to >= 0 && to != call.rank;
-    const u32 same = __match_any_sync(kAllLanes, remote ? to : -1 - lane);
-    const bool leads = remote && (same & lanes_below()) == 0;
-    const u32 leaders = __ballot_sync(kAllLanes, leads);
-#pragma unroll 1
-    for (int pass = 0; pass < Shape::num_passes; ++pass) {
-      if (pass > 0) {
-        row.reusable();
-        row.load(pass, from, keep);
-      }
-      row.loaded(from);
-      for (u32 lanes = leaders; lanes; lanes &= lanes - 1)
-        row.store(pass, staged_row(__shfl_sync(kAllLanes, to, __ffs(lanes) - 1), call.rank, source), keep);
-      row.commit();
-    }
+    const int to = stage(source);
     row.arrived();
-    if (leads) {
+    if (to >= 0) {
       fence_system();
       store_relaxed(flag(to, call.rank, source), epoch);
     }

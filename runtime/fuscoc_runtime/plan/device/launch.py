@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import device_module, launching
+from fuscoc_runtime.kernels.machine_code import MachineCode
 
 WORD_BYTES = 8
 
-_codes: dict[tuple[Any, ...], Any] = {}  # machine code by kernel, constants and device
+_codes: dict[tuple[Any, ...], MachineCode] = {}  # by kernel, constants and device
 
 
 def launch(
@@ -40,8 +41,8 @@ def prepare(
 ) -> Callable[[], None]:
     """Do all of ``launch`` that can fail; the result does the rest.
 
-    The machine code is launched as it is: the arguments are int64 and nothing is specialised for
-    their values, so there is nothing that Triton would have to look up.
+    The machine code is launched as it is: the arguments are int64, and nothing is specialised for
+    their values.
     """
     if not num_programs:
         return lambda: None
@@ -52,10 +53,9 @@ def prepare(
     if code is None:
         function = getattr(device_module(module, interpreted=False), name)
         with launching(interpreted=False):
-            code = function.warmup(*arguments, *constants, grid=(1,), num_warps=num_warps)
-        _codes[key] = code
-    start = code[(num_programs, 1, 1)]
-    return lambda: start(*arguments, *constants)
+            made = function.warmup(*arguments, *constants, grid=(1,), num_warps=num_warps)
+        code = _codes[key] = MachineCode(made, len(arguments))
+    return partial(code.start, arguments, num_programs)
 
 
 def _interpret(module: str, name: str, num_programs: int, arguments: tuple[int, ...]) -> None:
@@ -72,9 +72,3 @@ def power_of_two(size: int, least: int = 1) -> int:
 def blocks(size: int, block: int) -> int:
     """Blocks that ``size`` elements take."""
     return -(-size // block)
-
-
-def allocate(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:
-    """int64 arrays of so many elements, in one piece of memory."""
-    memory = torch.empty(sum(sizes), dtype=torch.int64, device=device)
-    return torch.split_with_sizes(memory, sizes)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import PLACEHOLDER_ADDRESS, address
-from fuscoc_runtime.plan.arrays import upload
+from fuscoc_runtime.plan.arrays import allocate, upload
 from fuscoc_runtime.plan.census import Census, census_size, has_table, num_keys
-from fuscoc_runtime.plan.device.launch import allocate, blocks, launch, power_of_two, prepare
+from fuscoc_runtime.plan.device.launch import blocks, launch, power_of_two, prepare
 from fuscoc_runtime.plan.forwarders import Forwarding
 from fuscoc_runtime.plan.hops import NumCopies
 from fuscoc_runtime.plan.rounds import Side, Slices

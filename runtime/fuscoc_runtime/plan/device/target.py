@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.device.launch import (
     WORD_BYTES,
-    allocate,
     blocks,
     launch,
     power_of_two,

@@ -1,0 +1,105 @@
+"""Groups inside a group: a node's ranks, and all ranks once more for every lane of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.requests import LANES
+from fuscoc_runtime.errors import TopologyError
+
+
+def node_group(members: Membership) -> dist.ProcessGroup:
+    """The ranks of this rank's node, in order of their local rank; collective over all ranks.
+
+    Only of a job: ``members.group`` is not None.
+    """
+    topology, group = members.topology, members.group
+    assert group is not None
+    if topology.num_nodes == 1:
+        return group
+    ranks = dist.get_process_group_ranks(group)
+    nodes = [[ranks[peer] for peer in topology.node_ranks(n)] for n in range(topology.num_nodes)]
+
+    def make() -> list[dist.ProcessGroup]:
+        if group is dist.group.WORLD:
+            mine, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
+            return [mine]
+        return [_new_group(nodes[topology.node(members.rank)], members)]
+
+    [found] = _made_once(group, str(topology), make)
+    return found
+
+
+def network_groups(members: Membership) -> list[ReferenceType[dist.ProcessGroup] | None]:
+    """All ranks again, for every lane of the network hop; collective over them.
+
+    NCCL works off a group's operations one after the other, and lanes are to overlap with each
+    other and with planning. gloo works on all at once, so there it is the group itself.
+
+    Raises:
+        HopTimeoutError, NetworkError: a rank has not come in time.
+    """
+    group = members.group
+    if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
+        return [members.known_group] * LANES
+    ranks = dist.get_process_group_ranks(group)
+
+    def make() -> list[dist.ProcessGroup]:
+        lanes = [_new_group(ranks, members) for _ in range(LANES)]
+        for lane in lanes:
+            # NCCL connects a group in its first operation, for which all ranks have to come, and
+            # some may have no rows in a round: without this, the others would wait for them.
+            replace(members, known_group=ref(lane)).meet("connection")
+        return lanes
+
+    return [ref(lane) for lane in _made_once(group, "lanes", make)]
+
+
+def _new_group(ranks: list[int], members: Membership) -> Any:
+    """A new group; collective over ``members``. Unless they are all of the job, the job's other
+    ranks do not come here.
+
+    Raises:
+        TopologyError: the ranks would not find each other.
+    """
+    group = members.group
+    assert group is not None
+    if group is dist.group.WORLD:
+        return dist.new_group(ranks)
+    # torch makes the name of such a group from the number of those that a process is in.
+    known = members.meet("connection", len(_world.pg_names))
+    for rank, num_groups in enumerate(known):
+        if num_groups != known[0]:
+            raise TopologyError(
+                f"rank {rank} is in {num_groups} process groups where rank 0 is in {known[0]}: "
+                "torch needs equal numbers to create another one among a part of the job"
+            )
+    return dist.new_group(ranks, use_local_synchronization=True)
+
+
+_made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]
+_made = WeakKeyDictionary()
+
+
+def _made_once(
+    group: dist.ProcessGroup, use: str, make: Callable[[], list[dist.ProcessGroup]]
+) -> list[dist.ProcessGroup]:
+    """The groups for a use among the ranks of ``group``; all shuffles of a job have the same ones.
+
+    A group has connections and memory of its own for as long as the job lasts: to destroy it is
+    collective, and when ``group`` is destroyed nobody says so.
+    """
+    known = _made.setdefault(group, {})
+    found = [each() for each in known.get(use, ())]
+    alive = [each for each in found if each is not None]
+    if not alive or len(alive) < len(found):
+        alive = make()
+        known[use] = [ref(each) for each in alive]
+    return alive

@@ -1,0 +1,48 @@
+"""What the CUDA kernels of one node are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fuscoc_runtime.engine.node_state import MAX_RANKS
+
+PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
+WARP = 32
+MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more points than theirs
+
+
+@dataclass(frozen=True)
+class NodeProgram:
+    """What the artifact says of a shuffle's CUDA kernels.
+
+    ``launches`` maps ``<name>_plan``, ``<name>_dispatch``, ``<name>_staged`` and, when it sums,
+    ``<name>_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a
+    row), and so is ``summed``, for a row that combine sums where that is not the first field.
+    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
+    ``compact`` if it has one row for a segment and a rank.
+    """
+
+    name: str
+    text: str
+    launches: dict[str, tuple[int, int]]
+    fields: tuple[tuple[torch.dtype, int], ...]
+    fanout: int
+    num_keys: int
+    weighted: bool
+    teams: int
+    cubins: Mapping[str, bytes] = field(default_factory=dict)
+    summed: tuple[torch.dtype, int] | None = None
+    compact: bool = False
+
+    @property
+    def num_columns(self) -> int:
+        """What planning counts rows of: every key and, for a compact target, every rank."""
+        return self.num_keys + (MAX_RANKS if self.compact else 0)
+
+    def num_tiles(self, num_sources: int) -> int:
+        """CTAs that plan, a tile of points each, with whole segments in a warp if compact."""
+        of_warp = WARP // self.fanout * self.fanout if self.compact else WARP
+        return max(1, -(-num_sources * self.fanout // (PLAN_POINTS // WARP * of_warp)))

@@ -1,0 +1,56 @@
+"""What holds for every test: no deadlines, one thread, caches that end with the session."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine is decides no test, not even through hypothesis' default deadline.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+# Tensors are tiny, and several processes share the cores. Torch reads this when it is imported,
+# here and in whatever a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a test starts, wherever, imports what is tested.
+ROOT = Path(__file__).parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))
+
+MOST_WORKERS = 8
+GIB_OF_A_WORKER = 2  # with the ranks that its tests start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is compiled on the fly is kept for this session, and for all its workers."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["FUSCOC_CACHE_DIR"] = str(folder / "cache")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, a million objects that stay, out of every collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Modules are to be taken apart at the end; some complain of what is left."""
+    gc.unfreeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: a worker for every core and its memory; a single one beside GPUs."""
+    if Path("/dev/nvidiactl").exists():
+        return 1
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return max(1, min(len(os.sched_getaffinity(0)), gib // GIB_OF_A_WORKER, MOST_WORKERS))
