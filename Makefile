@@ -22,13 +22,13 @@ demo: $(READY)  ## compile both examples and run them on four ranks as two nodes
 	$(BIN)/fuscoc compile examples/vit_patches.fsc -o build/vit_patches
 	$(BIN)/fuscoc run build/vit_patches --ranks 4 --nodes 2
 
-test: $(READY)  ## the whole suite; no GPU needed
-	$(BIN)/python -m pytest
+test: $(READY)  ## the whole suite, on all cores; no GPU needed
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
 	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --timeout 7200
 
-nightly: $(READY)  ## twenty thousand generated plans; about twenty minutes
+nightly: $(READY)  ## twenty thousand generated plans, two thousand that are executed, twenty kills
 	$(BIN)/python -m pytest -m nightly --timeout 3600
 
 lint: $(READY)
@@ -37,7 +37,8 @@ lint: $(READY)
 	$(BIN)/mypy
 
 golden: $(READY)  ## rewrite golden files after a deliberate change; read the diff
-	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen
+	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen \
+		tests/node_triton/test_text.py
 
 docs: $(READY)  ## write docs/errors.md anew
 	$(BIN)/python -m fuscoc.errors.reference docs/errors.md
