@@ -4,8 +4,10 @@
     torchrun --nproc-per-node 4 -m benchmarks.network --nodes 2
 
 Every node's ranks get their own NCCL_HOSTID, so NCCL uses its socket transport between nodes and
-NVLink inside them; all contenders get the same four threads of four sockets. Where there are fewer
-GPUs than ranks, ranks of different nodes share one, and time-slicing disturbs them.
+NVLink inside them; all contenders get the same threads and sockets. Where there are fewer GPUs than
+ranks, ranks of different nodes share one. ``build/network/nic.so`` (network_nic.c), preloaded,
+gives every rank a NIC of its own, of NIC_GB_PER_SECOND each way; otherwise they all share the
+loopback device.
 
 Contenders are interleaved in one process group, on the same inputs, and verified in the same run. A
 time is that of the slowest rank, from a barrier until its GPU is done; the median counts. fuscoc's
@@ -21,6 +23,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +41,7 @@ from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
 
 ARTIFACTS = Path("build/network")
+NIC = Path(__file__).with_name("network_nic.c")
 OWN_SENDERS = "senders as they are"
 VARIANTS = {
     "fuscoc": "balance auto schedule auto",
@@ -45,6 +49,7 @@ VARIANTS = {
     "balancer off": "balance none schedule auto",
     "planner off": "dedup(none) balance none",
     "FAST stages": "balance auto schedule fast",
+    "pairwise stages": "balance auto schedule pairwise",
 }
 """What is compiled, by name: the options of its dispatch."""
 WARM_UP = 2
@@ -57,9 +62,21 @@ def compile_variants(model: Model) -> None:
         fuscoc.compile(model.spec(options), ARTIFACTS / name.replace(" ", "-"))
 
 
+def compile_nic(path: Path) -> Path:
+    """The library that limits a rank's sockets, for LD_PRELOAD; at ``path``."""
+    flags = ("-O2", "-shared", "-fPIC")
+    subprocess.run(["cc", *flags, "-o", str(path), str(NIC), "-ldl"], check=True)
+    return path
+
+
 def open_variant(name: str, topology: Topology, device: torch.device, *, trace: bool) -> Shuffle:
     path = ARTIFACTS / name.replace(" ", "-")
-    return Shuffle(path, topology=topology, device=device, trace=trace)
+    sharing = -(-topology.num_ranks // torch.cuda.device_count())
+    num_sms = None
+    if sharing > 1:
+        # Kernels that wait must leave room for those they wait for, whichever rank's they are.
+        num_sms = torch.cuda.get_device_properties(device).multi_processor_count // (sharing + 1)
+    return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms)
 
 
 def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:
@@ -168,6 +185,25 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def save(
+    report: Sequence[Entry], path: Path | None, topology: Topology, idle: dict[str, float]
+) -> None:
+    """The results so far, with what they were measured on."""
+    if path is None:
+        return
+    setup = {
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": torch.cuda.device_count(),
+        "topology": str(topology),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "nic_gb_per_second": os.environ.get("NIC_GB_PER_SECOND"),
+        "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+        "wire_idle": idle,
+    }
+    path.write_text(json.dumps({"setup": setup, "results": list(report)}, indent=2))
+
+
 def cases(
     options: argparse.Namespace, model: Model, topology: Topology
 ) -> list[tuple[str, Tensor]]:
@@ -189,17 +225,20 @@ def main() -> None:
     options, model = arguments(), Model()
     if options.compile_only:
         compile_variants(model)
+        compile_nic(ARTIFACTS / "nic.so")
         return
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     topology = Topology(options.nodes, num_ranks // options.nodes)
-    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
-    os.environ.setdefault("NCCL_SOCKET_NTHREADS", "4")
-    os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "4")
+    num_gpus, m = torch.cuda.device_count(), topology.ranks_per_node
+    if m > num_gpus:
+        raise SystemExit(f"a node's {m} ranks need a GPU each, and there are {num_gpus}")
     # Ranks of one node are on different GPUs, whatever the others use.
-    num_gpus = torch.cuda.device_count()
-    device = torch.device("cuda", rank if num_gpus >= num_ranks else topology.local_rank(rank))
-    if topology.ranks_per_node == 1:
-        device = torch.device("cuda", rank % num_gpus)
+    number = rank if m == 1 or num_gpus >= num_ranks else topology.local_rank(rank)
+    device = torch.device("cuda", number % num_gpus)
+    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
+    # Each thread spins while anything is under way: with more of them, they displace one another.
+    os.environ.setdefault("NCCL_SOCKET_NTHREADS", "1")
+    os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "16")
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     nodes = [list(topology.node_ranks(number)) for number in range(topology.num_nodes)]
@@ -210,29 +249,21 @@ def main() -> None:
         if name in (*options.variants, "fuscoc", OWN_SENDERS)
     }
     report: list[Entry] = []
+    idle: dict[str, float] = {}
     for kind, idx in cases(options, model, topology):
         batch = make_batch(model, idx, topology, device)
         found = run_case(kind, batch, model, shuffles, node, options)
         report += found
         if rank == 0:
             print(markdown(found), flush=True)
-    idle = {}
+            save(report, options.json, topology, idle)
     if options.trace is not None:
         shuffle = open_variant("fuscoc", topology, device, trace=True)
         idx = routing("uniform", options.tokens[0], model, topology, rank)
         idle = trace_calls(shuffle, make_batch(model, idx, topology, device), options.trace)
     if rank == 0:
         print("wire idle between first and last slice:", idle, flush=True)
-        setup = {
-            "gpu": torch.cuda.get_device_name(),
-            "gpus": num_gpus,
-            "topology": str(topology),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "wire_idle": idle,
-        }
-        if options.json:
-            options.json.write_text(json.dumps({"setup": setup, "results": report}, indent=2))
+        save(report, options.json, topology, idle)
         if options.plot:
             plot(report, options.plot)
     dist.barrier()

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.gpu_check import Moe, apply_expert, expected_rows, gather
 from fuscoc_runtime.topology import Topology
 
-KINDS = ("uniform", "single-node", "imbalanced", "skewed")
+KINDS = ("uniform", "single-node", "imbalanced", "skewed", "cyclic")
 TOLERANCE = 1e-2
 
 
@@ -53,6 +53,7 @@ def routing(kind: str, tokens: int, model: Model, topology: Topology, rank: int)
     ``uniform``: random experts. ``single-node``: all of a token's on one random node.
     ``imbalanced``: the first half of a node's ranks send 95 % of their tokens to other nodes, the
     rest 5 %; all of a token's experts are on one node. ``skewed``: Zipf(1.0) popularity.
+    ``cyclic``: all of a token's experts are on the next node for 80 %, on any one for the rest.
     """
     random = torch.Generator().manual_seed(1000 + rank)
     scores = torch.rand(tokens, model.experts, generator=random)
@@ -67,6 +68,11 @@ def routing(kind: str, tokens: int, model: Model, topology: Topology, rank: int)
         away = torch.rand(tokens, 1, generator=random) < leaves
         other = (mine + torch.randint(1, nodes, (tokens, 1), generator=random)) % nodes
         chosen = torch.where(away, other, mine)
+        scores = torch.where(node_of_expert == chosen, scores, scores - 1)
+    elif kind == "cyclic":
+        follows = torch.rand(tokens, 1, generator=random) < 0.8
+        anywhere = torch.randint(nodes, (tokens, 1), generator=random)
+        chosen = torch.where(follows, (topology.node(rank) + 1) % nodes, anywhere)
         scores = torch.where(node_of_expert == chosen, scores, scores - 1)
     elif kind == "skewed":
         order = torch.randperm(model.experts, generator=torch.Generator().manual_seed(11))

@@ -2,10 +2,11 @@
 
     torchrun --nproc-per-node 2 examples/overlap.py
 
-On GPUs of one node it prints how much of the communication is hidden behind GEMMs, first for single
-GEMMs of several sizes, then for a stack of mixture-of-experts layers that runs two micro-batches in
-turn. Without GPUs it makes the same calls, which then simply follow each other. An artifact
-directory as the first argument is used instead of ``moe.fsc``, whose constants it has to have.
+On GPUs of one node it prints how much of the communication is hidden: behind one GEMM, and in a
+stack of mixture-of-experts layers that runs two micro-batches in turn. Without GPUs it makes the
+same calls, which then simply follow each other. An artifact directory as the first argument is
+used instead of ``moe.fsc``, whose constants it has to have. ``benchmarks/moe_overlap.py`` does the
+same for other sizes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,16 +27,17 @@ from torch import Tensor
 
 from fuscoc_runtime import Shuffle
 
-ROUNDS, MILLISECONDS = 3, 150
-
-NumSms = int | Literal["overlap"]
+ROUNDS, MILLISECONDS = 3, 80
 
 
 @dataclass(frozen=True)
 class Size:
-    """Per rank: tokens of a micro-batch, hidden units of an expert, layers, SMs for the shuffle;
-    and for the single GEMMs (tokens, rows of the GEMM, SMs). The longer a GEMM is than the shuffle,
-    the fewer SMs should it give up."""
+    """Per rank: tokens of a micro-batch, hidden units of an expert, layers, rows of the one GEMM.
+
+    ``num_sms`` is what the shuffle has: the fewest SMs on which it takes no longer than what it
+    runs beside, because the GEMMs lose them for as long as *they* run. GEMMs by weights of
+    ``scale`` 0 take as many steps and less power.
+    """
 
     hidden: int
     experts: int
@@ -43,17 +45,14 @@ class Size:
     tokens: int
     width: int
     layers: int
-    num_sms: NumSms
-    gemms: tuple[tuple[int, int, NumSms], ...]
+    num_sms: int
+    rows: int = 0
+    scale: float = 1.0
 
 
-GPU = Size(
-    hidden=7168, experts=256, topk=8, tokens=4096, width=2048, layers=2, num_sms=8,
-    gemms=(
-        (4096, 16_384, "overlap"), (4096, 32_768, 8), (8192, 32_768, "overlap"), (8192, 65_536, 8),
-    ),
-)  # fmt: skip
-CPU = Size(hidden=64, experts=8, topk=2, tokens=32, width=32, layers=2, num_sms="overlap", gemms=())
+GPU = Size(hidden=7168, experts=256, topk=8, tokens=4096, width=2048, layers=6, num_sms=4)
+GEMM = replace(GPU, rows=32_768, num_sms=8)
+CPU = Size(hidden=64, experts=8, topk=2, tokens=32, width=32, layers=2, num_sms=1)
 
 
 class Layer:
@@ -66,10 +65,10 @@ class Layer:
         options: dict[str, Any] = {"device": shuffle.device, "dtype": torch.bfloat16}
         torch.manual_seed(seed)
         self.topk = size.topk
-        self.dense = torch.randn(4, hidden, hidden, **options) * hidden**-0.5
         self.router = torch.randn(hidden, size.experts, **options) * hidden**-0.5
-        self.gate_up = torch.randn(local, hidden, 2 * width, **options) * hidden**-0.5
-        self.down = torch.randn(local, width, hidden, **options) * width**-0.5
+        self.dense = torch.randn(4, hidden, hidden, **options) * size.scale * hidden**-0.5
+        self.gate_up = torch.randn(local, hidden, 2 * width, **options) * size.scale * hidden**-0.5
+        self.down = torch.randn(local, width, hidden, **options) * size.scale * width**-0.5
 
     def before(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The tokens after the dense part, and their experts."""
@@ -142,25 +141,54 @@ def leave_sms_free(num_sms: int) -> None:
     cublas = ctypes.CDLL(f"libcublas.so.{str(torch.version.cuda).split('.')[0]}")
     available = torch.cuda.get_device_properties().multi_processor_count
     handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
-    assert cublas.cublasSetSmCountTarget(handle, available - num_sms if num_sms else 0) == 0
+    status = cublas.cublasSetSmCountTarget(handle, available - num_sms if num_sms else 0)
+    if status != 0:
+        raise RuntimeError(f"cublasSetSmCountTarget fails with {status}")
 
 
-def single_gemm(artifact: Any, size: Size, tokens: int, rows: int, num_sms: NumSms) -> None:
-    """A dispatch and a combine of some tokens beside one GEMM."""
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of every round: of the shuffle on its SMs, of the GEMMs on all SMs and on those
+    that the shuffle leaves, of both together, and of both one after the other, each on all SMs."""
+
+    shuffle: list[float]
+    gemms: list[float]
+    gemms_beside: list[float]
+    together: list[float]
+    in_turn: list[float]
+
+    def hidden(self, gemms: list[float]) -> list[float]:
+        """How much of the shorter of the two, the shuffle and the GEMMs, the longer one hides."""
+        times = zip(self.shuffle, gemms, self.together, strict=True)
+        return [(one + other - both) / min(one, other) for one, other, both in times]
+
+    def __str__(self) -> str:
+        one, gemms, beside, both, turn = (statistics.median(each) for each in vars(self).values())
+        hidden, of_beside = self.hidden(self.gemms), self.hidden(self.gemms_beside)
+        return (
+            f"shuffle {one:.2f} ms, GEMMs {gemms:.2f} ms ({beside:.2f} ms on the SMs left), "
+            f"together {both:.2f} ms: {statistics.median(hidden):.0%} of the shorter is hidden, "
+            f"{min(hidden):.0%} to {max(hidden):.0%} ({statistics.median(of_beside):.0%}); one "
+            f"after the other, on all SMs, {turn:.2f} ms"
+        )
+
+
+def beside_a_gemm(artifact: Any, size: Size) -> Times:
+    """A dispatch and a combine of a micro-batch beside one GEMM of other data."""
     with (
-        Shuffle(artifact, max_sources=tokens, num_sms=num_sms) as shuffle,
-        Shuffle(artifact, max_sources=tokens) as fastest,
+        Shuffle(artifact, max_sources=size.tokens, num_sms=size.num_sms) as shuffle,
+        Shuffle(artifact, max_sources=size.tokens) as fastest,
     ):
-        x, inputs = batch(size, shuffle, tokens)
-        left = torch.randn(rows, size.hidden, device=shuffle.device).bfloat16()
+        x, inputs = batch(size, shuffle)
+        left = torch.randn(size.rows, size.hidden, device=shuffle.device).bfloat16()
         right = torch.randn(size.hidden, size.hidden, device=shuffle.device).bfloat16()
 
         def communicate(shuffle: Shuffle) -> None:
             shuffle.combine(*shuffle.dispatch(x, **inputs))
 
         def together() -> None:
-            arrived, handle, _ = shuffle.dispatch(x, **inputs, async_op=True)
-            _, event = shuffle.combine(arrived, handle, async_op=True)  # follows the dispatch
+            rows, handle, _ = shuffle.dispatch(x, **inputs, async_op=True)
+            _, event = shuffle.combine(rows, handle, async_op=True)  # follows the dispatch
             left @ right
             event.wait()
 
@@ -168,15 +196,15 @@ def single_gemm(artifact: Any, size: Size, tokens: int, rows: int, num_sms: NumS
             communicate(fastest)
             left @ right
 
-        what = f"{tokens} tokens beside a GEMM of {rows} rows"
-        report(what, shuffle, lambda: communicate(shuffle), lambda: left @ right, together, in_turn)
+        return measure(size, lambda: communicate(shuffle), lambda: left @ right, together, in_turn)
 
 
-def micro_batches(artifact: Any, size: Size) -> None:
-    """Two micro-batches through a stack of layers."""
+def micro_batches(artifact: Any, size: Size) -> Times | None:
+    """Two micro-batches through a stack of layers; without GPUs nothing is measured."""
+    local = size.experts // (dist.get_world_size() if dist.is_initialized() else 1)
     options: dict[str, Any] = {
         "max_sources": size.tokens,
-        "capacity": int(1.25 * size.tokens * size.topk) + 128 * size.experts,
+        "capacity": int(1.25 * size.tokens * size.topk) + 128 * local,
     }
     with (
         Shuffle(artifact, **options, num_sms=size.num_sms) as one,
@@ -185,7 +213,7 @@ def micro_batches(artifact: Any, size: Size) -> None:
     ):
         shuffles = (one, other)
         layers = [Layer(size, one, seed) for seed in range(size.layers)]
-        batches = [batch(size, one, size.tokens, seed)[0] for seed in range(2)]
+        batches = [batch(size, one, seed)[0] for seed in range(2)]
 
         def in_turn() -> list[Tensor]:
             return one_after_the_other(layers, [fastest, fastest], batches)
@@ -193,8 +221,7 @@ def micro_batches(artifact: Any, size: Size) -> None:
         for found, wanted in zip(forward(layers, shuffles, batches), in_turn(), strict=True):
             torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
         if one.device.type == "cpu":
-            print(f"rank {one.rank}: done; there is nothing to hide on a CPU")
-            return
+            return None
         sent = [layers[0].before(tokens) for tokens in batches]
         arrived = [
             (rows, handle.key_offsets)
@@ -216,70 +243,45 @@ def micro_batches(artifact: Any, size: Size) -> None:
         def together() -> None:
             forward(layers, shuffles, batches)
 
-        what = f"2 x {size.tokens} tokens through {size.layers} layers"
-        report(what, one, communicate, compute, together, in_turn)
+        return measure(size, communicate, compute, together, in_turn)
 
 
-def report(
-    what: str,
-    shuffle: Shuffle,
+def measure(
+    size: Size,
     communicate: Callable[[], object],
     compute: Callable[[], object],
     together: Callable[[], object],
     in_turn: Callable[[], object],
-) -> None:
-    """Print how much of the shorter of the two, the shuffle and the GEMMs, the longer one hides:
-    the time of both by themselves, each on the SMs that it has when they are together, less the
-    time of both together, over that of the shorter; and the same by the GEMMs' time on all SMs.
-    ``in_turn`` is neither overlapped nor confined to some SMs."""
-    calls = {
-        "shuffle": (communicate, 0), "gemm": (compute, 0), "turn": (in_turn, 0),
-        "rest": (compute, shuffle.num_sms), "both": (together, shuffle.num_sms),
-    }  # fmt: skip
-    times: dict[str, list[float]] = {name: [] for name in calls}
+) -> Times:
+    """Every call once in every round, so that all of them see the same GPU."""
+    calls = (
+        (communicate, 0), (compute, 0), (compute, size.num_sms), (together, size.num_sms),
+        (in_turn, 0),
+    )  # fmt: skip
+    rounds = []
     for _ in range(ROUNDS):
-        for name, (call, num_sms) in calls.items():
+        times = []
+        for call, num_sms in calls:
             leave_sms_free(num_sms)
-            times[name].append(timed(call))
+            times.append(timed(call))
+        rounds.append(times)
     leave_sms_free(0)
-    shuffling, gemm, turn, rest, both = (statistics.median(times[name]) for name in calls)
-    hidden = [(shuffling + each - both) / min(shuffling, each) for each in (rest, gemm)]
-    if shuffle.rank == 0:
-        print(
-            f"{what}: shuffle {shuffling:.2f} ms on {shuffle.num_sms} SMs, GEMMs {rest:.2f} ms on "
-            f"the others ({gemm:.2f} ms on all), together {both:.2f} ms: {hidden[0]:.0%} of the "
-            f"shorter is hidden ({hidden[1]:.0%}); one after the other, on all SMs: {turn:.2f} ms",
-            flush=True,
-        )
+    return Times(*(list(times) for times in zip(*rounds, strict=True)))
 
 
-def batch(
-    size: Size, shuffle: Shuffle, tokens: int, seed: int = 0
-) -> tuple[Tensor, dict[str, Tensor]]:
+def batch(size: Size, shuffle: Shuffle, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     random = torch.Generator(shuffle.device).manual_seed(2 * shuffle.rank + seed)
     options: dict[str, Any] = {"device": shuffle.device, "generator": random}
-    x = torch.randn(tokens, size.hidden, **options).bfloat16()
-    idx = torch.randint(0, size.experts, (tokens, size.topk), **options)
-    weights = torch.rand(tokens, size.topk, **options)
+    x = torch.randn(size.tokens, size.hidden, **options).bfloat16()
+    idx = torch.randint(0, size.experts, (size.tokens, size.topk), **options)
+    weights = torch.rand(size.tokens, size.topk, **options)
     return x, {"topk_idx": idx, "topk_weights": weights}
-
-
-def compiled(size: Size) -> Any:
-    if len(sys.argv) > 1:
-        return sys.argv[1]
-    from fuscoc.torch import as_artifact
-
-    constants = {"hidden": size.hidden, "experts": size.experts, "topk": size.topk}
-    return as_artifact(Path(__file__).with_name("moe.fsc"), constants)
 
 
 def timed(call: Callable[[], object]) -> float:
     """Milliseconds of a call in a row of them that is long enough for the GPU's clock, which its
-    power limits under GEMMs, to be what it will stay."""
-    about = torch.tensor(in_a_row(call, 3), device="cuda")
-    if dist.is_initialized():
-        dist.all_reduce(about, op=dist.ReduceOp.MAX)
-    repeats = math.ceil(MILLISECONDS / float(about))
+    power limits under GEMMs, to be what it will stay; the largest of all ranks."""
+    repeats = math.ceil(MILLISECONDS / in_a_row(call, 3))
     in_a_row(call, repeats)
     return in_a_row(call, repeats)
 
@@ -293,16 +295,34 @@ def in_a_row(call: Callable[[], object], repeats: int) -> float:
         call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / repeats
+    taken = torch.tensor(begin.elapsed_time(end) / repeats, device="cuda")
+    if dist.is_initialized():
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+    return float(taken)
+
+
+def compiled(size: Size) -> Any:
+    from fuscoc.torch import as_artifact
+
+    constants = {"hidden": size.hidden, "experts": size.experts, "topk": size.topk}
+    return as_artifact(Path(__file__).with_name("moe.fsc"), constants)
 
 
 @torch.no_grad()
 def main() -> None:
     size = GPU if torch.cuda.is_available() else CPU
-    artifact = compiled(size)
-    for tokens, rows, num_sms in size.gemms:
-        single_gemm(artifact, size, tokens, rows, num_sms)
-    micro_batches(artifact, size)
+    artifact = sys.argv[1] if len(sys.argv) > 1 else compiled(size)
+    times = micro_batches(artifact, size)
+    if times is None:
+        print("done; there is nothing to hide on a CPU")
+        return
+    one = beside_a_gemm(artifact, GEMM)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(
+            f"{GEMM.tokens} tokens on {GEMM.num_sms} SMs beside a GEMM of {GEMM.rows} rows: {one}"
+        )
+        what = f"2 x {size.tokens} tokens on {size.num_sms} SMs through {size.layers} layers"
+        print(f"{what}: {times}")
 
 
 if __name__ == "__main__":
