@@ -174,26 +174,28 @@ def test_auto_is_never_much_worse_than_the_best_policy(
 
 
 @pytest.mark.parametrize(
-    ("balance", "loads", "nvlink", "carries"),
+    ("balance", "loads", "nvlink", "latency", "carries"),
     [
-        ("auto", [90, 2], 9.0, True),
-        ("auto", [46, 46], 9.0, False),
-        ("auto", [90, 2], 0.2, False),
-        ("split", [90, 2], 9.0, False),
-        ("rebalance", [90, 2], 0.2, True),
+        ("auto", [90, 2], 9.0, 0.0, True),
+        ("auto", [90, 2], 9.0, 5e-6, True),
+        ("auto", [90, 2], 9.0, 1e-3, False),
+        ("auto", [46, 46], 9.0, 0.0, False),
+        ("auto", [90, 2], 0.2, 0.0, False),
+        ("split", [90, 2], 9.0, 0.0, False),
+        ("rebalance", [90, 2], 0.2, 1e-3, True),
     ],
 )
 def test_rows_are_carried_where_it_pays(
-    balance: Balance, loads: list[int], nvlink: float, *, carries: bool
+    balance: Balance, loads: list[int], nvlink: float, latency: float, *, carries: bool
 ) -> None:
-    """Not if all send alike, nor if NVLink costs more than the network saves."""
+    """Not if all send alike, nor if NVLink or handing over costs more than the network saves."""
     topology = Topology(2, 2)
     idx = [
         torch.tensor([[(rank // 2 + 1) % 2 * 2 + i % 2] for i in range(loads[rank % 2])])
         for rank in range(4)
     ]
     shuffle = balanced(routed(topk=1, num_keys=4), balance)
-    model = CostModel(50e9, nvlink * 50e9, stage_latency=10e-6, segment_bytes=14336)
+    model = CostModel(50e9, nvlink * 50e9, 10e-6, 14336, handover_latency=latency)
     points = [
         relation(shuffle, topology, rank, routed_data(each, rank)) for rank, each in enumerate(idx)
     ]

@@ -21,7 +21,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.probe import known_links, measure_link
 from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
 from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
@@ -72,9 +72,13 @@ class ProcessEngine:
         self._under_way = False
         if measures and members.topology.num_nodes > 1:
             link = self.link = self._measured()
-            self.machine.reckon_with(
-                replace(model, nic_bandwidth=link.bandwidth, stage_latency=link.latency)
+            measured = replace(
+                model,
+                nic_bandwidth=link.bandwidth,
+                stage_latency=link.latency,
+                handover_latency=HANDOVER_LATENCY,
             )
+            self.machine.reckon_with(measured)
 
     def dispatch(
         self,

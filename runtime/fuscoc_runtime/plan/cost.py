@@ -34,6 +34,7 @@ class CostModel:
     ``nic_bandwidth``, ``nvlink_bandwidth``: bytes per second, rank and direction.
     ``stage_latency``: seconds that starting a stage costs. ``segment_bytes``: bytes of a segment
     (of an average one if they differ). ``slice_bytes``: the most that a slice holds.
+    ``handover_latency``: seconds that it costs besides if any rank sends another's segments.
     """
 
     nic_bandwidth: float
@@ -41,6 +42,7 @@ class CostModel:
     stage_latency: float
     segment_bytes: int
     slice_bytes: int = 8 << 20
+    handover_latency: float = 0.0
 
     def nic_seconds(self, segments: float) -> float:
         return segments * self.segment_bytes / self.nic_bandwidth
@@ -114,6 +116,7 @@ def predict_assignment(demand: Demand, assignment: Assignment, model: CostModel)
         network = network[:0]
     return _predict(
         model,
+        assignment,
         network,
         loads.node_balance.reshape(1, -1)[: len(network)],
         loads.node_redistribution.reshape(1, -1)[: len(network)],
@@ -142,7 +145,7 @@ def predict_stages(
     redistribution = np.zeros(length.shape)
     redistribution[stage, target] = part * loads.redistribution[source, target]
     network = length.max(axis=1)
-    return _predict(model, network, balance, redistribution, loads.local)
+    return _predict(model, assignment, network, balance, redistribution, loads.local)
 
 
 def simplest(candidates: Iterable[T], seconds: Callable[[T], float], bound: float) -> T:
@@ -158,6 +161,7 @@ def simplest(candidates: Iterable[T], seconds: Callable[[T], float], bound: floa
 
 def _predict(
     model: CostModel,
+    assignment: Assignment,
     network: Int64Array,
     balance: Float64Array,
     redistribution: Float64Array,
@@ -166,10 +170,13 @@ def _predict(
     """Stages -> seconds. ``network``: [num_stages]; the others by node, [num_stages, num_nodes]."""
     total = int(network.sum())
     wire = np.array([model.nic_seconds(1), model.nvlink_seconds(1), model.stage_latency])
+    completion = native.pipeline(
+        network, balance, redistribution, local, wire, model.slice_segments(total)
+    )
+    if model.handover_latency and assignment.hands_over:
+        completion += model.handover_latency
     return Prediction(
-        completion=native.pipeline(
-            network, balance, redistribution, local, wire, model.slice_segments(total)
-        ),
+        completion=completion,
         network=model.nic_seconds(total) + len(network) * model.stage_latency,
         balance=model.nvlink_seconds(float(balance.sum(axis=0).max())),
         redistribution=model.nvlink_seconds(float(redistribution.sum(axis=0).max())),
