@@ -1,4 +1,4 @@
-"""What holds for every test: no deadlines, one thread, caches that end with the session."""
+"""What holds for every test: no deadlines, one thread, caches that end with the run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ GIB_OF_A_WORKER = 2  # with the ranks that its tests start
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is compiled on the fly is kept for this session, and for all its workers."""
+def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is compiled on the fly is kept for one run of pytest, and for all its workers."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
