@@ -227,6 +227,8 @@ def main() -> None:
         compile_variants(model)
         compile_nic(ARTIFACTS / "nic.so")
         return
+    # Streams and NCCL's communicators share hardware queues otherwise, and wait for each other.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     topology = Topology(options.nodes, num_ranks // options.nodes)
     num_gpus, m = torch.cuda.device_count(), topology.ranks_per_node

@@ -17,8 +17,9 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from benchmarks.moe_cases import (
     spec,
 )
 from benchmarks.nvlink_contenders import Batch, Contender, Fuscoc
+from benchmarks.nvlink_graph import Replay
 from benchmarks.nvlink_nccl import AllGather, AllToAll
 from benchmarks.nvlink_peers import find_peers, use_nvshmem
 from benchmarks.nvlink_report import Entry, markdown, plot
@@ -46,13 +48,14 @@ from benchmarks.nvlink_timing import (
     quantiles,
     summarise,
     time_contenders,
-    time_graph,
     time_parts,
 )
 from fuscoc_runtime import Shuffle
 
 ARTIFACTS = Path("build/nvlink")
 BACKENDS = ("cuda", "triton")
+NUM_REPLAYED = 4
+"""Batches that a CUDA graph is replayed with in turn."""
 
 
 def artifact(shape: str, backend: str, compact: bool = False) -> Path:
@@ -151,11 +154,25 @@ class Shuffles:
             found.append(fp8.contender(f"fuscoc fp8, {kind}", own))
         return found
 
+    def replays(self, model: Model, batches: Sequence[Batch]) -> dict[str, Callable[[], Replay]]:
+        return {name: partial(Replay, each, model, batches) for name, each in self.bf16.items()}
+
+
+def gather_problems(problems: list[str]) -> list[str]:
+    """Those of all ranks."""
+    wrong: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(wrong, problems)
+    return [line for lines in wrong for line in lines]
+
 
 def measure(
-    contenders: list[Contender], batch: Batch, owner: torch.Tensor, options: argparse.Namespace
+    contenders: list[Contender],
+    replays: Mapping[str, Callable[[], Replay]],
+    batch: Batch,
+    owner: torch.Tensor,
+    options: argparse.Namespace,
 ) -> list[dict[str, object]]:
-    """Verify and time the contenders on one batch."""
+    """Verify and time the contenders on one batch, and those of ``replays`` in a CUDA graph."""
     row_bytes, barrier = batch.x.shape[1] * batch.x.element_size(), Barrier(batch.x.device)
     limit = largest_bound(bound(batch.all_idx, owner, row_bytes, dist.get_rank()))
     problems = {contender.name: contender.verify() for contender in contenders}
@@ -163,19 +180,19 @@ def measure(
     times = time_contenders(contenders, options.iterations, barrier)
     entries = []
     for contender in contenders:
-        wrong: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(wrong, problems[contender.name])
         entry: dict[str, object] = {
             "contender": contender.name,
             **summarise(times[contender.name], contender.bound or limit),
-            "wrong": [line for lines in wrong for line in lines],
         }
         if options.breakdown:
             entry["parts"] = time_parts(contender, 5, barrier)
-        combine = contender.combine
-        if options.graph and contender.name.startswith("fuscoc") and combine is not None:
-            tenth, median, ninetieth = quantiles(time_graph(contender, combine, 50, barrier))
+        if contender.name in replays:
+            replay = replays[contender.name]()
+            problems[contender.name] += replay.verify()
+            replay.times(5, barrier)
+            tenth, median, ninetieth = quantiles(replay.times(50, barrier))
             entry |= {"graph_us": median, "graph_p10_us": tenth, "graph_p90_us": ninetieth}
+        entry["wrong"] = gather_problems(problems[contender.name])
         entries.append(entry)
     return entries
 
@@ -253,7 +270,15 @@ def main() -> None:
             contenders.append(AllGather(model, batch).contender("NCCL all-gather, reduce-scatter"))
             contenders += [make(model, batch, owner) for make in peers]
         case = {"routing": kind, "num_tokens": topk_idx.shape[0]}
-        entries += [case | entry for entry in measure(contenders, batch, owner, options)]
+        replays: dict[str, Callable[[], Replay]] = {}
+        if options.graph:
+            orders = [
+                torch.randperm(len(topk_idx), device=device, generator=generator)
+                for _ in range(NUM_REPLAYED)
+            ]
+            others = [make_batch(model, topk_idx[order], generator, owner) for order in orders]
+            replays = shuffles.replays(model, others)
+        entries += [case | entry for entry in measure(contenders, replays, batch, owner, options)]
     if rank == 0:
         report(entries, {} if options.no_nccl else skipped, options)
     dist.destroy_process_group()

@@ -13,6 +13,7 @@ from benchmarks.moe_bound import Bound
 from benchmarks.nvlink_contenders import Contender
 
 HIDE_LAUNCH_CYCLES = 1_500_000  # the GPU is kept busy while the host enqueues a measured call
+HEAD_START_CYCLES = 20_000_000  # before the first of them: a host held up for 10 ms is still ahead
 PEERS_PLANNING = ("get_dispatch_layout", "notify_dispatch", "exchangeSplit")
 PLANNING = ("_plan", "_relation", "_node_count", "_node_exchange", "_node_assign")
 
@@ -37,6 +38,7 @@ def time_contenders(
         ]
         for c in contenders
     }
+    torch.cuda._sleep(HEAD_START_CYCLES)
     for i in range(iterations):
         for contender in contenders:
             events = marks[contender.name][i]
@@ -61,26 +63,18 @@ def time_contenders(
     return times
 
 
-def time_graph(
-    contender: Contender, combine: Callable[[], object], replays: int, barrier: Barrier
+def time_calls(
+    call: Callable[[], object], prepare: Callable[[int], None], turns: int, barrier: Barrier
 ) -> torch.Tensor:
-    """Microseconds [replays] of dispatch + combine replayed from one CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        contender.dispatch()
-        combine()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        contender.dispatch()
-        combine()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
-    for begin, end in events:
-        torch.cuda._sleep(100_000)
+    """Microseconds [turns] of a call, largest over ranks; ``prepare(turn)`` comes before it."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(turns)]
+    torch.cuda._sleep(HEAD_START_CYCLES)
+    for turn, (begin, end) in enumerate(events):
+        prepare(turn)
+        torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
         barrier()
         begin.record()
-        graph.replay()
+        call()
         end.record()
     torch.cuda.synchronize()
     own = torch.tensor([b.elapsed_time(e) * 1e3 for b, e in events], device="cuda")

@@ -39,10 +39,14 @@ class PlainHandle:
 
 
 class PlainShuffle:
-    """The face of fuscoc's shuffle for ``num_experts`` in blocks on all ranks."""
+    """The face of fuscoc's shuffle for ``num_experts`` in blocks on all ranks.
 
-    def __init__(self, num_experts: int) -> None:
-        self.num_experts = num_experts
+    Args:
+        rounded: round weighted rows to their dtype before they are summed, not only the sum.
+    """
+
+    def __init__(self, num_experts: int, rounded: bool = False) -> None:
+        self.num_experts, self.rounded = num_experts, rounded
 
     def dispatch(
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor
@@ -68,5 +72,7 @@ class PlainShuffle:
         back = rows.new_empty(rows.shape).index_copy(0, handle.by_expert, rows)
         home = AllToAll.apply(back, handle.send, handle.receive)
         points = home.new_empty(home.shape).index_copy(0, handle.order, home)
-        points = points.view(*handle.weights.shape, -1).float()
-        return (points * handle.weights.unsqueeze(-1)).sum(1).to(rows.dtype)
+        points = points.view(*handle.weights.shape, -1).float() * handle.weights.unsqueeze(-1)
+        if self.rounded:
+            points = points.to(rows.dtype).float()
+        return points.sum(1).to(rows.dtype)

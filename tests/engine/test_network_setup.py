@@ -11,13 +11,14 @@ from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import group, process, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import LANES, Window
+from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import HopTimeoutError, OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
 GPU = torch.device("cuda", 0)
+LANES = 3
 
 
 class Group:
@@ -76,17 +77,21 @@ def test_all_ranks_connect_every_lane(monkeypatch: pytest.MonkeyPatch, lanes: li
         return GROUPS_OF_RANKS
 
     monkeypatch.setattr(group, "_gather_in_time", gather)
-    found = subgroups.network_groups(members())
+    found = subgroups.network_groups(members(), LANES)
     assert len(lanes) == LANES
-    assert met[-LANES:] == [(lane, 7.0) for lane in lanes]
+    assert [place for place in met if place[0] in lanes] == [(lane, 7.0) for lane in lanes]
     assert [known() for known in found if known is not None] == lanes
 
 
 def test_shuffles_of_a_group_share_its_lanes(lanes: list[Group]) -> None:
-    first, again = (subgroups.network_groups(members()) for _ in range(2))
+    first, again = (subgroups.network_groups(members(), LANES) for _ in range(2))
     assert [known() for known in again if known is not None] == lanes  # no new ones
     assert first == again
-    assert not set(subgroups.network_groups(members(OTHER))) & set(first)
+    more = subgroups.network_groups(members(), LANES + 2)
+    assert more[:LANES] == first
+    assert len(lanes) == LANES + 2
+    assert subgroups.network_groups(members(), 1) == first[:1]
+    assert not set(subgroups.network_groups(members(OTHER), LANES)) & set(first)
 
 
 def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: list[Group]) -> None:
@@ -97,7 +102,7 @@ def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: li
 
     monkeypatch.setattr(group, "_gather_in_time", late)
     with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
-        subgroups.network_groups(members())
+        subgroups.network_groups(members(), LANES)
 
 
 def test_ranks_that_torch_would_let_wait_for_each_other(
@@ -108,7 +113,7 @@ def test_ranks_that_torch_would_let_wait_for_each_other(
     several[2] = 6
     monkeypatch.setattr(group, "_gather_in_time", lambda *_: several)
     with pytest.raises(TopologyError, match="rank 2 is in 6 process groups where rank 0 is in 5"):
-        subgroups.network_groups(members())
+        subgroups.network_groups(members(), LANES)
     assert not lanes
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node_schedule import (
     EARLY_BYTES,
+    FLAGGED_BYTES,
     IN_FLIGHT_BYTES,
     Schedule,
     expected_destinations,
@@ -50,7 +51,7 @@ def test_what_is_sent_early_lasts_as_long_as_a_plan(
 @pytest.mark.parametrize(
     ("num_ctas", "num_ranks", "measured"),
     [
-        (132, 4, Schedule(132, 44, 6, 1, 2, 2)),
+        (132, 4, Schedule(132, 44, 6, 1, 1, 1)),
         (64, 4, Schedule(64, 64, 3, 2, 2, 2)),
         (32, 4, Schedule(32, 32, 3, 3, 2, 4)),
         (132, 2, Schedule(132, 44, 8, 2, 2, 1)),
@@ -62,3 +63,10 @@ def test_what_was_fastest_for_rows_of_14336_bytes(
     num_ctas: int, num_ranks: int, measured: Schedule
 ) -> None:
     assert model_schedule(num_ctas, 16, 4, num_ranks, 8, 14336) == measured
+
+
+@given(num_ctas=st.integers(65, 160), num_ranks=st.integers(3, 8), row_bytes=st.integers(16, 65536))
+def test_only_short_rows_share_a_flag(num_ctas: int, num_ranks: int, row_bytes: int) -> None:
+    model = model_schedule(num_ctas, 16, 4, num_ranks, 8, row_bytes)
+    shared = row_bytes < FLAGGED_BYTES
+    assert (model.dispatch_group > 1, model.combine_group > 1) == (shared, shared)

@@ -41,8 +41,29 @@ def test_whatever_is_measured_is_a_network(first: float, second: float) -> None:
     assert link.latency >= LEAST_LATENCY
 
 
-@pytest.mark.parametrize("topology", ["2x1", "3x2"])
-def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str) -> None:
+@given(st.lists(st.floats(1e8, 2e10), min_size=3, max_size=3))
+def test_lanes_are_added_while_that_pays(bandwidths: list[float]) -> None:
+    """Nobody opens more once a network is fast, or the last ones have gained little."""
+    by_lanes = dict(zip((2, *probe.MORE_LANES), bandwidths, strict=True))
+    asked: list[int] = []
+
+    def measure(num_lanes: int) -> Link:
+        asked.append(num_lanes)
+        return Link(by_lanes[num_lanes], 1e-5, num_lanes)
+
+    best = probe.best_link(measure)
+    assert best == Link(by_lanes[best.num_lanes], 1e-5, best.num_lanes)
+    assert asked == list(by_lanes)[: len(asked)]
+    for fewer, more in itertools.pairwise(asked):
+        assert by_lanes[fewer] < probe.FAST
+        assert (by_lanes[more] >= probe.WORTHWHILE * by_lanes[fewer]) == (more <= best.num_lanes)
+    assert (
+        asked[-1] != best.num_lanes or best.bandwidth >= probe.FAST or len(asked) == len(by_lanes)
+    )
+
+
+@pytest.mark.parametrize(("topology", "num_lanes"), [("2x1", 2), ("3x2", 4)])
+def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str, num_lanes: int) -> None:
     """Every rank has its own clock; the median of what they measure counts."""
     small, large = 1 << 6, 1 << 12
     monkeypatch.setattr(probe, "SMALL_BYTES", small)
@@ -64,6 +85,8 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str) -> None:
 
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=clock))
     shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=where)
+    for machine in shuffle.machines:
+        machine.lanes.use_wires(num_lanes)
     work = [probe.measure_link(machine) for machine in shuffle.machines]
     links = run_lockstep(work, shuffle._handlers)
     found = [
@@ -71,14 +94,21 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str) -> None:
         for rank in range(num_ranks)
     ]
     medians = (statistics.median(getattr(each, name) for each in found) for name in NAMES)
-    assert links == [Link(*medians)] * num_ranks
+    assert links == [Link(*medians, num_lanes)] * num_ranks
 
 
-@pytest.mark.parametrize(("bandwidth", "slots"), [(1e8, 3), (4e9, 4), (50e9, RING_SLOTS)])
-def test_rings_are_as_deep_as_the_network_is_fast(bandwidth: float, slots: int) -> None:
-    """What a network of that bandwidth carries in 4 ms, in slices of 8 MiB, and two more."""
+@pytest.mark.parametrize(
+    ("bandwidth", "num_lanes", "slots"),
+    [(1e8, 2, 3), (4e9, 2, 4), (4e9, 6, 6), (50e9, 2, RING_SLOTS)],
+)
+def test_rings_are_as_deep_as_the_network_is_fast(
+    bandwidth: float, num_lanes: int, slots: int
+) -> None:
+    """What a network of that bandwidth carries in 4 ms, in slices of 8 MiB, and two more, or one
+    for every lane."""
     shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=Topology(2, 1))
     [machine, _] = shuffle.machines
-    machine.reckon_with(CostModel(bandwidth, 450e9, 1e-5, 64))
+    machine.reckon_with(CostModel(bandwidth, 450e9, 1e-5, 64, num_lanes=num_lanes))
     assert machine.ring_slots == slots
+    assert len(machine.lanes.wires) == num_lanes
     assert machine.ring("slices.x", 256).shape == (slots, 256)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.comm.requests import LANES
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.cost import CostModel
@@ -130,9 +131,22 @@ def test_the_size_of_a_slice(total: int, most_bytes: int, expected: int) -> None
     assert slice_rows(total, 1000, most_bytes, MODEL) == expected
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 1 << 24))
-def test_slices_fit_and_lanes_get_equally_many(total: int, row_bytes: int, most_bytes: int) -> None:
-    rows = slice_rows(total, row_bytes, most_bytes, MODEL)
+@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 1 << 24), st.integers(2, 8))
+def test_slices_fit_and_lanes_get_equally_many(
+    total: int, row_bytes: int, most_bytes: int, num_lanes: int
+) -> None:
+    model = replace(MODEL, segment_bytes=row_bytes, num_lanes=num_lanes)
+    rows = slice_rows(total, row_bytes, most_bytes, model)
     assert 1 <= rows <= max(1, most_bytes // row_bytes)
     num_rounds = -(-total // rows)
-    assert num_rounds % LANES == 0 or rows <= num_rounds  # so few that they do not divide evenly
+    seconds = model.nic_seconds(total)
+    worthwhile = [n for n in range(3, num_lanes + 1) if seconds >= n * model.stage_latency]
+    lanes = max(worthwhile, default=2)
+    assert num_rounds % lanes == 0 or rows <= num_rounds  # so few that they do not divide evenly
+
+
+def test_lanes_that_would_mostly_wait_get_nothing() -> None:
+    """A slice travels for as long as its latency, 500 rows here, wherever more than two do."""
+    model = replace(MODEL, stage_latency=500.5 * MODEL.nic_seconds(1), num_lanes=8)
+    expected = {600: 300, 1600: 534, 2600: 520, 5000: 625}
+    assert {total: slice_rows(total, 1000, 1 << 30, model) for total in expected} == expected

@@ -7,45 +7,45 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan import library, native
 
 
 def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
-    library = native.build()
-    assert [path.name for path in (tmp_path / "native").iterdir()] == [library.name]
-    made = library.stat().st_mtime_ns
-    assert native.build() == library
-    assert library.stat().st_mtime_ns == made
+    built = library.build()
+    assert [path.name for path in (tmp_path / "native").iterdir()] == [built.name]
+    made = built.stat().st_mtime_ns
+    assert library.build() == built
+    assert built.stat().st_mtime_ns == made
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(native.BuildError, match="needs a C compiler"):
-        native.build()
+    with pytest.raises(library.BuildError, match="needs a C compiler"):
+        library.build()
 
 
 def test_failing_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CC", "cc -DUNFINISHED=( -Dint64_t=UNFINISHED")
-    with pytest.raises(native.BuildError, match=r"failed:\n(.|\n)*error"):
-        native.build()
+    with pytest.raises(library.BuildError, match=r"failed:\n(.|\n)*error"):
+        library.build()
     assert not list((tmp_path / "native").iterdir())
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").write_text("no folder")
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "taken"))
-    with pytest.raises(native.BuildError, match=r"taken.*FUSCOC_CACHE_DIR"):
-        native.build()
+    with pytest.raises(library.BuildError, match=r"taken.*FUSCOC_CACHE_DIR"):
+        library.build()
 
 
 def test_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.so").write_text("cut short")
-    monkeypatch.setattr(native, "build", lambda: tmp_path / "plan.so")
-    with pytest.raises(native.BuildError, match=r"plan\.so.*remove the file"):
-        native.load.__wrapped__()
+    monkeypatch.setattr(library, "build", lambda: tmp_path / "plan.so")
+    with pytest.raises(library.BuildError, match=r"plan\.so.*remove the file"):
+        library.load.__wrapped__()
 
 
 def test_read_only_input() -> None:

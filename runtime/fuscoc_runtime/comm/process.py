@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 
-from fuscoc_runtime.comm.group import Membership, all_gather_single
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (
+    LEAST_LANES,
     AllGather,
     AllToAll,
     AllToAlls,
@@ -80,7 +82,7 @@ class ProcessComm:
     def __init__(self, members: Membership) -> None:
         self.members = members
         self._windows = WindowPool(allocator(members))
-        self._networks = network_groups(members)
+        self.open_lanes(LEAST_LANES)
         self._rounds: dict[int, Round] = {}
         self._gathered, self._brought = Landing(), Landing()
         if members.device.type == "cuda":
@@ -108,6 +110,14 @@ class ProcessComm:
     def window_bytes(self) -> int:
         """Bytes of this rank's part of all windows."""
         return self._windows.num_bytes
+
+    def open_lanes(self, num_lanes: int) -> None:
+        """Be ready for rounds on so many lanes; collective over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        self._networks = network_groups(self.members, num_lanes)
 
     def close(self) -> None:
         """Let go of the windows."""
@@ -221,7 +231,9 @@ class ProcessComm:
         num_ranks = self.members.topology.num_ranks
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
-            work = all_gather_single(gathered, sent, group=self.members.group, async_op=True)
+            options = AllgatherOptions()
+            options.asyncOp = True
+            work = self.members.group._allgather_base(gathered, sent, options)
             meanwhile()
             self._finish(work)
         gathered = self._bring(gathered, self._gathered)()

@@ -88,7 +88,7 @@ class Rows:
     fields: tuple[Tensor, ...]
 
 
-LANES = 2
+LEAST_LANES = 2
 """With two rounds on the network at once, one fills the wire while the other starts or ends."""
 
 
@@ -98,7 +98,7 @@ class StartRound:
     before its ``FinishRound``. Result: ``None``.
 
     Every rank starts the same rounds, in the same order, even without rows. Those of one ``lane``
-    (0 .. ``LANES`` - 1) travel one after the other, different lanes at once. ``sends``,
+    (from 0) travel one after the other, different lanes at once. ``sends``,
     ``receives``: at most one each of a peer, ascending.
     """
 

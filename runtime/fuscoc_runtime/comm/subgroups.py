@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import LANES
 from fuscoc_runtime.errors import TopologyError
 
 
@@ -37,7 +36,9 @@ def node_group(members: Membership) -> dist.ProcessGroup:
     return found
 
 
-def network_groups(members: Membership) -> list[ReferenceType[dist.ProcessGroup] | None]:
+def network_groups(
+    members: Membership, num_lanes: int
+) -> list[ReferenceType[dist.ProcessGroup] | None]:
     """All ranks again, for every lane of the network hop; collective over them.
 
     NCCL works off a group's operations one after the other, and lanes are to overlap with each
@@ -48,18 +49,18 @@ def network_groups(members: Membership) -> list[ReferenceType[dist.ProcessGroup]
     """
     group = members.group
     if group is None or members.device.type != "cuda" or members.topology.num_nodes == 1:
-        return [members.known_group] * LANES
+        return [members.known_group] * num_lanes
     ranks = dist.get_process_group_ranks(group)
 
     def make() -> list[dist.ProcessGroup]:
-        lanes = [_new_group(ranks, members) for _ in range(LANES)]
-        for lane in lanes:
-            # NCCL connects a group in its first operation, for which all ranks have to come, and
-            # some may have no rows in a round: without this, the others would wait for them.
-            replace(members, known_group=ref(lane)).meet("connection")
-        return lanes
+        lane = _new_group(ranks, members)
+        # NCCL connects a group in its first operation, for which all ranks have to come, and some
+        # may have no rows in a round: without this, the others would wait for them.
+        replace(members, known_group=ref(lane)).meet("connection")
+        return [lane]
 
-    return [ref(lane) for lane in _made_once(group, "lanes", make)]
+    lanes = (_made_once(group, f"lane {number}", make) for number in range(num_lanes))
+    return [ref(lane) for [lane] in lanes]
 
 
 def _new_group(ranks: list[int], members: Membership) -> Any:

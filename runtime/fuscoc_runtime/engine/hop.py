@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import FinishRound, Request, Rows, StartRound
-from fuscoc_runtime.engine.lanes import WIRES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.plan.rounds import Side
@@ -53,11 +52,12 @@ class Hop:
             with self._tracer.span("gather", f"slice {number}"):
                 yield from fill
             filled = lanes.mark()
-        wire = number % len(WIRES)
-        with lanes.on(WIRES[wire]):
+        lane = number % len(lanes.wires)
+        wire = lanes.wires[lane]
+        with lanes.on(wire):
             lanes.wait(filled)
-            travelling = self._tracer.begin(WIRES[wire], f"slice {number}")
-            yield StartRound(number, wire, self._rows_sent(number), self._rows_received(number))
+            travelling = self._tracer.begin(wire, f"slice {number}")
+            yield StartRound(number, lane, self._rows_sent(number), self._rows_received(number))
             if self._tracer.on_gpu:  # this stream waits for the round
                 self._tracer.end(travelling)
         self._travelling[number] = travelling

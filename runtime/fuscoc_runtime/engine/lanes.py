@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 import torch
 
-Lane = Literal["gather", "wire 0", "wire 1", "forward"]
-WIRES: tuple[Lane, ...] = ("wire 0", "wire 1")
-LANES: tuple[Lane, ...] = ("gather", *WIRES, "forward")
+from fuscoc_runtime.comm.requests import LEAST_LANES
 
 
 class Lanes:
@@ -18,17 +17,27 @@ class Lanes:
     at once. All that ``fork`` and ``join`` enclose is enqueued on one of them, or on the user's.
 
     On the CPU a call returns when its work is done; there is nothing to order.
+
+    Attributes:
+        wires: the lanes of the network, on which rounds travel in turn.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._streams: dict[Lane, Any] = {}
+        self._device = device
+        self._streams: dict[str, Any] = {}
         self._users: Any = None
         self._current: Any = None
-        if device.type == "cuda":
-            self._streams = {lane: torch.cuda.Stream(device) for lane in LANES}  # type: ignore[no-untyped-call]
+        self.use_wires(LEAST_LANES)
+
+    def use_wires(self, count: int) -> None:
+        """Have so many lanes of the network, from the next call on."""
+        self.wires = tuple(f"wire {number}" for number in range(count))
+        if self._device.type == "cuda":
+            names = ("gather", *self.wires, "forward")
+            self._streams = {name: _stream(self._device, name) for name in names}
 
     @contextmanager
-    def on(self, lane: Lane) -> Iterator[None]:
+    def on(self, lane: str) -> Iterator[None]:
         """Enqueue on a lane; not inside another one."""
         if not self._streams:
             yield
@@ -66,3 +75,10 @@ class Lanes:
         # Unlike the context torch.cuda.stream, asks for no device and no earlier stream.
         torch.cuda.set_stream(stream)
         self._current = stream
+
+
+@cache
+def _stream(device: torch.device, lane: str) -> Any:
+    """The same one for all shuffles of a GPU, whose calls follow each other anyway. A GPU has few
+    hardware queues, and streams that share one wait for each other."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

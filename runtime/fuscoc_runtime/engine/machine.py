@@ -143,11 +143,13 @@ class Machine:
         """Take the network to be as in ``model``, equal on all ranks, from the next call on.
 
         As many rounds are under way as the network carries while a plan is completed; one more
-        starts, and one ends.
+        starts, and one ends. Every lane has one.
         """
         self.context = replace(self.context, model=model)
         carried = model.nic_bandwidth * (PLANNING_SECONDS + model.stage_latency)
-        self.ring_slots = min(RING_SLOTS, 2 + math.ceil(carried / model.slice_bytes))
+        needed = max(model.num_lanes, 2 + math.ceil(carried / model.slice_bytes))
+        self.ring_slots = min(RING_SLOTS, needed)
+        self.lanes.use_wires(model.num_lanes)
         self._rings.clear()
 
     def kernel(self, name: str) -> Kernel:

@@ -27,6 +27,7 @@ class Schedule:
 
 IN_FLIGHT_BYTES = 4.5e6  # on their way to all peers, they keep NVLink full
 EARLY_BYTES = 2.3e6  # what NVLink carries of that while a plan is made
+FLAGGED_BYTES = 14336  # of a row that has a flag of its own
 
 
 def expected_destinations(num_ranks: int, fanout: int) -> float:
@@ -50,7 +51,8 @@ def model_schedule(
 
     In combine, teams that have nothing to finalise reduce, so few need to prefer it; on few SMs
     most must, in larger groups, since every peer waits for what is reduced. Among two ranks
-    reducing is half of the work, and there are so few flags that every segment may have its own.
+    reducing is half of the work. A long row is worth a flag of its own, which lets work on it begin
+    sooner; sending to one peer alone does not gain by it.
 
     The constants were measured with two and with four H200.
     """
@@ -63,14 +65,15 @@ def model_schedule(
         # More than a third where rows are so short, or buffers so large, that it is too few.
         send_ctas = min(num_ctas // 2, max(-(-num_ctas // 3), -(-senders // warps)))
         send_warps = max(1, min(warps // 2, 6), min(warps, -(-senders // send_ctas)))
+    group = min(2, math.ceil(FLAGGED_BYTES / row_bytes))
     quarters = 2 if pair else 3 if very_few else 2 if few else 1
     return Schedule(
         num_sms=num_ctas,
         send_ctas=send_ctas,
         send_warps=send_warps,
         reduce_teams=max(1, teams * quarters // 4),
-        dispatch_group=2,
-        combine_group=4 if very_few else 1 if pair and not few else 2,
+        dispatch_group=2 if few or pair else group,
+        combine_group=4 if very_few else 2 if few else 1 if pair else group,
     )
 
 

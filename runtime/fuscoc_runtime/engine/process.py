@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.probe import known_links, measure_link
+from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import StreamOrder
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
@@ -77,6 +77,7 @@ class ProcessEngine:
                 nic_bandwidth=link.bandwidth,
                 stage_latency=link.latency,
                 handover_latency=HANDOVER_LATENCY,
+                num_lanes=link.num_lanes,
             )
             self.machine.reckon_with(measured)
 
@@ -137,8 +138,16 @@ class ProcessEngine:
         assert group is not None
         known, topology = known_links(group), str(self.members.topology)
         if topology not in known:
-            known[topology] = self.run("measuring", measure_link(self.machine))
+            # gloo works on everything at once: there is nothing to gain by more lanes.
+            more_lanes = MORE_LANES if self.members.device.type == "cuda" else ()
+            known[topology] = best_link(self._measure, more_lanes)
+        self.comm.open_lanes(known[topology].num_lanes)
         return known[topology]
+
+    def _measure(self, num_lanes: int) -> Link:
+        self.comm.open_lanes(num_lanes)
+        self.machine.lanes.use_wires(num_lanes)
+        return self.run("measuring", measure_link(self.machine))
 
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""

@@ -7,11 +7,12 @@ returns an ``Assignment``; docs/scheduling.md compares them, with the worst case
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.cost import CostModel, oracle, predict_assignment, simplest
+from fuscoc_runtime.plan.cost import CostModel, completion_seconds, least_seconds, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 
 
@@ -105,10 +106,13 @@ def balance(demand: Demand, policy: str, model: CostModel) -> Assignment:
     """
     if policy != "auto":
         return POLICIES[policy](demand)
+    alone, together = least_seconds(demand, model)
     return simplest(
-        (assign(demand) for assign in POLICIES.values()),
-        lambda each: predict_assignment(demand, each, model).completion,
-        oracle(demand, model),
+        (
+            (partial(assign, demand), together if assign is rebalance else alone)
+            for assign in POLICIES.values()
+        ),
+        lambda each: completion_seconds(demand, each, model),
     )
 
 

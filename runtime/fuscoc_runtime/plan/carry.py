@@ -16,67 +16,36 @@ All are ordered by the round in which their rows leave, and in it as they leave.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import upload
-from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.plan.rounds import Side, ranges
+from fuscoc_runtime.plan.flows import Assignment, Int64Array
+from fuscoc_runtime.plan.rounds import Rounds
 from fuscoc_runtime.plan.types import DescriptorList, Handover, PlanContext
 from fuscoc_runtime.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
 class Handed:
-    """``lists``: those above. ``row_rounds``: int64 [num_rows], the round in which each of this
-    rank's network rows leaves, whoever sends it."""
+    """``lists``: those that fill slices. ``back``: int64 [3, num_sent] on the host, the columns of
+    ``hand_back``. ``row_rounds``: int64 [num_rows], the round in which each of this rank's network
+    rows leaves, whoever sends it."""
 
     lists: dict[str, DescriptorList]
     entries: Handover
+    back: Int64Array
     row_rounds: Int64Array
 
-
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """Consecutive rows that a rank sends, run by run in wire order: int64 [num_runs] each.
-
-    ``source``: whose they are, and ``row``: the place of the first among the network rows of that
-    rank. ``slice``: its place among all that the sender sends, by forwarder; ``window``: in the
-    sender's window, if it is another's. ``round``, ``length``: when, and how many rows.
-    """
-
-    source: Int64Array
-    row: Int64Array
-    slice: Int64Array
-    window: Int64Array
-    round: Int64Array
-    length: Int64Array
-
-    def __getitem__(self, chosen: Any) -> _Runs:
-        return _Runs(*(getattr(self, each.name)[chosen] for each in fields(self)))
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Runs]) -> _Runs:
-        columns = ([getattr(part, each.name) for part in parts] for each in fields(cls))
-        return cls(*map(np.concatenate, columns))
-
-    def each(self, first: Int64Array) -> Int64Array:
-        """A column of first places as one of all rows."""
-        return ranges(first, self.length)
-
-    def alike(self, values: Int64Array) -> Int64Array:
-        """A column of runs as one of all rows, which are alike in it."""
-        return np.repeat(values, self.length)
-
-    def per_round(self, num_rounds: int) -> tuple[int, ...]:
-        """Rows in every round."""
-        counts = np.zeros(num_rounds, np.int64)
-        np.add.at(counts, self.round, self.length)
-        return tuple(counts.tolist())
+    def hand_back(self, ctx: PlanContext) -> DescriptorList:
+        """The list of the way back, which nothing waits for."""
+        [there] = upload([self.back], ctx.device)
+        return dict(zip(("src_row", "dst_peer", "dst_row"), there.unbind(0), strict=True))
 
 
 def landing_order(topology: Topology, local_rank: int) -> Int64Array:
@@ -101,82 +70,52 @@ def landing_before(topology: Topology, rank: int) -> Int64Array:
 
 def hand_over(
     ctx: PlanContext,
-    rows: Int64Array,
-    sides: Mapping[int, Side],
+    rounds: Rounds,
     num_rounds: int,
+    rows: Int64Array,
     num_direct: Int64Array,
-    addresses: Mapping[str, Tensor],
-    row_source: Tensor,
+    sources: Mapping[str, Tensor],
 ) -> Handed:
     """The lists of one rank.
 
     Args:
         rows: int64 [R, R], network rows by source and forwarder.
-        sides: what every rank of this node sends, in rounds.
         num_direct: int64 [R], rows of every rank's ``direct`` list.
-        addresses: columns that say where this rank's sources are.
-        row_source: int64 [num_rows], the source of each of its network rows.
+        sources: columns that say where the source of each of this rank's network rows is.
     """
-    m, me = ctx.topology.ranks_per_node, ctx.rank
-    first = rows.cumsum(axis=1) - rows
-    sent = {rank: _runs(rows, first, m, rank, side) for rank, side in sides.items()}
-    out = sent[me]
-    own, taken = out[out.source == me], out[out.source != me]
-    parts = [(rank, runs[runs.source == me]) for rank, runs in sent.items() if rank != me]
-    handed = _Runs.joined([part for _, part in parts])
-    peer = np.repeat([rank % m for rank, _ in parts], [len(part.length) for _, part in parts])
-    by_round = np.argsort(handed.round, kind="stable")
-    handed, peer = handed[by_round], peer[by_round]
-
-    tables = {
-        "carry.row": handed.each(handed.row),
-        "carry.dst_peer": handed.alike(peer),
-        "carry.dst_row": handed.each(handed.window),
-        "carried.src_row": taken.each(taken.window),
-        "carried.dst_row": taken.each(taken.slice),
-        "net_send.row": own.each(own.row),
-        "net_send.dst_row": own.each(own.slice),
-        "hand_back.src_row": out.each(out.slice),
-        "hand_back.dst_peer": out.alike(out.source % m),
-        "hand_back.dst_row": out.each(num_direct[out.source] + out.row),
-    }
-    there = upload(list(tables.values()), ctx.device)
-    lists: dict[str, DescriptorList] = {}
-    for place, column in zip(tables, there, strict=True):
-        name, _, key = place.partition(".")
-        if key == "row":
-            source = row_source[column]
-            lists[name] = {each: values[source] for each, values in addresses.items()}
-        else:
-            lists.setdefault(name, {})[key] = column
-
-    row_rounds = np.empty(int(rows[me].sum()), np.int64)
-    for part, name in ((handed, "carry.row"), (own, "net_send.row")):
-        row_rounds[tables[name]] = part.alike(part.round)
-    entries = Handover(*(part.per_round(num_rounds) for part in (handed, own, taken)))
-    return Handed(lists, entries, row_rounds)
-
-
-def _runs(rows: Int64Array, first: Int64Array, m: int, sender: int, side: Side) -> _Runs:
-    """What ``sender`` sends, its own rows first in all that goes to a forwarder.
-
-    ``first``: int64 [R, R], where the rows that a source leaves to a forwarder begin among its own.
-    """
-    node = range(sender // m * m, sender // m * m + m)
-    sources = np.array([sender, *(rank for rank in node if rank != sender)])
-    slices = side.slices
-    peer = slices.peer[:, None]
-    # A slice cut by sources: [num_slices, m].
-    counts = rows[sources, peer]
-    end = counts.cumsum(axis=1)
-    begin = np.maximum(end - counts, slices.begin[:, None])
-    length = np.maximum(np.minimum(end, slices.end[:, None]) - begin, 0)
-    of_others = np.where(sources == sender, 0, length).ravel()
-    return _Runs(
-        np.tile(sources, len(slices.peer)),
-        (first[sources, peer] + begin - (end - counts)).ravel(),
-        ((side.begin - slices.begin)[:, None] + begin).ravel(),
-        of_others.cumsum() - of_others,
-        np.repeat(slices.stage, m),
-        length.ravel(),
+    stages, me = rounds.stages, ctx.rank
+    sizes = _sizes(stages.assignment, rows, me)
+    handed, own, taken = sizes
+    first, back, row_rounds, entries = native.hand_over(
+        (stages.peer, stages.begin, stages.end, stages.tile),
+        rounds.rows,
+        me,
+        stages.assignment.pairs,
+        rows,
+        num_direct,
+        num_rounds,
+        sizes,
     )
+    [there] = upload([first], ctx.device)
+    row, *columns = torch.split(there, [handed + own, handed, handed, own, taken, taken])
+    peer, window, own_place, carried_row, place = columns
+    addresses = {name: torch.split(column[row], [handed, own]) for name, column in sources.items()}
+    lists: dict[str, DescriptorList] = {
+        "carry": {
+            **{name: parts[0] for name, parts in addresses.items()},
+            "dst_peer": peer,
+            "dst_row": window,
+        },
+        "carried": {"src_row": carried_row, "dst_row": place},
+        "net_send": {
+            **{name: parts[1] for name, parts in addresses.items()},
+            "dst_row": own_place,
+        },
+    }
+    return Handed(lists, Handover(*map(tuple, entries.tolist())), back, row_rounds)
+
+
+def _sizes(assignment: Assignment, rows: Int64Array, rank: int) -> tuple[int, int, int]:
+    """Rows of ``rank`` that others send, that it sends itself, and that it sends for others."""
+    handed, taken = (int(assignment.handed.sum(axis=axis)[rank]) for axis in (1, 0))
+    return handed, int(rows[rank].sum()) - handed, taken

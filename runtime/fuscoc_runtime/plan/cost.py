@@ -9,12 +9,15 @@ for its own share of it, and forwarding does not wait for a whole stage, but for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
+from fuscoc_runtime.comm.requests import LEAST_LANES
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
 
@@ -35,6 +38,7 @@ class CostModel:
     ``stage_latency``: seconds that starting a stage costs. ``segment_bytes``: bytes of a segment
     (of an average one if they differ). ``slice_bytes``: the most that a slice holds.
     ``handover_latency``: seconds that it costs besides if any rank sends another's segments.
+    ``num_lanes``: slices that a rank has to send at once to get all of ``nic_bandwidth``.
     """
 
     nic_bandwidth: float
@@ -43,12 +47,18 @@ class CostModel:
     segment_bytes: int
     slice_bytes: int = 8 << 20
     handover_latency: float = 0.0
+    num_lanes: int = LEAST_LANES
 
     def nic_seconds(self, segments: float) -> float:
         return segments * self.segment_bytes / self.nic_bandwidth
 
     def nvlink_seconds(self, segments: float) -> float:
         return segments * self.segment_bytes / self.nvlink_bandwidth
+
+    @cached_property
+    def wire(self) -> Float64Array:
+        """float64 [3]: seconds of a segment on a NIC, on NVLink, and of a stage's start."""
+        return np.array([self.nic_seconds(1), self.nvlink_seconds(1), self.stage_latency])
 
     @property
     def grain(self) -> int:
@@ -108,6 +118,28 @@ def oracle(demand: Demand, model: CostModel) -> float:
     return model.nic_seconds(busiest / demand.ranks_per_node)
 
 
+def least_seconds(demand: Demand, model: CostModel) -> tuple[float, float]:
+    """What ``predict_assignment`` cannot go below if every rank sends its own segments: the NIC of
+    the busiest rank; and if ranks send for one another: an equal share of the busiest node's."""
+    busiest = int(demand.flows.sum(axis=1).max())
+    latency = model.stage_latency if busiest else 0.0
+    ideal = oracle(demand, model) + latency
+    alone = max(model.nic_seconds(busiest) + latency, ideal)
+    return alone, min(alone, ideal + model.handover_latency)
+
+
+def completion_seconds(demand: Demand, assignment: Assignment, model: CostModel) -> float:
+    """The ``completion`` of ``predict_assignment``, at a tenth of its time: a dispatch waits for
+    it."""
+    most = model.slice_bytes // model.segment_bytes
+    seconds = native.completion(demand, assignment, model.wire, most, PIPELINE_DEPTH)
+    return seconds + _handover_seconds(assignment, model)
+
+
+def _handover_seconds(assignment: Assignment, model: CostModel) -> float:
+    return model.handover_latency if model.handover_latency and assignment.hands_over else 0.0
+
+
 def predict_assignment(demand: Demand, assignment: Assignment, model: CostModel) -> Prediction:
     """As if the network had no incast: one stage, as long as the busiest NIC needs."""
     loads = Loads.of(demand, assignment)
@@ -148,14 +180,23 @@ def predict_stages(
     return _predict(model, assignment, network, balance, redistribution, loads.local)
 
 
-def simplest(candidates: Iterable[T], seconds: Callable[[T], float], bound: float) -> T:
-    """The first candidate within ``TOLERANCE`` of the fastest; none is faster than ``bound``."""
-    timed = []
-    for candidate in candidates:
+def simplest(
+    candidates: Iterable[tuple[Callable[[], T], float]], seconds: Callable[[T], float]
+) -> T:
+    """The first candidate within ``TOLERANCE`` of the fastest.
+
+    ``candidates``: how to make each, and a time that it cannot beat. One that cannot be faster than
+    an earlier one by more than ``TOLERANCE`` is not made.
+    """
+    timed, skipped, fastest = list[tuple[T, float]](), math.inf, math.inf
+    for make, bound in candidates:
+        if fastest <= bound * (1 + TOLERANCE):
+            skipped = min(skipped, bound)
+            continue
+        candidate = make()
         timed.append((candidate, seconds(candidate)))
-        if timed[-1][1] <= bound * (1 + TOLERANCE):
-            break  # nothing after it can matter
-    limit = min(time for _, time in timed) * (1 + TOLERANCE)
+        fastest = min(fastest, timed[-1][1])
+    limit = min(fastest, skipped) * (1 + TOLERANCE)
     return next(candidate for candidate, time in timed if time <= limit)
 
 
@@ -169,14 +210,11 @@ def _predict(
 ) -> Prediction:
     """Stages -> seconds. ``network``: [num_stages]; the others by node, [num_stages, num_nodes]."""
     total = int(network.sum())
-    wire = np.array([model.nic_seconds(1), model.nvlink_seconds(1), model.stage_latency])
     completion = native.pipeline(
-        network, balance, redistribution, local, wire, model.slice_segments(total)
+        network, balance, redistribution, local, model.wire, model.slice_segments(total)
     )
-    if model.handover_latency and assignment.hands_over:
-        completion += model.handover_latency
     return Prediction(
-        completion=completion,
+        completion=completion + _handover_seconds(assignment, model),
         network=model.nic_seconds(total) + len(network) * model.stage_latency,
         balance=model.nvlink_seconds(float(balance.sum(axis=0).max())),
         redistribution=model.nvlink_seconds(float(redistribution.sum(axis=0).max())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fuscoc_runtime.comm.requests import LEAST_LANES
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
@@ -27,21 +28,26 @@ LEAST_LATENCY = 1e-6
 
 @dataclass(frozen=True)
 class Link:
-    """What the network does for every rank while all of them send: bytes a second and direction,
-    and the seconds that a message takes besides."""
+    """What the network does for every rank while all of them send on ``num_lanes`` lanes: bytes a
+    second and direction, and the seconds that a message takes besides."""
 
     bandwidth: float
     latency: float
+    num_lanes: int = LEAST_LANES
 
     @classmethod
-    def through(cls, small: tuple[int, float], large: tuple[int, float]) -> Link:
+    def through(
+        cls, small: tuple[int, float], large: tuple[int, float], num_lanes: int = LEAST_LANES
+    ) -> Link:
         """That explains the seconds of two messages, given as (bytes, seconds)."""
         num_bytes, seconds = (b - a for a, b in zip(small, large, strict=True))
         bandwidth = num_bytes / seconds if seconds > 0 else large[0] / large[1]
-        return cls(bandwidth, max(LEAST_LATENCY, small[1] - small[0] / bandwidth))
+        latency = max(LEAST_LATENCY, small[1] - small[0] / bandwidth)
+        return cls(bandwidth, latency, num_lanes)
 
     def __str__(self) -> str:
-        return f"{self.bandwidth / 1e9:.3g} GB/s a rank, {self.latency * 1e6:.3g} us"
+        rate, latency = f"{self.bandwidth / 1e9:.3g} GB/s", f"{self.latency * 1e6:.3g} us"
+        return f"{rate} a rank on {self.num_lanes} lanes, {latency}"
 
 
 def network_fields(shuffle: ShuffleSpec) -> tuple[FieldSpec, ...]:

@@ -1,36 +1,20 @@
-"""Compile the planner's C files at first use and call them.
-
-A C compiler is there wherever Triton is (it compiles its own launchers with one). The library is
-kept in ``files.cache_folder``, named by what it was made of.
-"""
+"""Call the planner's C files; ``library.py`` compiles them."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
+from fuscoc_runtime.plan.library import BuildError, is_there, load
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("fast.c", "cost.c", "rounds.c"))
-FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
+__all__ = ["BuildError", "is_there", "load"]
+
 _Start = ctypes.c_char * 0  # any array has one, even an empty one
-
-
-class BuildError(RuntimeError):
-    """The native part of the planner could not be compiled or loaded."""
 
 
 def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -142,6 +126,46 @@ def slices(
     return num_rounds, table[0, :, :num_sent], table[1, :, :num_received]
 
 
+def hand_over(
+    stages: Sequence[Int64Array],
+    round_rows: int,
+    rank: int,
+    pairs: Int64Array,
+    rows: Int64Array,
+    num_direct: Int64Array,
+    num_rounds: int,
+    sizes: tuple[int, int, int],
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """What ``rank`` hands over, sends and takes; the columns are told in ``carry.c``.
+
+    ``stages``: ``peer``, ``begin``, ``end``, ``tile`` of a ``Schedule``. ``rows``: network rows by
+    source and forwarder. ``sizes``: rows that others send for ``rank``, that it sends itself, and
+    that it sends for others. Returns columns that are needed to send, those of ``hand_back``
+    [3, num_sent], the round of each row, and entries of ``carry``, ``net_send`` and ``carried`` by
+    round [3, num_rounds].
+    """
+    num_stages, n = stages[0].shape
+    handed, own, taken = sizes
+    first = np.empty(3 * handed + 2 * own + 2 * taken, np.int64)
+    back, row_rounds = np.empty((3, own + taken), np.int64), np.empty(handed + own, np.int64)
+    entries = np.zeros((3, num_rounds), np.int64)
+    status = load().fuscoc_handover(
+        n,
+        len(pairs) // n,
+        num_stages,
+        *map(_address, stages),
+        round_rows,
+        rank,
+        *map(_address, (pairs, rows, num_direct)),
+        num_rounds,
+        *sizes,
+        *map(_address, (first, back, row_rounds, entries)),
+    )
+    if status < 0:
+        raise MemoryError
+    return first, back, row_rounds, entries
+
+
 def slots(
     keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
@@ -223,6 +247,25 @@ def pipeline(
     return seconds
 
 
+def completion(
+    demand: Demand, assignment: Assignment, wire: Float64Array, most: int, parts: int
+) -> float:
+    """``pipeline`` of ``loads``, with one stage as long as the busiest NIC needs: ``parts`` slices
+    at least, of ``most`` segments at most."""
+    seconds: float = load().fuscoc_completion(
+        demand.num_nodes,
+        demand.ranks_per_node,
+        *map(_address, (demand.flows, assignment.share, demand.copies)),
+        assignment.carried,
+        _address(wire),
+        most,
+        parts,
+    )
+    if seconds < 0:
+        raise MemoryError
+    return seconds
+
+
 def _address(array: NDArray[Any]) -> int:
     """Of C-contiguous memory. A quarter of the time of ``array.ctypes``, half of a small plan's."""
     try:
@@ -231,80 +274,3 @@ def _address(array: NDArray[Any]) -> int:
         if not array.flags.c_contiguous:
             raise
         return array.ctypes.data
-
-
-@cache
-def load() -> ctypes.CDLL:
-    """The library, once a process.
-
-    Raises BuildError as ``build`` does, and if what is in the cache cannot be loaded.
-    """
-    path = build()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BuildError(f"{error}: remove the file, it will be compiled again") from error
-    size, array = ctypes.c_int64, ctypes.c_void_p
-    library.fuscoc_rebalance.argtypes = [size, size, array, array, array]
-    library.fuscoc_rebalance.restype = None
-    library.fuscoc_lpt.argtypes = [size, size, array, array]
-    library.fuscoc_lpt.restype = size
-    library.fuscoc_decompose.argtypes = [size, array, size, array, array, array]
-    library.fuscoc_decompose.restype = size
-    library.fuscoc_stages.argtypes = [size, size, array, size, *[array] * 5]
-    library.fuscoc_stages.restype = size
-    library.fuscoc_slices.argtypes = (
-        [size] * 3 + [array] * 4 + [size, size, array, size] + [array] * 3
-    )
-    library.fuscoc_slices.restype = size
-    library.fuscoc_slots.argtypes = [size, array, size, array, array, size, size, *[array] * 4]
-    library.fuscoc_slots.restype = None
-    library.fuscoc_loads.argtypes = [size, size, array, array, array, size, *[array] * 7]
-    library.fuscoc_loads.restype = size
-    library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
-    library.fuscoc_pipeline.restype = ctypes.c_double
-    return library
-
-
-@cache
-def is_there() -> bool:
-    """Whether there is a library, or a compiler for it; where none is needed, numpy serves."""
-    try:
-        load()
-    except BuildError:
-        return False
-    return True
-
-
-def build() -> Path:
-    """The compiled library, from the cache if it is there.
-
-    Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
-    """
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise BuildError(
-            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
-            "or set CC"
-        )
-    command = [*compiler.split(), *FLAGS]
-    made_of = b"".join(source.read_bytes() for source in SOURCES)
-    made_of += repr((command, platform.machine())).encode()
-    folder = cache_folder() / "native"
-    target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
-    try:
-        if not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _compile(command, target)
-    except OSError as error:
-        raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
-    return target
-
-
-def _compile(command: Sequence[str], target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
-        done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
-        if done.returncode:
-            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
-        made.replace(target)

@@ -22,7 +22,7 @@ from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, Request
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt
 from fuscoc_runtime.plan.arrays import upload
-from fuscoc_runtime.plan.carry import hand_over, landing_order
+from fuscoc_runtime.plan.carry import Handed, hand_over, landing_order
 from fuscoc_runtime.plan.census import Census, count_points, fail_census, take_census
 from fuscoc_runtime.plan.device import has_kernels, has_receiver_kernels
 from fuscoc_runtime.plan.device.source import (
@@ -72,10 +72,9 @@ class Draft:
     """The part of a plan that needs no word from the other ranks but their counts.
 
     A rank can send as soon as it has this: ``wire`` lacks what is about landing, ``lists`` has
-    those that fill slices alone. ``carried_rounds``: where rows are handed over, int64 [num_rows]
-    on the host, the round in which each of this rank's network rows leaves. ``num_rows``,
-    ``most_rows``: of the target, here and on any rank; ``num_carried``, ``most_carried``: rows sent
-    for other ranks, likewise.
+    those that fill slices alone. ``handed``: what ranks send for one another, if they do.
+    ``num_rows``, ``most_rows``: of the target, here and on any rank; ``num_carried``,
+    ``most_carried``: rows sent for other ranks, likewise.
     """
 
     num_sources: int
@@ -85,7 +84,7 @@ class Draft:
     slots: SlotLayout
     wire: Wire
     lists: dict[str, DescriptorList]
-    carried_rounds: Int64Array | None
+    handed: Handed | None
 
     @property
     def num_carried(self) -> int:
@@ -145,18 +144,11 @@ def draft_plan(
     if rounds is None or not shares.hands_over:
         lists = {"net_send": listed.net_send}
         return Draft(num_sources, listed, census, shares, slots, wire, lists, None)
-    node = ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
-    handed = hand_over(
-        ctx,
-        shares.rows,
-        {rank: rounds.of(rank)[1] for rank in node},
-        wire.num_rounds,
-        _num_direct(ctx, census),
-        listed.addresses,
-        listed.row_source,
-    )
+    sources = {name: column for name, column in listed.net_send.items() if name != "dst_row"}
+    num_direct = _num_direct(ctx, census)
+    handed = hand_over(ctx, rounds, wire.num_rounds, shares.rows, num_direct, sources)
     wire = replace(wire, handover=handed.entries)
-    return Draft(num_sources, listed, census, shares, slots, wire, handed.lists, handed.row_rounds)
+    return Draft(num_sources, listed, census, shares, slots, wire, handed.lists, handed)
 
 
 def finish_plan(
@@ -193,11 +185,12 @@ def finish_plan(
         order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
         forwards = torch.cat([blocks[source] for source in order])
     received = _receive(ctx, draft, wire, described, words, forwards)
+    back = {} if draft.handed is None else {"hand_back": draft.handed.hand_back(ctx)}
     sizes = buffer_rows(ctx, census, shares, forwarding.pairs, draft.slots.rows)
     plan = RankPlan(
         rank=ctx.rank,
         num_sources=draft.num_sources,
-        lists={**described.lists, **draft.lists, **received.lists},
+        lists={**described.lists, **draft.lists, **back, **received.lists},
         rows=BufferRows(*sizes[:, ctx.rank].tolist()),
         max_rows=BufferRows(*sizes.max(axis=1).tolist()),
         net_send_counts=tuple(shares.sent[ctx.rank].tolist()),
@@ -240,7 +233,8 @@ def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
 
 def _describe(ctx: PlanContext, draft: Draft, forwarding: Forwarding) -> Described:
     """Slots, and what the other ranks have to know, by kernels or by tensors."""
-    rows, rounds = draft.shares.rows[ctx.rank], draft.carried_rounds
+    rows = draft.shares.rows[ctx.rank]
+    rounds = None if draft.handed is None else draft.handed.row_rounds
     listed, wire, known = draft.listed, draft.wire, (draft.slots, draft.census, forwarding)
     if isinstance(listed, ListedByKernels):
         slices = wire.send.in_row_order() if rounds is None else slices_of(rows, rounds)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 
 import numpy as np
 
-from fuscoc_runtime.comm.requests import LANES
+from fuscoc_runtime.comm.requests import LEAST_LANES
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
@@ -27,10 +27,10 @@ def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: Cos
         return arrange(kind, demand, assignment, model)
     if demand.num_nodes == 2:  # two nodes have one thing to do
         return arrange(KINDS[0], demand, assignment, model)
+    bound = oracle(demand, model)
     return simplest(
-        (arrange(each, demand, assignment, model) for each in KINDS),
+        ((partial(arrange, each, demand, assignment, model), bound) for each in KINDS),
         lambda each: predict(demand, each, model).completion,
-        oracle(demand, model),
     )
 
 
@@ -40,13 +40,16 @@ def slice_rows(total: int, row_bytes: int, most_bytes: int, model: CostModel) ->
     Every slice costs a latency; nothing covers the gathering of the first slice and the forwarding
     of the last, which both run at NVLink's pace. With ``B`` bytes and slices of ``s`` that is
     ``B / s * latency + 2 * s / bandwidth``, least at ``sqrt(B * latency * bandwidth / 2)``. A slice
-    holds ``most_bytes`` at most, and one row at least. All lanes of the network get equally many.
+    holds ``most_bytes`` at most, and one row at least. All lanes of the network get equally many,
+    but more than two lanes only slices that travel for longer than that latency.
     """
-    latency_bytes = model.stage_latency * model.nvlink_bandwidth
-    best = max(row_bytes, math.sqrt(total * row_bytes * latency_bytes / 2))
+    num_bytes, latency = total * row_bytes, model.stage_latency
+    best = max(row_bytes, math.sqrt(num_bytes * latency * model.nvlink_bandwidth / 2))
     most_rows = max(1, most_bytes // max(1, row_bytes))
-    per_lane = max(-(-total // (LANES * most_rows)), round(total * row_bytes / (LANES * best)), 1)
-    return -(-total // (LANES * per_lane))
+    worthwhile = int(model.nic_seconds(total) / latency) if latency else model.num_lanes
+    lanes = min(model.num_lanes, max(LEAST_LANES, worthwhile))
+    per_lane = max(-(-total // (lanes * most_rows)), round(num_bytes / (lanes * best)), 1)
+    return -(-total // (lanes * per_lane))
 
 
 def cut(schedule: Schedule, rows: int) -> Schedule:

@@ -6,9 +6,9 @@ follows FAST (Lei et al., NSDI '26) on deduplicated segments; docs/scheduling.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 
@@ -191,14 +191,13 @@ def plan_network(
     if kind != "auto":
         return arrange(kind, demand, assignment, model)
 
-    def candidates() -> Iterator[Schedule]:
-        for each in KINDS if demand.num_nodes > 2 else KINDS[:1]:  # two nodes have one thing to do
-            yield arrange(each, demand, assignment, model)
-        if balance_policy == "auto" and not assignment.carried:
-            yield fast(demand, model)
-
+    makers: list[Callable[[], Schedule]] = [
+        partial(arrange, each, demand, assignment, model)
+        for each in (KINDS if demand.num_nodes > 2 else KINDS[:1])  # two nodes have one thing to do
+    ]
+    if balance_policy == "auto" and not assignment.carried:
+        makers.append(partial(fast, demand, model))
+    bound = oracle(demand, model)
     return simplest(
-        candidates(),
-        lambda each: predict(demand, each, model).completion,
-        oracle(demand, model),
+        ((make, bound) for make in makers), lambda each: predict(demand, each, model).completion
     )

@@ -1,0 +1,112 @@
+"""Compile the planner's C files at first use.
+
+A C compiler is there wherever Triton is (it compiles its own launchers with one). The library is
+kept in ``files.cache_folder``, named by what it was made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from fuscoc_runtime.files import cache_folder
+
+SOURCES = tuple(
+    Path(__file__).with_name(name) for name in ("fast.c", "cost.c", "rounds.c", "carry.c")
+)
+FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
+
+
+class BuildError(RuntimeError):
+    """The native part of the planner could not be compiled or loaded."""
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The library, once a process.
+
+    Raises BuildError as ``build`` does, and if what is in the cache cannot be loaded.
+    """
+    path = build()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{error}: remove the file, it will be compiled again") from error
+    size, array = ctypes.c_int64, ctypes.c_void_p
+    library.fuscoc_rebalance.argtypes = [size, size, array, array, array]
+    library.fuscoc_rebalance.restype = None
+    library.fuscoc_lpt.argtypes = [size, size, array, array]
+    library.fuscoc_lpt.restype = size
+    library.fuscoc_decompose.argtypes = [size, array, size, array, array, array]
+    library.fuscoc_decompose.restype = size
+    library.fuscoc_stages.argtypes = [size, size, array, size, *[array] * 5]
+    library.fuscoc_stages.restype = size
+    library.fuscoc_slices.argtypes = (
+        [size] * 3 + [array] * 4 + [size, size, array, size] + [array] * 3
+    )
+    library.fuscoc_slices.restype = size
+    library.fuscoc_handover.argtypes = (
+        [size] * 3 + [array] * 4 + [size] * 2 + [array] * 3 + [size] * 4 + [array] * 4
+    )
+    library.fuscoc_handover.restype = size
+    library.fuscoc_slots.argtypes = [size, array, size, array, array, size, size, *[array] * 4]
+    library.fuscoc_slots.restype = None
+    library.fuscoc_loads.argtypes = [size, size, array, array, array, size, *[array] * 7]
+    library.fuscoc_loads.restype = size
+    library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
+    library.fuscoc_pipeline.restype = ctypes.c_double
+    library.fuscoc_completion.argtypes = [size, size, *[array] * 3, size, array, size, size]
+    library.fuscoc_completion.restype = ctypes.c_double
+    return library
+
+
+@cache
+def is_there() -> bool:
+    """Whether there is a library, or a compiler for it; where none is needed, numpy serves."""
+    try:
+        load()
+    except BuildError:
+        return False
+    return True
+
+
+def build() -> Path:
+    """The compiled library, from the cache if it is there.
+
+    Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
+    """
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise BuildError(
+            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
+            "or set CC"
+        )
+    command = [*compiler.split(), *FLAGS]
+    made_of = b"".join(source.read_bytes() for source in SOURCES)
+    made_of += repr((command, platform.machine())).encode()
+    folder = cache_folder() / "native"
+    target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    try:
+        if not target.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _compile(command, target)
+    except OSError as error:
+        raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
+    return target
+
+
+def _compile(command: Sequence[str], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+        made.replace(target)
