@@ -3,14 +3,13 @@
     python -m benchmarks.moe_layer --compile-only --case deepseek-v3:1
     python -m torch.distributed.run --nproc-per-node 4 benchmarks/moe_layer.py --case deepseek-v3:1
 
-A case is a model's layer shape and how many such layers are stacked, ``fit`` for as many as a
-training step has memory for. The layers are those of `examples/moe_layer.py` in bf16, with one set
-of parameters for all contenders, who differ in nothing but the shuffle and take turns on the same
-inputs. A time is CUDA events around an iteration, after a device barrier; the largest over the
-ranks counts, and the median over the iterations. ``train`` is forward and backward, without an
-optimiser; ``prefill`` is forward alone, without gradients. The share of shuffling is what CUDA
-events around every dispatch and combine, forward and backward, say: the host's waits within them
-are part of it.
+A case is a model's layer shape and how many such layers are stacked. The layers are those of
+`examples/moe_layer.py` in bf16, with one set of parameters for all contenders, who differ in
+nothing but the shuffle and take turns on the same inputs. A time is CUDA events around an
+iteration, after a device barrier; the largest over the ranks counts, and the median over the
+iterations. ``train`` is forward and backward, without an optimiser; ``prefill`` is forward alone,
+without gradients. The share of shuffling is what CUDA events around every dispatch and combine,
+forward and backward, say: the host's waits within them are part of it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.moe_reference import actual, differences, reference
 from benchmarks.moe_shuffles import NcclDeduplicated, NcclNaive
-from benchmarks.moe_stack import MODES, Case, Stack, Timed, artifact, layers_that_fit, peak_bytes
+from benchmarks.moe_stack import MODES, Case, Stack, Timed, artifact, peak_bytes
 from examples.moe_layer import Sizes
 from fuscoc_runtime import Shuffle
 
@@ -86,14 +85,12 @@ def verify(stack: Stack, shuffles: dict[str, Timed], num_tokens: int) -> dict[st
 
 
 @contextmanager
-def contenders(
-    case: Case, options: argparse.Namespace, num_layers: int
-) -> Iterator[dict[str, Timed]]:
+def contenders(case: Case, options: argparse.Namespace) -> Iterator[dict[str, Timed]]:
     with Shuffle(
         artifact(case.shape),
         max_sources=options.tokens,
         capacity=int(options.room * options.tokens * case.sizes.topk),
-        num_handles=num_layers + 1,
+        num_handles=case.num_layers + 1,
     ) as ours:
         yield {
             f"fuscoc {ours.backend}": Timed(ours),
@@ -104,12 +101,8 @@ def contenders(
 
 def run_case(case: Case, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
     x, gradient = inputs(options.tokens, case.sizes, device)
-    num_layers = case.num_layers
-    if num_layers is None:
-        with contenders(case, options, 2) as shuffles:
-            num_layers = layers_that_fit(case.sizes, shuffles.values(), x, gradient)
-    with contenders(case, options, num_layers) as shuffles:
-        stack = Stack(case.sizes, num_layers, device)
+    with contenders(case, options) as shuffles:
+        stack = Stack(case.sizes, case.num_layers, device)
         wrong = verify(stack, shuffles, options.verified_tokens)
         torch.cuda.reset_peak_memory_stats()
         report = []
@@ -117,7 +110,7 @@ def run_case(case: Case, options: argparse.Namespace, device: torch.device) -> l
             measure(stack, shuffles, mode, x, gradient, 2)
             measured = measure(stack, shuffles, mode, x, gradient, options.iterations)
             setting = {
-                "shape": case.shape, "layers": num_layers, "num_tokens": options.tokens,
+                "shape": case.shape, "layers": case.num_layers, "num_tokens": options.tokens,
                 "mode": mode, "peak_gib": peak_bytes() / 2**30,
             }  # fmt: skip
             for name, times in measured.items():
@@ -168,7 +161,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--case", type=Case.parse, nargs="+", default=[Case("deepseek-v3", 1)],
-        help="SHAPE:LAYERS, or SHAPE:fit",
+        help="SHAPE:LAYERS",
     )  # fmt: skip
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--tokens", type=int, default=8192, help="of each rank")

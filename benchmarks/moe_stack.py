@@ -1,9 +1,9 @@
-"""Stacks of mixture-of-experts layers, what times the shuffles in them, and how many layers fit."""
+"""Stacks of mixture-of-experts layers, and what times the shuffles in them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,19 @@ from examples.moe_layer import MoeLayer, Sizes
 
 WIDTHS = {"deepseek-v3": 2048, "qwen3-235b": 1536, "mixtral-8x7b": 14336, "gpt-oss-120b": 2880}
 ARTIFACTS = Path("build/moe_layer")
-USABLE = 0.93
-"""Of the memory: the rest is for what the allocator cannot use between tensors."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``num_layers``: None for as many as fit."""
-
     shape: str
-    num_layers: int | None
+    num_layers: int
 
     @staticmethod
     def parse(text: str) -> Case:
         shape, _, num_layers = text.partition(":")
         if shape not in WIDTHS:
             raise argparse.ArgumentTypeError(f"{shape} is none of {', '.join(WIDTHS)}")
-        return Case(shape, None if num_layers == "fit" else int(num_layers or 1))
+        return Case(shape, int(num_layers or 1))
 
     @property
     def sizes(self) -> Sizes:
@@ -131,29 +127,6 @@ def prefill(stack: Stack, x: Tensor, gradient: Tensor) -> None:
 
 
 MODES: dict[str, Callable[[Stack, Tensor, Tensor], None]] = {"train": train, "prefill": prefill}
-
-
-def layers_that_fit(sizes: Sizes, shuffles: Iterable[Any], x: Tensor, gradient: Tensor) -> int:
-    """The most layers whose training step has room on every rank, whoever shuffles.
-
-    A step's peak is linear in the layers: a layer has its weights, their gradients and what its
-    backward pass needs. It is measured with one layer and with two.
-    """
-    peaks = []
-    for num_layers in (1, 2):
-        stack = Stack(sizes, num_layers, x.device)
-        torch.cuda.reset_peak_memory_stats()
-        for shuffle in shuffles:
-            stack.use(shuffle)
-            train(stack, x, gradient)
-        peaks.append(peak_bytes())
-        del stack
-        torch.cuda.empty_cache()
-    one, two = peaks
-    usable = USABLE * torch.cuda.mem_get_info()[1]
-    fitting = torch.tensor(1 + int((usable - one) / (two - one)), device=x.device)
-    dist.all_reduce(fitting, op=dist.ReduceOp.MIN)
-    return int(fitting)
 
 
 def peak_bytes() -> int:

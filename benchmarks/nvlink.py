@@ -8,7 +8,8 @@ contenders run interleaved in one process group on the same inputs, and each is 
 same run. A time is CUDA events around a call, after a device barrier; the largest over the ranks
 counts, and the median over the iterations. NCCL contenders get their layout for free (computed
 outside the timed calls; ``--breakdown`` times it); fuscoc's times include planning, counts and
-weights. What a contender lacks to run here is printed (nvlink_peers.py).
+weights. ``--graph`` replays fuscoc's dispatch and combine from one CUDA graph, with another routing
+every time. What a contender lacks to run here is printed (nvlink_peers.py).
 """
 
 from __future__ import annotations

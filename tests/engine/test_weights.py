@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import fuscoc
+from fuscoc_runtime.comm.lockstep import COLLECTIVES
+from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.engine.pipeline import CombinePipeline
+from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of, lockstep
 from tests.specs import EXAMPLES
@@ -101,3 +110,41 @@ def test_whenever_which_rank_gives_them(calls: list[list[str]]) -> None:
         wanted = oracle.combine(rows, handles, [{"weights": w} for w in weights])
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one["x"], other["x"])
+
+
+def test_a_combine_is_prepared_while_the_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its windows are there and weights travel with dispatch; before, nobody can."""
+    seen: list[str] = []
+    start, prepare = COLLECTIVES[StartGather], CombinePipeline.__init__
+
+    def started(requests: Sequence[StartGather]) -> Sequence[Any]:
+        def heard(answer: Callable[[], Tensor]) -> Callable[[], Tensor]:
+            return lambda: (seen.append("heard"), answer())[1]
+
+        return [heard(answer) for answer in start(requests)]
+
+    def prepared(self: CombinePipeline, *arguments: Any) -> None:
+        seen.append("prepared")
+        prepare(self, *arguments)
+
+    monkeypatch.setitem(COLLECTIVES, StartGather, started)
+    monkeypatch.setattr(CombinePipeline, "__init__", prepared)
+    artifact = specs.artifact(specs.routed("f32"))
+    shuffle = LockstepShuffle(artifact, topology=Topology(2, 1))
+    ranks = generate(shuffle.spec, shuffle.topology, 5, 1)
+    sources = [list(data.source.values()) for data in ranks]
+    named = [
+        {
+            **inputs_of(shuffle.spec, each, weights=False),
+            **inputs_of(shuffle.spec, each, weights=True),
+        }
+        for each in ranks
+    ]
+    orders = []
+    for _ in range(2):
+        done = shuffle.dispatch(sources, named)
+        rows, handles = [each.rows["x"].clone() for each in done], [each.handle for each in done]
+        seen.clear()
+        shuffle.combine(rows, handles, [{}, {}])
+        orders.append(list(seen))
+    assert orders == [["heard", "heard", "prepared", "prepared"], ["prepared", "heard"] * 2]

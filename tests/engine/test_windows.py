@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
-from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.comm.windows import WindowPool, private_window
+from fuscoc_runtime.engine.buffers import get_windows, held_windows
 
 
 def test_windows_grow_by_a_quarter_at_least() -> None:
@@ -26,3 +31,16 @@ def test_windows_grow_by_a_quarter_at_least() -> None:
     assert pool.num_bytes == 1007
     pool.clear()
     assert pool.num_bytes == 0
+
+
+def test_an_outgrown_window_is_let_go_before_a_larger_one_is_asked_for() -> None:
+    small, large = (private_window(size, torch.device("cpu")) for size in (8, 16))
+    machine: Any = SimpleNamespace(windows={"target.x": small, "signals": small})
+    needed = Windows({"target.x": 9, "signals": 8})
+    assert held_windows(machine, needed) is None
+    asking = get_windows(machine, needed)
+    assert next(asking) is needed
+    assert machine.windows == {"signals": small}
+    with pytest.raises(StopIteration):
+        asking.send({"target.x": large, "signals": small})
+    assert held_windows(machine, needed) == {"target.x": large, "signals": small}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
-from fuscoc_runtime.comm.requests import AllGather
+from fuscoc_runtime.comm.requests import AllGather, StartGather
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import Plan, native, plan_all, plan_rank
 from fuscoc_runtime.plan.balance import POLICIES, communication_groups
@@ -117,7 +117,7 @@ def test_only_cut_flows_are_gathered_again() -> None:
                     request = generator.send(answer)
                 except StopIteration as stop:
                     return stop.value
-                counted += isinstance(request, AllGather)
+                counted += isinstance(request, AllGather | StartGather)
                 answer = yield request
 
         shuffle, topology = balanced(routed(topk=1, num_keys=4), balance), Topology(2, 2)

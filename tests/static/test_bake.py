@@ -14,7 +14,7 @@ from fuscoc.bake import make_plan
 from fuscoc.diagnostics import CompileError
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls
+from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, StartGather
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.errors import ArtifactError, InputError
@@ -34,9 +34,9 @@ BAKED: dict[str, Callable[..., Artifact]] = {
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[AllGather | AllToAll | AllToAlls]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[StartGather | AllToAll | AllToAlls]:
     """What rank 0 asks of the others, other than to move rows."""
-    seen: list[AllGather | AllToAll | AllToAlls] = []
+    seen: list[StartGather | AllToAll | AllToAlls] = []
 
     def record(kind: type) -> Callable[[Sequence[Any]], Sequence[Any]]:
         answer = COLLECTIVES[kind]
@@ -47,7 +47,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[AllGather | AllToAll | All
 
         return recorded
 
-    for kind in (AllGather, AllToAll, AllToAlls):
+    for kind in (StartGather, AllToAll, AllToAlls):
         monkeypatch.setitem(COLLECTIVES, kind, record(kind))
     return seen
 
@@ -104,7 +104,7 @@ def test_a_baked_plan_is_the_one_made_at_run_time(name: str, topology: str) -> N
 
 @pytest.mark.parametrize("name", BAKED)
 def test_a_baked_shuffle_plans_nothing_when_it_runs(
-    name: str, requests: list[AllGather | AllToAll | AllToAlls], launched: set[str]
+    name: str, requests: list[StartGather | AllToAll | AllToAlls], launched: set[str]
 ) -> None:
     """No relation, no counts, no descriptions: the ranks only say that all is well."""
     ranks = Ranks(BAKED[name](*TOPOLOGIES), "2x2")
@@ -112,7 +112,7 @@ def test_a_baked_shuffle_plans_nothing_when_it_runs(
     requests.clear()
     ranks.dispatch(parts)
     [only] = requests
-    assert isinstance(only, AllGather)
+    assert isinstance(only, StartGather)
     assert only.tensor.numel() < 4, "more than whether there is an error"
     assert f"{name}_send" in launched
     assert f"{name}_relation" not in launched
@@ -134,7 +134,7 @@ def test_baked_rows_are_carried() -> None:
 
 
 def test_a_static_shuffle_plans_once(
-    requests: list[AllGather | AllToAll | AllToAlls], launched: set[str]
+    requests: list[StartGather | AllToAll | AllToAlls], launched: set[str]
 ) -> None:
     """Without a plan for its topology, the first dispatch makes it."""
     ranks = Ranks(specs.redistribute("1x2"), "2x2")

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Phase, Request, ToHost
+from fuscoc_runtime.comm.requests import (
+    AllGather,
+    AllToAll,
+    AllToAlls,
+    Phase,
+    Request,
+    StartGather,
+    ToHost,
+)
 from fuscoc_runtime.errors import ProtocolError
 
 T = TypeVar("T")
@@ -64,10 +72,12 @@ def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
 
 def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
     stacked = torch.stack([request.tensor for request in requests]).cpu()
-    for request in requests:
-        if request.meanwhile is not None:
-            request.meanwhile()
     return [stacked] * len(requests)
+
+
+def _start_gather(requests: Sequence[StartGather]) -> list[Callable[[], Tensor]]:
+    stacked = torch.stack([request.tensor for request in requests]).cpu()
+    return [lambda: stacked] * len(requests)
 
 
 def _all_to_all(requests: Sequence[AllToAll]) -> list[Tensor]:
@@ -101,6 +111,7 @@ def _phase(requests: Sequence[Phase]) -> list[None]:
 
 COLLECTIVES: dict[type, Handler] = {
     AllGather: _all_gather,
+    StartGather: _start_gather,
     AllToAll: _all_to_all,
     AllToAlls: _all_to_alls,
     Phase: _phase,

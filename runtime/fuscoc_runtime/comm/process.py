@@ -23,6 +23,7 @@ from fuscoc_runtime.comm.requests import (
     FinishRound,
     Phase,
     Request,
+    StartGather,
     StartRound,
     ToHost,
     Windows,
@@ -126,7 +127,10 @@ class ProcessComm:
     def _answer(self, request: Request) -> Any:
         match request:
             case AllGather():
-                return self._guard("planning", lambda: self._gather(request))
+                return self._guard("planning", lambda: self._start_gather(request.tensor)())
+            case StartGather():
+                gathered = self._guard("planning", lambda: self._start_gather(request.tensor))
+                return lambda: self._guard("planning", gathered)
             case AllToAll():
                 return self._guard("planning", lambda: self._exchange([request])[0])
             case AllToAlls():
@@ -222,22 +226,29 @@ class ProcessComm:
 
         return arrived
 
-    def _gather(self, request: AllGather) -> Tensor:
-        meanwhile = request.meanwhile if request.meanwhile is not None else lambda: None
-        if self.members.group is None:
-            meanwhile()
-            return self._bring(request.tensor, self._gathered)()[None]
-        sent = self._to_device(_as_bytes(request.tensor))
-        num_ranks = self.members.topology.num_ranks
-        gathered = sent.new_empty(num_ranks * sent.numel())
+    def _start_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
+        group, shape = self.members.group, tensor.shape
+        if group is None:
+            brought = self._bring(tensor, self._gathered)
+            return lambda: brought()[None]
+        sent, num_ranks = self._to_device(_as_bytes(tensor)), self.members.topology.num_ranks
+        gathered, is_cuda = sent.new_empty(num_ranks * sent.numel()), sent.device.type == "cuda"
+        work = None
         if sent.numel():
+            # ``dist.all_gather_single`` does the same, and looks at tensors and group first.
             options = AllgatherOptions()
             options.asyncOp = True
-            work = self.members.group._allgather_base(gathered, sent, options)
-            meanwhile()
+            work = group._allgather_base(gathered, sent, options)
+        if work is not None and is_cuda:
             self._finish(work)
-        gathered = self._bring(gathered, self._gathered)()
-        return gathered.view(request.tensor.dtype).view(num_ranks, *request.tensor.shape)
+        brought = self._bring(gathered, self._gathered)
+
+        def arrived() -> Tensor:
+            if work is not None and not is_cuda:
+                self._finish(work)
+            return brought().view(tensor.dtype).view(num_ranks, *shape)
+
+        return arrived
 
     def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
         group, device = self.members.group, self.members.device

@@ -10,7 +10,7 @@ Result tensors may be shared between ranks (lockstep hands out one tensor): neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,13 +20,17 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class AllGather:
     """``tensor`` of every rank, equal shapes, on the host or not. Result: [num_ranks,
-    *tensor.shape], on the host.
-
-    ``meanwhile``: called while tensors travel; what it enqueues need not wait for them.
-    """
+    *tensor.shape], on the host."""
 
     tensor: Tensor
-    meanwhile: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StartGather:
+    """Begin an ``AllGather`` of ``tensor``. Result: a call that waits for it here and returns
+    what that would, before the next gather."""
+
+    tensor: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,5 +127,13 @@ class Phase:
 
 
 Request: TypeAlias = (
-    AllGather | AllToAll | AllToAlls | Windows | ToHost | StartRound | FinishRound | Phase
+    AllGather
+    | StartGather
+    | AllToAll
+    | AllToAlls
+    | Windows
+    | ToHost
+    | StartRound
+    | FinishRound
+    | Phase
 )

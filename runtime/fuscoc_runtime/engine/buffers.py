@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Window, Windows
+from fuscoc_runtime.comm.requests import Request, Window, Windows
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import BufferRows
@@ -45,10 +46,37 @@ def row_bytes(machine: Machine, buffer: str) -> int:
     return sum(field.row_bytes for field in machine.row_fields[buffer])
 
 
-def dispatch_windows(machine: Machine, most_rows: int, most_carried: int) -> Windows:
-    """The windows of a dispatch: the target that peers store into, and rows to send for them."""
+def get_windows(machine: Machine, needed: Windows) -> Generator[Request, Any, dict[str, Window]]:
+    """Ask for windows, and keep in mind what there is."""
+    for name, size in needed.nbytes.items():
+        held = machine.windows.get(name)
+        if held is not None and held.local.numel() < size:
+            del machine.windows[name]  # a larger one may not fit beside it
+    held = None
+    windows = yield needed
+    machine.windows.update(windows)
+    found: dict[str, Window] = windows
+    return found
+
+
+def held_windows(machine: Machine, needed: Windows) -> dict[str, Window] | None:
+    """What ``get_windows`` would find without asking anybody, if all are there and large enough."""
+    held = machine.windows
+    for name, size in needed.nbytes.items():
+        if name not in held or held[name].local.numel() < size:
+            return None
+    return {name: held[name] for name in needed.nbytes}
+
+
+def sending_windows(machine: Machine, most_carried: int) -> Windows:
+    """What sending takes: signals, whose size never changes, and rows to send for peers."""
     carried = _window_bytes(machine, most_carried, "carried") if most_carried else {}
-    return Windows(_signal_bytes(machine) | _window_bytes(machine, most_rows, "target") | carried)
+    return Windows(_signal_bytes(machine) | carried)
+
+
+def target_windows(machine: Machine, most_rows: int) -> Windows:
+    """The target that peers store into."""
+    return Windows(_window_bytes(machine, most_rows, "target"))
 
 
 def combine_windows(machine: Machine, most: BufferRows) -> Windows:

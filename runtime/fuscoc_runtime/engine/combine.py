@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.comm.requests import Request, Window
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
+    get_windows,
+    held_windows,
     named,
     window_rows,
 )
 from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.pipeline import run_combine
-from fuscoc_runtime.engine.weights import weights_of_rows, word
+from fuscoc_runtime.engine.pipeline import CombinePipeline
+from fuscoc_runtime.engine.weights import MISSING, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt
 
@@ -42,24 +45,58 @@ def combine(
     if isinstance(checked, FuscoRuntimeError):
         yield from agree(checked)
         raise checked
-    sent = handle.sent_weights
-    words = yield from agree_on_handle(handle, word(sent, handle.weights, given))
     row_tensors, weights = checked
-    plan = handle.plan
-    received = yield from weights_of_rows(machine, weights, plan, sent, words)
+    sent, plan = handle.sent_weights, handle.plan
+    needed = combine_windows(machine, plan.max_rows)
 
-    windows = yield combine_windows(machine, plan.max_rows)
-    tensors = {
-        **named("rows", row_tensors),
-        **received,
-        **window_rows(machine, plan.rows.staging, windows, "staging"),
-        **window_rows(machine, plan.rows.forward_staging, windows, "forward_staging"),
-        **named("result", _results(machine, handle)),
-    }
-    buffers = Buffers(tensors, windows)
-    assert machine.shuffle.combine_steps is not None
-    yield from run_combine(machine, machine.shuffle.combine_steps, plan, buffers)
-    return buffers.rows("result")
+    def prepare(windows: Mapping[str, Window], received: Mapping[str, Tensor]) -> _Prepared:
+        tensors = {
+            **named("rows", row_tensors),
+            **received,
+            **window_rows(machine, plan.rows.staging, windows, "staging"),
+            **window_rows(machine, plan.rows.forward_staging, windows, "forward_staging"),
+            **named("result", _results(machine, handle)),
+        }
+        buffers = Buffers(tensors, windows)
+        assert machine.shuffle.combine_steps is not None
+        pipeline = CombinePipeline(machine, machine.shuffle.combine_steps, plan, buffers)
+        return _Prepared(buffers, pipeline, received)
+
+    ready: _Prepared | None = None
+    mine = word(sent, handle.weights, given)
+
+    def prepare_alone() -> None:
+        """If windows are large enough, and the weights of this rank's rows are those that came
+        with dispatch, nobody else is needed."""
+        nonlocal ready
+        windows = held_windows(machine, needed)
+        if windows is not None and weights is None:
+            ready = prepare(windows, {})
+        elif windows is not None and sent is not None and not mine & MISSING:
+            ready = prepare(windows, {"weights": sent.received})
+
+    words = yield from agree_on_handle(handle, mine, prepare_alone)
+    received = yield from weights_of_rows(machine, weights, plan, sent, words)
+    windows = yield from get_windows(machine, needed)
+    if ready is None or not ready.uses(received):
+        ready = prepare(windows, received)
+    yield from ready.pipeline.run()
+    return ready.buffers.rows("result")
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A combine that is ready to run, with the weights of its rows by name, if there are any."""
+
+    buffers: Buffers
+    pipeline: CombinePipeline
+    weights: Mapping[str, Tensor]
+
+    def uses(self, weights: Mapping[str, Tensor]) -> bool:
+        """Whether it is with these weights."""
+        return self.weights.keys() == weights.keys() and all(
+            self.weights[name] is tensor for name, tensor in weights.items()
+        )
 
 
 def _check(

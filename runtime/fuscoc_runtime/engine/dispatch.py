@@ -13,9 +13,11 @@ from fuscoc_runtime.comm.requests import Request, Window
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import (
     Buffers,
-    dispatch_windows,
+    get_windows,
     named,
     row_bytes,
+    sending_windows,
+    target_windows,
     window_rows,
 )
 from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
@@ -66,7 +68,7 @@ def dispatch(
         arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    windows = yield dispatch_windows(machine, planned.most_rows, planned.most_carried)
+    windows = yield from get_windows(machine, sending_windows(machine, planned.most_carried))
     carried = (
         window_rows(machine, planned.num_carried, windows, "carried")
         if planned.most_carried
@@ -75,6 +77,8 @@ def dispatch(
     sources = Buffers({**named("source", arguments.fields), **carried}, windows)
     pipeline = DispatchPipeline(machine, planned.wire, planned.lists, sources)
     yield from pipeline.begin()
+    needed = target_windows(machine, planned.most_rows)
+    windows = {**windows, **(yield from get_windows(machine, needed))}
     target = window_rows(machine, planned.num_rows, windows, "target")
     machine.held = Held(machine.num_dispatches, _addresses(windows, target))
     buffers = Buffers({**sources.tensors, **target}, windows)

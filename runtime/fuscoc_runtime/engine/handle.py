@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -162,11 +162,16 @@ def not_a_handle(given: object) -> str:
     return f"is {kind}; it must be what this shuffle's dispatch returned"
 
 
-def agree_on_handle(handle: Handle | None, word: int = 0) -> Generator[Request, Any, list[int]]:
+def agree_on_handle(
+    handle: Handle | None, word: int = 0, meanwhile: Callable[[], None] | None = None
+) -> Generator[Request, Any, list[int]]:
     """Collective: raise on every rank what any rank is agreeing to raise, or if the ranks passed
-    handles of different dispatches. Returns every rank's ``word``, 0 .. ``NUM_WORDS`` - 1."""
+    handles of different dispatches. Returns every rank's ``word``, 0 .. ``NUM_WORDS`` - 1.
+
+    ``meanwhile``: of ``agree``.
+    """
     number = 0 if handle is None else handle.number
-    told = yield from agree(None, number * NUM_WORDS + word)
+    told = yield from agree(None, number * NUM_WORDS + word, meanwhile)
     numbers, words = zip(*(divmod(each, NUM_WORDS) for each in told), strict=True)
     for rank, other in enumerate(numbers):
         if other != numbers[0]:

@@ -57,14 +57,15 @@ class Lanes:
         if mark is not None:
             self._current.wait_event(mark)
 
-    def fork(self) -> None:
-        """All lanes wait for the current stream, which is the user's."""
+    def fork(self, *lanes: str) -> None:
+        """Lanes wait for the current stream, which is the user's: these, if the others begin by
+        waiting for them or for what is marked later, or all."""
         if not self._streams:
             return
         self._users = self._current = torch.cuda.current_stream()
         mark = self.mark()
-        for stream in self._streams.values():
-            stream.wait_event(mark)
+        for lane in lanes or self._streams:
+            self._streams[lane].wait_event(mark)
 
     def join(self) -> None:
         """The user's stream waits for all lanes."""

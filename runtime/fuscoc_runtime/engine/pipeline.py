@@ -63,7 +63,7 @@ class DispatchPipeline:
 
     def begin(self) -> Generator[Request, Any, None]:
         """Send the first rounds: nothing about the receivers has to be known for that."""
-        self._lanes.fork()
+        self._lanes.fork("gather")
         for number in range(min(self._machine.ring_slots, self._num_rounds)):
             yield from self._hop.start(number, self._gather.fill(number), None)
 
@@ -124,66 +124,76 @@ class DispatchPipeline:
         return plan
 
 
-def run_combine(
-    machine: Machine, path: PathSpec, plan: RankPlan, buffers: Buffers
-) -> Generator[Request, Any, None]:
+class CombinePipeline:
     """Combine on one rank, from the first reduction to the last. Entries of rounds are on the host:
-    a dispatch has brought them there."""
-    lanes, wire, steps = machine.lanes, plan.wire, _steps_by_list(path)
-    span = machine.tracer.span
-    num_rounds = wire.num_rounds
-    arrived = {name: Phase(step.kernel) for name, step in steps.items()}
+    a dispatch has brought them there.
 
-    def prepare(name: str, columns: DescriptorList, ring: Ring | None = None) -> PreparedStep:
-        return PreparedStep(machine, steps[name], columns, buffers, ring)
+    Nothing that peers may notice is done before ``run``, and nothing is enqueued on the user's
+    stream between.
+    """
 
-    if num_rounds:
+    def __init__(self, machine: Machine, path: PathSpec, plan: RankPlan, buffers: Buffers) -> None:
+        self._machine, wire, steps = machine, plan.wire, _steps_by_list(path)
+        self._num_rounds = num_rounds = wire.num_rounds
+        self._arrived = {name: Phase(step.kernel) for name, step in steps.items()}
+
+        def prepare(name: str, columns: DescriptorList, ring: Ring | None = None) -> PreparedStep:
+            return PreparedStep(machine, steps[name], columns, buffers, ring)
+
+        self._direct = prepare("reduce_direct", plan.lists["reduce_direct"])
+        self._last = prepare("reduce_source", plan.lists["reduce_source"])
+        self._returned: Returned | None = None
+        if not num_rounds:
+            return
         reduced = in_order(plan.lists["reduce_node"], wire.landing_order, "dst_row")
-        forwards = Entries.cut(wire.entries.tolist()[num_rounds : 2 * num_rounds])
-        ring = Ring(machine, "return_slices", wire.receive, num_rounds)
-        returned = None
+        self._forwards = Entries.cut(wire.entries.tolist()[num_rounds : 2 * num_rounds])
+        self._ring = Ring(machine, "return_slices", wire.receive, num_rounds)
         if wire.handover is not None:
-            returned = Returned(machine, steps, wire, plan.lists["hand_back"], buffers)
+            self._returned = Returned(machine, steps, wire, plan.lists["hand_back"], buffers)
+        returned = self._returned
         landed = returned.ring if returned is not None else _network_rows(plan, buffers)
-        hop = Hop(machine, wire.receive, wire.send, num_rounds, ring, landed)
-        forward = prepare("reduce_forward", plan.lists["reduce_forward"])
-        node = prepare("reduce_node", reduced, ring)
-        signal, signalled = steps["reduce_forward"].signal, list[int]()
+        self._hop = Hop(machine, wire.receive, wire.send, num_rounds, self._ring, landed)
+        self._forward = prepare("reduce_forward", plan.lists["reduce_forward"])
+        self._node = prepare("reduce_node", reduced, self._ring)
+        signal = steps["reduce_forward"].signal
         assert signal is not None
+        self._signal, self._signalled = signal, list[int]()
+        machine.lanes.fork("gather")
 
-        def leave(number: int) -> None:
-            """Reduce what this rank has of a round's rows, and leave it to their forwarders."""
-            forward.launch(forwards.parts[number])
-            signalled.append(machine.expected(signal))
+    def run(self) -> Generator[Request, Any, None]:
+        """Do it."""
+        machine, lanes, span = self._machine, self._machine.lanes, self._machine.tracer.span
+        for number in range(min(machine.ring_slots, self._num_rounds)):
+            yield from self._hop.start(number, self._reduce(number), None)
+        with span("direct", "all rows"):
+            self._direct.launch()
+        for number in range(self._num_rounds):
+            with lanes.on("gather"):
+                yield from self._hop.finish(number)
+                if self._returned is not None:
+                    self._returned.hand_back(number)
+            following = number + machine.ring_slots
+            if following < self._num_rounds:
+                yield from self._hop.start(following, self._reduce(following), None)
+        if self._num_rounds:
+            lanes.join()
+        yield self._arrived["reduce_source"]
+        with span("local", "last sums"):
+            self._last.launch()
 
-        def reduce(number: int) -> Generator[Request, Any, None]:
-            # A round ahead: when this rank adds up, its peers have left theirs.
-            for ahead in range(len(signalled), min(number + 2, num_rounds)):
-                leave(ahead)
-            yield arrived["reduce_node"]
-            part = ring.range(number)
-            if part:
-                node.launch(part, number, {signal: signalled[number]})
+    def _leave(self, number: int) -> None:
+        """Reduce what this rank has of a round's rows, and leave it to their forwarders."""
+        self._forward.launch(self._forwards.parts[number])
+        self._signalled.append(self._machine.expected(self._signal))
 
-        lanes.fork()
-        for number in range(min(machine.ring_slots, num_rounds)):
-            yield from hop.start(number, reduce(number), None)
-    with span("direct", "all rows"):
-        prepare("reduce_direct", plan.lists["reduce_direct"]).launch()
-    for number in range(num_rounds):
-        with lanes.on("gather"):
-            yield from hop.finish(number)
-            if returned is not None:
-                returned.hand_back(number)
-        following = number + machine.ring_slots
-        if following < num_rounds:
-            yield from hop.start(following, reduce(following), None)
-    if num_rounds:
-        lanes.join()
-    last = prepare("reduce_source", plan.lists["reduce_source"])
-    yield arrived["reduce_source"]
-    with span("local", "last sums"):
-        last.launch()
+    def _reduce(self, number: int) -> Generator[Request, Any, None]:
+        # A round ahead: when this rank adds up, its peers have left theirs.
+        for ahead in range(len(self._signalled), min(number + 2, self._num_rounds)):
+            self._leave(ahead)
+        yield self._arrived["reduce_node"]
+        part = self._ring.range(number)
+        if part:
+            self._node.launch(part, number, {self._signal: self._signalled[number]})
 
 
 def _network_rows(plan: RankPlan, buffers: Buffers) -> dict[str, Tensor]:

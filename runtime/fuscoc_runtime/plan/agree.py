@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fuscoc_runtime.comm.requests import AllGather, Request
+from fuscoc_runtime.comm.requests import AllGather, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
 
 T = TypeVar("T")
@@ -33,12 +33,18 @@ def error_size(error: FuscoRuntimeError | None) -> int:
     return len(_encode(error)) if error is not None else 0
 
 
-def agree(error: FuscoRuntimeError | None, word: int = 0) -> Generator[Request, Any, list[int]]:
+def agree(
+    error: FuscoRuntimeError | None, word: int = 0, meanwhile: Callable[[], None] | None = None
+) -> Generator[Request, Any, list[int]]:
     """Collective: if no rank has an error, every rank's ``word``, an int64; else all raise the
     error of the lowest rank that has one.
+
+    ``meanwhile``: called while the words travel.
     """
-    gathered = yield AllGather(torch.tensor([error_size(error), word]))
-    sizes, words = gathered.t().tolist()
+    gathered = yield StartGather(torch.tensor([error_size(error), word]))
+    if meanwhile is not None:
+        meanwhile()
+    sizes, words = gathered().t().tolist()
     yield from raise_together(error, sizes)
     told: list[int] = words
     return told

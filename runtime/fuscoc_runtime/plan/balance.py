@@ -108,10 +108,10 @@ def balance(demand: Demand, policy: str, model: CostModel) -> Assignment:
         return POLICIES[policy](demand)
     alone, together = least_seconds(demand, model)
     return simplest(
-        (
+        [
             (partial(assign, demand), together if assign is rebalance else alone)
             for assign in POLICIES.values()
-        ),
+        ],
         lambda each: completion_seconds(demand, each, model),
     )
 

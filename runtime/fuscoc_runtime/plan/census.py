@@ -11,15 +11,15 @@ the counts of every later exchange. A rank's row of it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllGather, Request
+from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.errors import FuscoRuntimeError, PlacementMismatchError
 from fuscoc_runtime.plan.agree import agree, attempt, error_size, raise_together
 from fuscoc_runtime.plan.arrays import count, upload
@@ -49,6 +49,16 @@ class Census:
     keys: Int64Array
     owners: Int64Array
 
+    @classmethod
+    def of(cls, ctx: PlanContext, rows: Int64Array) -> Census:
+        """``rows``: int64 [R, ``census_size``]."""
+        parts, begin = [], NUM_SCALARS
+        for size in _num_counts(ctx):
+            parts.append(rows[:, begin : begin + size])
+            begin += size
+        points, pairs, flows, keys, owners = parts
+        return cls(rows[:, 1], points, pairs, flows, keys, owners[ctx.rank])
+
     def num_copies(self, topology: Topology, rank: int) -> NumCopies:
         """Copies that start at ``rank``."""
         node, pairs = topology.node_ranks(topology.node(rank)), self.pairs[rank].tolist()
@@ -73,36 +83,26 @@ def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies
     return torch.cat(parts)
 
 
-def take_census(
-    ctx: PlanContext, points: Points, row: Tensor, meanwhile: Callable[[], None] | None = None
+def read_census(
+    ctx: PlanContext, points: Points, rows: Int64Array
 ) -> Generator[Request, Any, Census]:
-    """Collective: gather, compare. Raises on every rank what any rank has found wrong.
-
-    ``meanwhile``: of ``AllGather``.
-    """
-    gathered: Int64Array = (yield AllGather(row, meanwhile)).numpy()
-    sizes, length, num_bad = gathered[:, :NUM_SCALARS].T.tolist()
+    """Compare the rows of all ranks, int64 [R, ``census_size``]. Collective: raises on every rank
+    what any rank has found wrong."""
+    sizes, _, num_bad = rows[:, :NUM_SCALARS].T.tolist()
     yield from raise_together(None, sizes)
     if any(num_bad):
         found = attempt(ctx.rank, lambda: check_points(ctx, points))
         yield from agree(found)
-    parts, begin = [], NUM_SCALARS
-    for size in _num_counts(ctx):
-        parts.append(gathered[:, begin : begin + size])
-        begin += size
-    points_of, pairs, flows, keys, owners = parts
     if has_table(ctx):
-        _check_placement(ctx, owners)
-    return Census(np.array(length), points_of, pairs, flows, keys, owners[ctx.rank])
+        _check_placement(ctx, rows[:, -num_keys(ctx) :])
+    return Census.of(ctx, rows)
 
 
-def fail_census(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
-    """Take part in the census with nothing but an error; every rank raises."""
+def failed_row(ctx: PlanContext, error: FuscoRuntimeError) -> Tensor:
+    """The row of a rank that has nothing but an error."""
     row = torch.zeros(census_size(ctx), dtype=torch.int64)
     row[0] = error_size(error)
-    gathered = yield AllGather(row.to(ctx.device))
-    yield from raise_together(error, gathered[:, 0].tolist())
-    raise error
+    return row.to(ctx.device)
 
 
 def census_size(ctx: PlanContext) -> int:

@@ -10,7 +10,7 @@ for its own share of it, and forwarding does not wait for a whole stage, but for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -181,23 +181,28 @@ def predict_stages(
 
 
 def simplest(
-    candidates: Iterable[tuple[Callable[[], T], float]], seconds: Callable[[T], float]
+    candidates: Sequence[tuple[Callable[[], T], float]], seconds: Callable[[T], float]
 ) -> T:
     """The first candidate within ``TOLERANCE`` of the fastest.
 
-    ``candidates``: how to make each, and a time that it cannot beat. One that cannot be faster than
-    an earlier one by more than ``TOLERANCE`` is not made.
+    ``candidates``: how to make each, and a time that it cannot beat; those that promise most are
+    made first. One that is too slow in any case is not made, nor one that cannot be faster than an
+    earlier one by more than ``TOLERANCE``.
     """
-    timed, skipped, fastest = list[tuple[T, float]](), math.inf, math.inf
-    for make, bound in candidates:
-        if fastest <= bound * (1 + TOLERANCE):
+    made, skipped, fastest = dict[int, tuple[T, float]](), math.inf, math.inf
+    for number in sorted(range(len(candidates)), key=lambda each: candidates[each][1]):
+        make, bound = candidates[number]
+        if bound > fastest * (1 + TOLERANCE):
+            break
+        near = bound * (1 + TOLERANCE)
+        if any(other < number and time <= near for other, (_, time) in made.items()):
             skipped = min(skipped, bound)
             continue
         candidate = make()
-        timed.append((candidate, seconds(candidate)))
-        fastest = min(fastest, timed[-1][1])
+        made[number] = candidate, seconds(candidate)
+        fastest = min(fastest, made[number][1])
     limit = min(fastest, skipped) * (1 + TOLERANCE)
-    return next(candidate for candidate, time in timed if time <= limit)
+    return made[min(number for number, (_, time) in made.items() if time <= limit)][0]
 
 
 def _predict(

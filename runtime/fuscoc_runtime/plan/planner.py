@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, Request
+from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.agree import agree, attempt
+from fuscoc_runtime.plan.agree import agree, attempt, raise_together
 from fuscoc_runtime.plan.arrays import upload
 from fuscoc_runtime.plan.carry import Handed, hand_over, landing_order
-from fuscoc_runtime.plan.census import Census, count_points, fail_census, take_census
+from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census
 from fuscoc_runtime.plan.device import has_kernels, has_receiver_kernels
 from fuscoc_runtime.plan.device.source import (
     ListedByKernels,
@@ -54,7 +55,7 @@ from fuscoc_runtime.plan.rounds import (
     slices_of,
 )
 from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
-from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots
+from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots, surely_fit
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
@@ -81,10 +82,15 @@ class Draft:
     listed: Listed
     census: Census
     shares: Shares
-    slots: SlotLayout
+    lay_out: Callable[[], SlotLayout]
     wire: Wire
     lists: dict[str, DescriptorList]
     handed: Handed | None
+
+    @cached_property
+    def slots(self) -> SlotLayout:
+        """Nobody needs it to send; so it is made when somebody asks."""
+        return self.lay_out()
 
     @property
     def num_carried(self) -> int:
@@ -122,7 +128,7 @@ def draft_plan(
 ) -> Generator[Request, Any, Draft]:
     """What a rank needs to start sending; collective over all ranks.
 
-    One AllGather. A rank that has already failed passes its error instead of points. Whatever any
+    One gather. A rank that has already failed passes its error instead of points. Whatever any
     rank finds wrong, all ranks raise.
 
     Raises:
@@ -130,25 +136,45 @@ def draft_plan(
             classes.
     """
     if isinstance(points, FuscoRuntimeError):
-        return (yield from fail_census(ctx, points))
+        return (yield from _fail(ctx, points))
     prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
     if isinstance(prepared, FuscoRuntimeError):
-        return (yield from fail_census(ctx, prepared))
-    census = yield from take_census(ctx, points, prepared.row, prepared.meanwhile)
+        return (yield from _fail(ctx, prepared))
+    gathered = yield StartGather(prepared.row)
+    prepared.place()
+    census = yield from read_census(ctx, points, gathered().numpy())
     num_sources = len(points.columns["rank"]) // ctx.shuffle.fanout
-    slots = lay_out_slots(ctx, census)
+    lay_out = partial(lay_out_slots, ctx, census)
+    if not surely_fit(ctx, census):
+        lay_out()
     shares = share_out(ctx, census)
     listed = prepared.list(census)
     rounds = _rounds(ctx, shares)
     wire = _wire(ctx, rounds)
+    draft = Draft(
+        num_sources,
+        listed,
+        census,
+        shares,
+        lay_out,
+        wire,
+        lists={"net_send": listed.net_send},
+        handed=None,
+    )
     if rounds is None or not shares.hands_over:
-        lists = {"net_send": listed.net_send}
-        return Draft(num_sources, listed, census, shares, slots, wire, lists, None)
+        return draft
     sources = {name: column for name, column in listed.net_send.items() if name != "dst_row"}
     num_direct = _num_direct(ctx, census)
     handed = hand_over(ctx, rounds, wire.num_rounds, shares.rows, num_direct, sources)
     wire = replace(wire, handover=handed.entries)
-    return Draft(num_sources, listed, census, shares, slots, wire, handed.lists, handed)
+    return replace(draft, wire=wire, lists=handed.lists, handed=handed)
+
+
+def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
+    """Take part in ``draft_plan`` with nothing but an error; every rank raises."""
+    gathered = yield StartGather(failed_row(ctx, error))
+    yield from raise_together(error, gathered()[:, 0].tolist())
+    raise error
 
 
 def finish_plan(
@@ -214,7 +240,7 @@ class _Prepared:
     travels, and what will list its copies."""
 
     row: Tensor
-    meanwhile: Callable[[], None] | None
+    place: Callable[[], None]
     list: Callable[[Census], Listed]
 
 
@@ -228,7 +254,11 @@ def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
     ordered = sort_points(ctx, points)
     copies = order_copies(ctx, ordered)
     row = count_points(ctx, points, ordered, copies)
-    return _Prepared(row, None, lambda census: list_copies(ctx, points, ordered, copies, census))
+
+    def listing(census: Census) -> Listed:
+        return list_copies(ctx, points, ordered, copies, census)
+
+    return _Prepared(row, lambda: None, listing)
 
 
 def _describe(ctx: PlanContext, draft: Draft, forwarding: Forwarding) -> Described:

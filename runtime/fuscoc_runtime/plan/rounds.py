@@ -29,7 +29,7 @@ def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: Cos
         return arrange(KINDS[0], demand, assignment, model)
     bound = oracle(demand, model)
     return simplest(
-        ((partial(arrange, each, demand, assignment, model), bound) for each in KINDS),
+        [(partial(arrange, each, demand, assignment, model), bound) for each in KINDS],
         lambda each: predict(demand, each, model).completion,
     )
 

@@ -199,5 +199,5 @@ def plan_network(
         makers.append(partial(fast, demand, model))
     bound = oracle(demand, model)
     return simplest(
-        ((make, bound) for make in makers), lambda each: predict(demand, each, model).completion
+        [(make, bound) for make in makers], lambda each: predict(demand, each, model).completion
     )

@@ -73,6 +73,16 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
     return SlotLayout(num_slots, rows, first, owned, counts, offsets)
 
 
+def surely_fit(ctx: PlanContext, census: Census) -> bool:
+    """Whether every rank has room for its slots, however many keys its points have."""
+    target = ctx.shuffle.target
+    if target.kind == "dense":
+        return True
+    points = int(census.points.sum(axis=0).max())
+    capacity = target.capacity if target.capacity is not None else MAX_SLOTS
+    return points + min(points, target.num_keys) * target.align <= min(capacity, MAX_SLOTS)
+
+
 def divide_slots(
     keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
