@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import group, process, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import HopTimeoutError, OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
@@ -151,6 +151,30 @@ def test_a_round_without_peers_is_not_to_blame(
     with pytest.raises(HopTimeoutError) as caught:
         comm.synchronize("combine")
     assert (caught.value.hop, caught.value.peer) == (hop, 2 if suspect is None else suspect)
+
+
+def test_no_window_grows_while_a_round_is_late() -> None:
+    """A GPU's memory is mapped by calls that wait for the round without a timeout."""
+    asked: list[int] = []
+
+    def allocate(nbytes: int) -> Window:
+        asked.append(nbytes)
+        return Window(torch.zeros(nbytes), torch.zeros(1))
+
+    def ask(nbytes: int) -> Window:
+        found = comm._answer(Windows({"target.x": nbytes}))
+        return cast(Window, found["target.x"])
+
+    comm = object.__new__(process.ProcessComm)
+    comm.members, comm._windows = members(timeout=0.0), windows.WindowPool(allocate)
+    comm._rounds = {0: process.Round([], Mark(ended=True), (3,))}
+    first = ask(4)
+    comm._rounds[1] = process.Round([], Mark(ended=False), (3,))
+    assert ask(4) is first
+    with pytest.raises(HopTimeoutError) as caught:
+        ask(5)
+    assert (caught.value.hop, caught.value.peer) == ("network (slice 1)", 3)
+    assert asked == [4]
 
 
 class Held:

@@ -12,7 +12,13 @@ from hypothesis.extra.numpy import arrays
 
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import POLICIES
-from fuscoc_runtime.plan.cost import CostModel, Loads, oracle, predict_assignment
+from fuscoc_runtime.plan.cost import (
+    CostModel,
+    Loads,
+    completion_seconds,
+    oracle,
+    predict_assignment,
+)
 from fuscoc_runtime.plan.flows import Demand
 from tests.schedule import oracle as slow
 from tests.schedule.strategies import demands, model
@@ -98,6 +104,16 @@ def test_seconds() -> None:
     assert plain.redistribution == pytest.approx(1e-3)
     last_slice = 1e-3 / math.ceil(100 / math.ceil(100 / 16))
     assert plain.completion == pytest.approx(10e-3 + 5e-6 + last_slice)
+
+
+def test_a_thousand_nodes() -> None:
+    """Tables of all pairs of nodes are larger than a stack."""
+    flows = 1 - np.eye(1000, dtype=np.int64)
+    demand = Demand(flows, flows)
+    assignment, wires = POLICIES["none"](demand), model(stage_latency=1e-5)
+    seconds = completion_seconds(demand, assignment, wires)
+    assert seconds == predict_assignment(demand, assignment, wires).completion
+    assert seconds >= oracle(demand, wires)
 
 
 def test_grain_is_what_a_nic_sends_in_a_stages_latency() -> None:

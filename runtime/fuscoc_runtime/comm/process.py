@@ -26,6 +26,7 @@ from fuscoc_runtime.comm.requests import (
     StartGather,
     StartRound,
     ToHost,
+    Window,
     Windows,
 )
 from fuscoc_runtime.comm.subgroups import network_groups
@@ -139,7 +140,7 @@ class ProcessComm:
                 arrived = self._bring(request.tensor, self._brought)
                 return lambda: self._guard("planning", arrived)
             case Windows():
-                return self._guard("window allocation", lambda: self._windows.get(request.nbytes))
+                return self._get_windows(request)
             case StartRound():
                 return self._guard(_hop_of(request.number), lambda: self._start(request))
             case FinishRound():
@@ -153,16 +154,29 @@ class ProcessComm:
         Raises:
             HopTimeoutError: it did not end in time; ``hop`` says what it was.
         """
-        rounds, self._rounds = self._rounds, {}
-        if self.members.device.type != "cuda":
-            return
-        started = time.monotonic()
-        self._ended.record()
         try:
-            self._poll(self._ended.query)
+            if self.members.device.type == "cuda":
+                self._ended.record()
+                self._wait_on_host(self._ended.query, hop)
+        finally:
+            self._rounds = {}
+
+    def _get_windows(self, request: Windows) -> dict[str, Window]:
+        hop = "window allocation"
+        if not self._windows.fit(request.nbytes):
+            # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if
+            # a round is under way and one of its ranks is dead.
+            self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
+        return self._guard(hop, lambda: self._windows.get(request.nbytes))
+
+    def _wait_on_host(self, ended: Callable[[], bool], hop: str) -> None:
+        """Until ``ended``. An error names the first round that is late, or else ``hop``."""
+        started = time.monotonic()
+        try:
+            self._poll(ended)
         except (RuntimeError, TimeoutError) as error:
             # A round without peers only ends late because something before it does.
-            with_peers = (each for each in rounds.items() if each[1].peers)
+            with_peers = (each for each in self._rounds.items() if each[1].peers)
             late = next((each for each in with_peers if not each[1].has_ended()), None)
             hop, suspect = (hop, None) if late is None else (_hop_of(late[0]), late[1].peers[0])
             raise self._explain(hop, started, error, suspect) from error

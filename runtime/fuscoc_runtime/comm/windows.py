@@ -29,11 +29,16 @@ class WindowPool:
         self._allocate = allocate
         self._windows: dict[str, Window] = {}
 
+    def fit(self, nbytes: Mapping[str, int]) -> bool:
+        """Whether all of these windows are there, and large enough."""
+        held = self._windows
+        return all(name in held and held[name].local.numel() >= nbytes[name] for name in nbytes)
+
     def get(self, nbytes: Mapping[str, int]) -> dict[str, Window]:
         """Windows of at least so many bytes each; only a new or grown one is zeroed."""
         for name, size in sorted(nbytes.items()):
-            held = self._windows.get(name)
-            if held is None or held.local.numel() < size:
+            if not self.fit({name: size}):
+                held = self._windows.get(name)
                 # The old one is let go first: both at once might not fit.
                 outgrown = 0
                 if held is not None:

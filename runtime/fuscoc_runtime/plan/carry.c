@@ -112,15 +112,15 @@ i64 fuscoc_handover(i64 n, i64 m, i64 num_stages, const i64 *peer, const i64 *be
                 i64 place = before(pairs + sender * ranks, forwarder);
                 for (i64 j = 0; j < m; j++) { /* the sender's own rows come first */
                     i64 source = j == 0 ? sender : node * m + (j <= a ? j - 1 : j);
-                    i64 all = rows[source * ranks + forwarder];
-                    i64 low = max64(passed, from), length = min64(passed + all, until) - low;
-                    run_t run = {
-                        sender, source, before(rows + source * ranks, forwarder) + low - passed,
-                        place + low, window, sent[k], length,
-                    };
+                    i64 all = rows[source * ranks + forwarder], begins = passed;
+                    i64 low = max64(begins, from), length = min64(begins + all, until) - low;
                     passed += all;
                     if (length <= 0)
                         continue;
+                    run_t run = {
+                        sender, source, before(rows + source * ranks, forwarder) + low - begins,
+                        place + low, window, sent[k], length,
+                    };
                     if (source != sender)
                         window += length;
                     if (listing && sender == rank)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -87,9 +87,9 @@ class Draft:
     lists: dict[str, DescriptorList]
     handed: Handed | None
 
-    @cached_property
+    @property
     def slots(self) -> SlotLayout:
-        """Nobody needs it to send; so it is made when somebody asks."""
+        """Nobody needs it to send, so it is made when somebody asks first."""
         return self.lay_out()
 
     @property
@@ -144,7 +144,7 @@ def draft_plan(
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
     num_sources = len(points.columns["rank"]) // ctx.shuffle.fanout
-    lay_out = partial(lay_out_slots, ctx, census)
+    lay_out = cache(partial(lay_out_slots, ctx, census))
     if not surely_fit(ctx, census):
         lay_out()
     shares = share_out(ctx, census)
