@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Mapping
+from weakref import ref
 
 import pytest
 import torch
 
-from fuscoc_runtime.comm.requests import Window, Windows
-from fuscoc_runtime.comm.windows import WindowPool, private_window
-from fuscoc_runtime.engine.buffers import get_windows, held_windows
+from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.windows import WindowPool, fitting, private_window
+from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+from tests.engine.lockstep import round_trip
 
 
 def test_windows_grow_by_a_quarter_at_least() -> None:
@@ -33,14 +37,46 @@ def test_windows_grow_by_a_quarter_at_least() -> None:
     assert pool.num_bytes == 0
 
 
-def test_an_outgrown_window_is_let_go_before_a_larger_one_is_asked_for() -> None:
+def test_windows_fit_or_are_not_there() -> None:
     small, large = (private_window(size, torch.device("cpu")) for size in (8, 16))
-    machine: Any = SimpleNamespace(windows={"target.x": small, "signals": small})
-    needed = Windows({"target.x": 9, "signals": 8})
-    assert held_windows(machine, needed) is None
-    asking = get_windows(machine, needed)
-    assert next(asking) is needed
-    assert machine.windows == {"signals": small}
-    with pytest.raises(StopIteration):
-        asking.send({"target.x": large, "signals": small})
-    assert held_windows(machine, needed) == {"target.x": large, "signals": small}
+    held = {"target.x": large, "signals": small}
+    assert fitting(held, {"target.x": 16, "signals": 0}) == held
+    assert fitting(held, {"signals": 8}) == {"signals": small}
+    assert fitting(held, {"target.x": 16, "signals": 9}) is None
+    assert fitting(held, {"carried.x": 0}) is None
+    assert fitting(held, {}) == {}
+
+
+def test_who_looks_at_windows_gets_none_of_those_to_come() -> None:
+    pool = WindowPool(lambda nbytes: private_window(nbytes, torch.device("cpu")))
+    first = pool.get({"a": 4})
+    before = pool.held
+    grown = pool.get({"a": 5, "b": 1})
+    assert before == first
+    assert pool.held == grown
+
+
+def test_a_window_is_forgotten_before_a_larger_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both at once might not fit: no call under way holds the old one."""
+    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=Topology(2, 1))
+    outgrown: list[bool] = []
+    get = WindowPool.get
+
+    def watched(self: WindowPool, nbytes: Mapping[str, int]) -> dict[str, Window]:
+        allocate, old = self._allocate, {name: ref(each) for name, each in self.held.items()}
+        for name, size in nbytes.items():
+
+            def checked(grown: int, name: str = name) -> Window:
+                outgrown.append(name in old)
+                assert name not in old or old[name]() is None, f"somebody holds {name}"
+                return allocate(grown)
+
+            self._allocate = checked
+            get(self, {name: size})
+        self._allocate = allocate
+        return get(self, nbytes)
+
+    monkeypatch.setattr(WindowPool, "get", watched)
+    for tokens in (3, 40):
+        round_trip(shuffle, generate(shuffle.spec, shuffle.topology, tokens, 1))
+    assert sum(outgrown) >= 2 * 2  # the target and the staging rows of both ranks

@@ -71,11 +71,10 @@ def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
 
 
 def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
-    stacked = torch.stack([request.tensor for request in requests]).cpu()
-    return [stacked] * len(requests)
+    return [gathered() for gathered in _start_gather(requests)]
 
 
-def _start_gather(requests: Sequence[StartGather]) -> list[Callable[[], Tensor]]:
+def _start_gather(requests: Sequence[AllGather | StartGather]) -> list[Callable[[], Tensor]]:
     stacked = torch.stack([request.tensor for request in requests]).cpu()
     return [lambda: stacked] * len(requests)
 

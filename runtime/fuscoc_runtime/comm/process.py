@@ -21,6 +21,7 @@ from fuscoc_runtime.comm.requests import (
     AllToAll,
     AllToAlls,
     FinishRound,
+    HeldWindows,
     Phase,
     Request,
     StartGather,
@@ -30,7 +31,7 @@ from fuscoc_runtime.comm.requests import (
     Windows,
 )
 from fuscoc_runtime.comm.subgroups import network_groups
-from fuscoc_runtime.comm.windows import WindowPool, allocator
+from fuscoc_runtime.comm.windows import WindowPool, allocator, fitting
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 T = TypeVar("T")
@@ -141,6 +142,8 @@ class ProcessComm:
                 return lambda: self._guard("planning", arrived)
             case Windows():
                 return self._get_windows(request)
+            case HeldWindows():
+                return self._windows.held
             case StartRound():
                 return self._guard(_hop_of(request.number), lambda: self._start(request))
             case FinishRound():
@@ -163,7 +166,7 @@ class ProcessComm:
 
     def _get_windows(self, request: Windows) -> dict[str, Window]:
         hop = "window allocation"
-        if not self._windows.fit(request.nbytes):
+        if fitting(self._windows.held, request.nbytes) is None:
             # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if
             # a round is under way and one of its ranks is dead.
             self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)

@@ -76,6 +76,14 @@ class Windows:
     nbytes: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class HeldWindows:
+    """All windows as they are now, by name; nobody else is asked. Result: ``dict[str, Window]``.
+
+    One that must grow should be forgotten first: a larger one may not fit beside it.
+    """
+
+
 @dataclass(frozen=True, eq=False)
 class ToHost:
     """Begin to bring ``tensor`` of this rank to the host. Result: a call that waits for it and
@@ -132,6 +140,7 @@ Request: TypeAlias = (
     | AllToAll
     | AllToAlls
     | Windows
+    | HeldWindows
     | ToHost
     | StartRound
     | FinishRound

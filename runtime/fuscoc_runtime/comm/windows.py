@@ -22,6 +22,13 @@ Allocate = Callable[[int], Window]
 """Bytes -> a zeroed window; collective inside the node."""
 
 
+def fitting(held: Mapping[str, Window], nbytes: Mapping[str, int]) -> dict[str, Window] | None:
+    """The windows that are asked for, if all are there and large enough."""
+    if all(name in held and held[name].local.numel() >= size for name, size in nbytes.items()):
+        return {name: held[name] for name in nbytes}
+    return None
+
+
 class WindowPool:
     """Windows by name. All ranks of a node ask for the same sizes in the same order."""
 
@@ -29,16 +36,16 @@ class WindowPool:
         self._allocate = allocate
         self._windows: dict[str, Window] = {}
 
-    def fit(self, nbytes: Mapping[str, int]) -> bool:
-        """Whether all of these windows are there, and large enough."""
-        held = self._windows
-        return all(name in held and held[name].local.numel() >= nbytes[name] for name in nbytes)
+    @property
+    def held(self) -> dict[str, Window]:
+        """All of them, as they are now."""
+        return dict(self._windows)
 
     def get(self, nbytes: Mapping[str, int]) -> dict[str, Window]:
         """Windows of at least so many bytes each; only a new or grown one is zeroed."""
         for name, size in sorted(nbytes.items()):
-            if not self.fit({name: size}):
-                held = self._windows.get(name)
+            held = self._windows.get(name)
+            if held is None or held.local.numel() < size:
                 # The old one is let go first: both at once might not fit.
                 outgrown = 0
                 if held is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request, Window, Windows
+from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import BufferRows
@@ -44,28 +43,6 @@ class Buffers:
 def row_bytes(machine: Machine, buffer: str) -> int:
     """Bytes of a row of a buffer, all fields."""
     return sum(field.row_bytes for field in machine.row_fields[buffer])
-
-
-def get_windows(machine: Machine, needed: Windows) -> Generator[Request, Any, dict[str, Window]]:
-    """Ask for windows, and keep in mind what there is."""
-    for name, size in needed.nbytes.items():
-        held = machine.windows.get(name)
-        if held is not None and held.local.numel() < size:
-            del machine.windows[name]  # a larger one may not fit beside it
-    held = None
-    windows = yield needed
-    machine.windows.update(windows)
-    found: dict[str, Window] = windows
-    return found
-
-
-def held_windows(machine: Machine, needed: Windows) -> dict[str, Window] | None:
-    """What ``get_windows`` would find without asking anybody, if all are there and large enough."""
-    held = machine.windows
-    for name, size in needed.nbytes.items():
-        if name not in held or held[name].local.numel() < size:
-            return None
-    return {name: held[name] for name in needed.nbytes}
 
 
 def sending_windows(machine: Machine, most_carried: int) -> Windows:

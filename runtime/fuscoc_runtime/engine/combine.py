@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request, Window
+from fuscoc_runtime.comm.requests import HeldWindows, Request, Window
+from fuscoc_runtime.comm.windows import fitting
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
-    get_windows,
-    held_windows,
     named,
     window_rows,
 )
@@ -41,6 +40,7 @@ def combine(
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
+    held = yield HeldWindows()
     # Also the barrier that lets ranks overwrite each other's windows of the previous call.
     if isinstance(checked, FuscoRuntimeError):
         yield from agree(checked)
@@ -48,6 +48,8 @@ def combine(
     row_tensors, weights = checked
     sent, plan = handle.sent_weights, handle.plan
     needed = combine_windows(machine, plan.max_rows)
+    there = fitting(held, needed.nbytes)
+    del held
 
     def prepare(windows: Mapping[str, Window], received: Mapping[str, Tensor]) -> _Prepared:
         tensors = {
@@ -69,15 +71,14 @@ def combine(
         """If windows are large enough, and the weights of this rank's rows are those that came
         with dispatch, nobody else is needed."""
         nonlocal ready
-        windows = held_windows(machine, needed)
-        if windows is not None and weights is None:
-            ready = prepare(windows, {})
-        elif windows is not None and sent is not None and not mine & MISSING:
-            ready = prepare(windows, {"weights": sent.received})
+        if there is not None and weights is None:
+            ready = prepare(there, {})
+        elif there is not None and sent is not None and not mine & MISSING:
+            ready = prepare(there, {"weights": sent.received})
 
     words = yield from agree_on_handle(handle, mine, prepare_alone)
     received = yield from weights_of_rows(machine, weights, plan, sent, words)
-    windows = yield from get_windows(machine, needed)
+    windows = yield needed
     if ready is None or not ready.uses(received):
         ready = prepare(windows, received)
     yield from ready.pipeline.run()

@@ -13,7 +13,6 @@ from fuscoc_runtime.comm.requests import Request, Window
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import (
     Buffers,
-    get_windows,
     named,
     row_bytes,
     sending_windows,
@@ -68,7 +67,7 @@ def dispatch(
         arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    windows = yield from get_windows(machine, sending_windows(machine, planned.most_carried))
+    windows = yield sending_windows(machine, planned.most_carried)
     carried = (
         window_rows(machine, planned.num_carried, windows, "carried")
         if planned.most_carried
@@ -77,8 +76,7 @@ def dispatch(
     sources = Buffers({**named("source", arguments.fields), **carried}, windows)
     pipeline = DispatchPipeline(machine, planned.wire, planned.lists, sources)
     yield from pipeline.begin()
-    needed = target_windows(machine, planned.most_rows)
-    windows = {**windows, **(yield from get_windows(machine, needed))}
+    windows = {**windows, **(yield target_windows(machine, planned.most_rows))}
     target = window_rows(machine, planned.num_rows, windows, "target")
     machine.held = Held(machine.num_dispatches, _addresses(windows, target))
     buffers = Buffers({**sources.tensors, **target}, windows)

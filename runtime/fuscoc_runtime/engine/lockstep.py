@@ -18,7 +18,14 @@ from torch import Tensor
 from fuscoc_runtime import ops, tickets
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import Handler, run_lockstep
-from fuscoc_runtime.comm.requests import FinishRound, Request, StartRound, Window, Windows
+from fuscoc_runtime.comm.requests import (
+    FinishRound,
+    HeldWindows,
+    Request,
+    StartRound,
+    Window,
+    Windows,
+)
 from fuscoc_runtime.comm.windows import Allocate, WindowPool
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
@@ -66,6 +73,7 @@ class LockstepShuffle:
         self._rounds: dict[int, Sequence[StartRound]] = {}
         self._handlers: dict[type, Handler] = {
             Windows: self._windows,
+            HeldWindows: lambda _: [pool.held for pool in self._pools],
             StartRound: self._start_round,
             FinishRound: self._finish_round,
         }

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.comm.windows import outlast_calls
 from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.lanes import Lanes
@@ -67,7 +66,6 @@ class Machine:
         plan: that of a static shuffle, which never changes: from the artifact if it was baked for
             this topology, else from the first dispatch; ``None`` until then.
         ring_slots: rounds of the network hop that may be under way.
-        windows: those that the latest calls were given, by name. They grow only when a call asks.
         num_signal_slots: rows of the signal window, one for every step that signals.
         row_fields: what the rows of every buffer hold, by name.
         places: what the arguments of a step's kernel are, by name.
@@ -119,7 +117,6 @@ class Machine:
         self.tracer = Tracer(rank, device, enabled=trace)
         self.ring_slots = RING_SLOTS
         self._rings: dict[str, Tensor] = {}
-        self.windows: dict[str, Window] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
         self.places = {

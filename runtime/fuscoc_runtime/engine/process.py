@@ -131,7 +131,6 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Let go of the windows; no call may follow."""
-        self.machine.windows.clear()
         self.comm.close()
 
     def _measured(self) -> Link:
