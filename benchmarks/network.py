@@ -10,8 +10,9 @@ gives every rank a NIC of its own, of NIC_GB_PER_SECOND each way; otherwise they
 loopback device.
 
 Contenders are interleaved in one process group, on the same inputs, and verified in the same run. A
-time is that of the slowest rank, from a barrier until its GPU is done; the median counts. fuscoc's
-times include everything. Those on NCCL are given twice: with their layout for free, and with the
+time is that of the slowest rank, between events on its stream: the first comes after a barrier on
+the GPUs, which are busy while the hosts enqueue what they can. The median counts. fuscoc's times
+include everything. Those on NCCL are given twice: with their layout for free, and with the
 time that finding it takes, once for dispatch and combine. The bound is the time of raw sends and
 receives, in slices of 8 MB, of what must cross: every token once to every node, shared evenly by a
 node's ranks.
@@ -23,8 +24,8 @@ import argparse
 import json
 import os
 import platform
+import random
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from benchmarks.network_cases import KINDS, Batch, Model, make_batch, routing
 from benchmarks.network_contenders import Contender, Fuscoc, KnownRouting, SeparatePermutes
 from benchmarks.network_nccl import Naive, RankDeduplicated, RawWire
 from benchmarks.network_report import Entry, markdown, plot, summarise
+from benchmarks.nvlink_timing import Barrier
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
 
@@ -53,6 +55,7 @@ VARIANTS = {
 }
 """What is compiled, by name: the options of its dispatch."""
 WARM_UP = 2
+HIDE_LAUNCH_CYCLES = 4_000_000  # GPUs are kept busy for 2 ms while the hosts enqueue a call
 
 
 def compile_variants(model: Model) -> None:
@@ -81,23 +84,28 @@ def open_variant(name: str, topology: Topology, device: torch.device, *, trace: 
 
 def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:
     """Milliseconds [iterations, 3] (layout, dispatch, combine) of each, of the slowest rank."""
-    own = torch.zeros(len(contenders), iterations, 3, device="cuda")
+    own = torch.zeros(len(contenders), iterations, 3)
+    barrier = Barrier(torch.device("cuda"))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for i in range(-WARM_UP, iterations):
-        for number, contender in enumerate(contenders):
+        # Who comes after whom differs: caches are as the one before has left them.
+        for number in random.Random(i).sample(range(len(contenders)), len(contenders)):
+            contender = contenders[number]
             calls = contender.plan, contender.dispatch, contender.combine
             for part, call in enumerate(calls):
                 if part == 0 and not contender.finds_layout:
                     continue
-                torch.cuda.synchronize()
-                dist.barrier()
-                torch.cuda.synchronize()
-                started = time.perf_counter()
+                torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
+                barrier()
+                begin.record()
                 call()
+                end.record()
                 torch.cuda.synchronize()
                 if i >= 0:
-                    own[number, i, part] = (time.perf_counter() - started) * 1e3
-    dist.all_reduce(own, op=dist.ReduceOp.MAX)
-    return {c.name: times.cpu() for c, times in zip(contenders, own, strict=True)}
+                    own[number, i, part] = begin.elapsed_time(end)
+    slowest = own.cuda()
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return {c.name: times for c, times in zip(contenders, slowest.cpu(), strict=True)}
 
 
 def gather_objects(mine: object) -> list[Any]:

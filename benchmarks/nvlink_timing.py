@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.moe_bound import Bound
-from benchmarks.nvlink_contenders import Contender
+
+if TYPE_CHECKING:  # it compiles, which other benchmarks do beforehand
+    from benchmarks.nvlink_contenders import Contender
 
 HIDE_LAUNCH_CYCLES = 1_500_000  # the GPU is kept busy while the host enqueues a measured call
 HEAD_START_CYCLES = 20_000_000  # before the first of them: a host held up for 10 ms is still ahead

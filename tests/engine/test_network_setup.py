@@ -10,8 +10,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import group, process, subgroups, windows
+from fuscoc_runtime.comm.device_memory import MappedWindow
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import Window, Windows
+from fuscoc_runtime.comm.requests import MeetNode, Window, Windows
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import HopTimeoutError, OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
@@ -167,14 +168,37 @@ def test_no_window_grows_while_a_round_is_late() -> None:
 
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(timeout=0.0), windows.WindowPool(allocate)
-    comm._rounds = {0: process.Round([], Mark(ended=True), (3,))}
+    comm._rounds, comm._ended = {0: process.Round([], Mark(ended=True), (3,))}, Mark(ended=True)
     first = ask(4)
     comm._rounds[1] = process.Round([], Mark(ended=False), (3,))
     assert ask(4) is first
     with pytest.raises(HopTimeoutError) as caught:
         ask(5)
     assert (caught.value.hop, caught.value.peer) == ("network (slice 1)", 3)
+    comm._rounds, comm._ended = {}, Mark(ended=False)
+    with pytest.raises(HopTimeoutError, match="window allocation"):
+        ask(5)
     assert asked == [4]
+
+
+def test_a_node_meets_by_a_window_that_its_ranks_have_mapped() -> None:
+    met: list[int] = []
+
+    class Mapping:
+        def barrier(self, *, timeout_ms: int) -> None:
+            met.append(timeout_ms)
+
+    tensors = torch.zeros(1), torch.zeros(1)
+    comm = object.__new__(process.ProcessComm)
+    comm.members, comm._windows = members(timeout=7.0), windows.WindowPool(lambda _: mapped)
+    mapped: Window = Window(*tensors)  # of a node with one rank
+    comm._windows.get({"signals": 1})
+    comm._answer(MeetNode())
+    assert not met
+    mapped = MappedWindow(*tensors, Mapping())
+    comm._windows.get({"target.x": 1})
+    comm._answer(MeetNode())
+    assert met == [37_000]  # the host's timeout ends a wait before
 
 
 class Held:

@@ -23,6 +23,14 @@ class MappedWindow(Window):
 
     handle: Any
 
+    def meet(self, seconds: float) -> None:
+        """Let the current stream wait until those of all ranks of the node have got here.
+
+        Where one does not in time, nothing on this device works any more. So ``seconds`` should be
+        what is given to those who did not end with the error that they had before.
+        """
+        self.handle.barrier(timeout_ms=round(seconds * 1e3))
+
 
 def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch.device) -> Window:
     """A zeroed window of ``nbytes`` for every rank of ``node_group``; collective inside it.

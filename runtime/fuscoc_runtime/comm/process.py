@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
-from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.device_memory import MappedWindow
+from fuscoc_runtime.comm.group import BACKSTOP, Membership
+from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (
     LEAST_LANES,
@@ -22,6 +24,7 @@ from fuscoc_runtime.comm.requests import (
     AllToAlls,
     FinishRound,
     HeldWindows,
+    MeetNode,
     Phase,
     Request,
     StartGather,
@@ -57,23 +60,6 @@ class Round:
         return self.end is None or bool(self.end.query())
 
 
-class Landing:
-    """Pinned memory for one tensor that the host waits for, and when it is there."""
-
-    def __init__(self) -> None:
-        self._memory: Tensor | None = None
-        self.copied: Any = None
-
-    def copy(self, sent: Tensor) -> Tensor:
-        """Where bytes will be when ``copied`` has ended. The copy before has."""
-        if self._memory is None or self._memory.numel() < sent.numel():
-            self._memory = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
-            self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        copy = self._memory[: sent.numel()].copy_(sent, non_blocking=True)
-        self.copied.record()
-        return copy
-
-
 class ProcessComm:
     """This process's side of the ranks' collectives.
 
@@ -91,6 +77,7 @@ class ProcessComm:
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
             self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._beside: Any = torch.cuda.Stream(members.device)  # type: ignore[no-untyped-call]
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -133,6 +120,8 @@ class ProcessComm:
             case StartGather():
                 gathered = self._guard("planning", lambda: self._start_gather(request.tensor))
                 return lambda: self._guard("planning", gathered)
+            case MeetNode():
+                return self._meet_node()
             case AllToAll():
                 return self._guard("planning", lambda: self._exchange([request])[0])
             case AllToAlls():
@@ -158,18 +147,22 @@ class ProcessComm:
             HopTimeoutError: it did not end in time; ``hop`` says what it was.
         """
         try:
-            if self.members.device.type == "cuda":
-                self._ended.record()
-                self._wait_on_host(self._ended.query, hop)
+            self._wait_for_stream(hop)
         finally:
             self._rounds = {}
+
+    def _wait_for_stream(self, hop: str) -> None:
+        if self.members.device.type == "cuda":
+            self._ended.record()
+            self._wait_on_host(self._ended.query, hop)
 
     def _get_windows(self, request: Windows) -> dict[str, Window]:
         hop = "window allocation"
         if fitting(self._windows.held, request.nbytes) is None:
             # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if
-            # a round is under way and one of its ranks is dead.
+            # a round is under way and one of its ranks is dead, or if one has not met its node.
             self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
+            self._wait_for_stream(hop)
         return self._guard(hop, lambda: self._windows.get(request.nbytes))
 
     def _wait_on_host(self, ended: Callable[[], bool], hop: str) -> None:
@@ -235,7 +228,7 @@ class ProcessComm:
         ever if a rank is dead."""
         if tensor.device.type != "cuda":
             return lambda: tensor
-        copy, copied = landing.copy(_as_bytes(tensor)), landing.copied
+        copy, copied = landing.copy(as_bytes(tensor)), landing.copied
 
         def arrived() -> Tensor:
             self._poll(copied.query)
@@ -244,11 +237,20 @@ class ProcessComm:
         return arrived
 
     def _start_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
-        group, shape = self.members.group, tensor.shape
+        if tensor.device.type == self.members.device.type:
+            return self._gather_on(self.members.group, tensor)
+        # What is on the host does not wait for what the device has been given: on a stream of its
+        # own, and by a communicator that other work of the job does not hold up.
+        lane = self._networks[0]
+        with torch.cuda.stream(self._beside):
+            return self._gather_on(lane() if lane is not None else None, tensor)
+
+    def _gather_on(self, group: dist.ProcessGroup | None, tensor: Tensor) -> Callable[[], Tensor]:
+        shape = tensor.shape
         if group is None:
             brought = self._bring(tensor, self._gathered)
             return lambda: brought()[None]
-        sent, num_ranks = self._to_device(_as_bytes(tensor)), self.members.topology.num_ranks
+        sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
         gathered, is_cuda = sent.new_empty(num_ranks * sent.numel()), sent.device.type == "cuda"
         work = None
         if sent.numel():
@@ -266,6 +268,14 @@ class ProcessComm:
             return brought().view(tensor.dtype).view(num_ranks, *shape)
 
         return arrived
+
+    def _meet_node(self) -> None:
+        # Where ranks share a node's GPUs, every window is mapped; without any there is no earlier
+        # call. On a CPU calls have ended.
+        windows = self._windows.held.values()
+        mapped = next((each for each in windows if isinstance(each, MappedWindow)), None)
+        if mapped is not None:
+            mapped.meet(self.members.timeout + BACKSTOP.total_seconds())
 
     def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
         group, device = self.members.group, self.members.device
@@ -285,7 +295,7 @@ class ProcessComm:
         """
         row_shape = request.tensor.shape[1:]
         row_bytes = row_shape.numel() * request.tensor.element_size()
-        sent = _as_bytes(request.tensor)
+        sent = as_bytes(request.tensor)
         received = sent.new_empty(sum(request.recv_counts) * row_bytes)
         options = dist.AllToAllOptions()
         options.asyncOp = True
@@ -346,8 +356,3 @@ def _post(group: dist.ProcessGroup, request: StartRound) -> list[tuple[int, dist
 
 def _hop_of(number: int) -> str:
     return f"network (slice {number})"
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """The tensor's bytes, 1-D; a view if it is contiguous."""
-    return tensor.contiguous().view(-1).view(torch.uint8)

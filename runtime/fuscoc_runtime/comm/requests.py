@@ -19,8 +19,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """``tensor`` of every rank, equal shapes, on the host or not. Result: [num_ranks,
-    *tensor.shape], on the host."""
+    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape], on the host.
+
+    On all ranks the tensor is on the host, and then waits for nothing on their devices; or on none.
+    """
 
     tensor: Tensor
 
@@ -31,6 +33,15 @@ class StartGather:
     what that would, before the next gather."""
 
     tensor: Tensor
+
+
+@dataclass(frozen=True)
+class MeetNode:
+    """What is enqueued on the current stream from now on waits until the node's ranks have got here
+    on theirs: none is still at work on its windows then. Result: ``None``.
+
+    Where calls return when their work is done, that takes a gather.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +148,7 @@ class Phase:
 Request: TypeAlias = (
     AllGather
     | StartGather
+    | MeetNode
     | AllToAll
     | AllToAlls
     | Windows

@@ -18,12 +18,12 @@ from fuscoc_runtime.engine.buffers import (
     named,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet, meet_with_handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.pipeline import CombinePipeline
 from fuscoc_runtime.engine.weights import MISSING, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.agree import agree, attempt
+from fuscoc_runtime.plan.agree import attempt
 
 
 def combine(
@@ -41,9 +41,8 @@ def combine(
     """
     checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
     held = yield HeldWindows()
-    # Also the barrier that lets ranks overwrite each other's windows of the previous call.
     if isinstance(checked, FuscoRuntimeError):
-        yield from agree(checked)
+        yield from meet(checked)
         raise checked
     row_tensors, weights = checked
     sent, plan = handle.sent_weights, handle.plan
@@ -76,7 +75,7 @@ def combine(
         elif there is not None and sent is not None and not mine & MISSING:
             ready = prepare(there, {"weights": sent.received})
 
-    words = yield from agree_on_handle(handle, mine, prepare_alone)
+    words = yield from meet_with_handle(handle, mine, prepare_alone)
     received = yield from weights_of_rows(machine, weights, plan, sent, words)
     windows = yield needed
     if ready is None or not ready.uses(received):

@@ -19,14 +19,14 @@ from fuscoc_runtime.engine.buffers import (
     target_windows,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, agree_on_handle, check_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.pipeline import DispatchPipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
-from fuscoc_runtime.plan.agree import agree, attempt
+from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.planner import Draft, draft_plan, finish_plan
 
 Prepared = tuple[Arguments, Points | RankPlan]
@@ -152,11 +152,11 @@ def _plan(
     context = machine.context
     if isinstance(prepared, FuscoRuntimeError):
         planned = machine.plan is not None or earlier is not None
-        yield from agree(prepared) if planned else plan_rank(context, prepared)
+        yield from meet(prepared) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
     if isinstance(points, RankPlan):
-        yield from agree_on_handle(earlier)
+        yield from meet_with_handle(earlier)
         return arguments, points
     draft = yield from draft_plan(context, points)
     if machine.shuffle.target.kind == "packed":
