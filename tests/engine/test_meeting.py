@@ -1,5 +1,5 @@
-"""Before a call without planning writes into a peer's memory, its node's ranks meet on their devices,
-and all ranks agree."""
+"""Before a call without planning writes into a peer's memory, the node's ranks meet on their
+devices, and all ranks agree."""
 
 from __future__ import annotations
 
