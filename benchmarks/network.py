@@ -118,13 +118,17 @@ def gather_objects(mine: object) -> list[Any]:
 def trace_calls(shuffle: Shuffle, batch: Batch, path: Path | None) -> dict[str, float]:
     """The wire's idle part in a dispatch and a combine, the largest of all ranks."""
     contender = Fuscoc("traced", batch, shuffle)
-    contender.combine()
+    for _ in range(WARM_UP):
+        contender.combine()
+        contender.dispatch()
+    shuffle.check()
     idle = {}
     spans: list[Span] = []
     for name in ("dispatch", "combine"):
         dist.barrier()
         begun = len(shuffle.spans)
         getattr(contender, name)()
+        shuffle.check()
         here = shuffle.spans[begun:]
         wire = [span for span in here if span.lane.startswith("wire")]
         idle[name] = max(gather_objects(idle_part(wire)))

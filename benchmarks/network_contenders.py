@@ -90,7 +90,8 @@ class Contender(ABC):
 
 
 class Fuscoc(Contender):
-    """A compiled artifact, as a user runs it."""
+    """A compiled artifact, as a user runs it. Calls return when their work is enqueued, as those of
+    the others do."""
 
     handle: Handle | None = None
 
@@ -104,13 +105,15 @@ class Fuscoc(Contender):
 
     def dispatch(self) -> None:
         moe = self.batch.moe
-        self.rows, self.handle = self.shuffle.dispatch(
-            moe.x, topk_idx=moe.topk_idx, topk_weights=moe.topk_weights
+        self.rows, self.handle, done = self.shuffle.dispatch(
+            moe.x, topk_idx=moe.topk_idx, topk_weights=moe.topk_weights, async_op=True
         )
+        done.wait()
 
     def combine(self) -> None:
         rows = self.rows if self.worked is None else self.worked
-        self.result = self.shuffle.combine(rows, self.handle)
+        self.result, done = self.shuffle.combine(rows, self.handle, async_op=True)
+        done.wait()
 
     def breakdown(self, iterations: int) -> dict[str, float]:
         """What precedes the first row is preprocessing; the rest rearranges as it communicates."""
@@ -121,6 +124,7 @@ class Fuscoc(Contender):
             started = time.perf_counter()
             self.dispatch()
             self.combine()
+            torch.cuda.synchronize()
             assert isinstance(self.handle, Handle)
             planning = self.handle.planning_ms
             parts["preprocessing"] += planning / iterations
@@ -136,7 +140,10 @@ class KnownRouting(Fuscoc):
         if self.handle is None:
             super().dispatch()
         else:
-            self.rows, self.handle = self.shuffle.dispatch(self.batch.moe.x, handle=self.handle)
+            self.rows, self.handle, done = self.shuffle.dispatch(
+                self.batch.moe.x, handle=self.handle, async_op=True
+            )
+            done.wait()
 
 
 class SeparatePermutes(Contender):
