@@ -14,7 +14,7 @@ from fuscoc_runtime.plan import PlanContext
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.carry import Handed, hand_over
 from fuscoc_runtime.plan.flows import Demand, Int64Array
-from fuscoc_runtime.plan.rounds import Rounds, Side, ranges
+from fuscoc_runtime.plan.rounds import Rounds, Side, ranges, slices
 from fuscoc_runtime.plan.schedule import KINDS, arrange
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import routed
@@ -127,7 +127,7 @@ def test_what_is_handed_over(demand: Demand, kind: str, round_rows: int, seed: i
     num_direct = np.random.default_rng(seed).integers(0, 9, num_ranks)
     for me in range(num_ranks):
         ctx = PlanContext(routed(), Topology(demand.num_nodes, m), me)
-        num_rounds, _, _ = rounds.of(me)
+        num_rounds, _, _ = slices(rounds.stages, round_rows, me)
         sources = {"src_offset": 100 + torch.arange(int(rows[me].sum()))}
         handed = hand_over(ctx, rounds, num_rounds, rows, num_direct, sources)
         node = range(me // m * m, me // m * m + m)

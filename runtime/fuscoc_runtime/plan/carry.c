@@ -1,17 +1,9 @@
 /* Rows that another rank of the node sends: the lists that carry.py tells of, in one pass over the
- * slices of a node's ranks. Conventions as in rounds.c.
+ * slices of a node's ranks.
  */
-#include <stdint.h>
 #include <stdlib.h>
 
-typedef int64_t i64;
-
-i64 fuscoc_slices(i64 n, i64 m, i64 num_stages, const i64 *peer, const i64 *begin, const i64 *end,
-                  const i64 *tile, i64 rows, i64 rank, const i64 *pairs, i64 room, i64 *sent,
-                  i64 *received, i64 *counts);
-
-static i64 min64(i64 a, i64 b) { return a < b ? a : b; }
-static i64 max64(i64 a, i64 b) { return a > b ? a : b; }
+#include "plan.h"
 
 /* Columns to be filled, and how far they are. */
 typedef struct {

@@ -1,15 +1,11 @@
 /* The cost model's loops: what an assignment loads on NICs and NVLink, and how long stages take.
  *
- * The model is told in cost.py. Conventions as in fast.c; all amounts are segments.
+ * The model is told in cost.py. All amounts are segments.
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef int64_t i64;
-
-static i64 max64(i64 a, i64 b) { return a > b ? a : b; }
-static double max_f(double a, double b) { return a > b ? a : b; }
+#include "plan.h"
 
 /* What one rank sends or receives in all, by the kind of wire and work. */
 typedef struct {

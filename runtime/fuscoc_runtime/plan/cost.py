@@ -60,6 +60,13 @@ class CostModel:
         """float64 [3]: seconds of a segment on a NIC, on NVLink, and of a stage's start."""
         return np.array([self.nic_seconds(1), self.nvlink_seconds(1), self.stage_latency])
 
+    @cached_property
+    def speeds(self) -> Float64Array:
+        """float64 [4]: bytes a second of a NIC and of NVLink, seconds of a stage's start and of a
+        handing over."""
+        latencies = self.stage_latency, self.handover_latency
+        return np.array([self.nic_bandwidth, self.nvlink_bandwidth, *latencies])
+
     @property
     def grain(self) -> int:
         """Segments that a NIC sends in the latency of a stage.

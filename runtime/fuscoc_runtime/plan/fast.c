@@ -2,18 +2,11 @@
  *
  * Written from the published algorithm (Lei et al., "FAST", NSDI '26, sections 4.1-4.2 and 4.4);
  * what is computed, and why, is told in docs/scheduling.md. Compiled at first use by library.py.
- *
- * All matrices are row-major int64. n nodes of m ranks each; rank = node * m + local rank. Amounts
- * are segments. Every choice is made in index order, so equal inputs give equal outputs.
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef int64_t i64;
-typedef uint64_t u64;
-
-static i64 min64(i64 a, i64 b) { return a < b ? a : b; }
+#include "plan.h"
 
 /* share[s][q][l]: of flow (s -> node q), what local rank l of the sender's node carries, so that
  * the ranks of a node send equally much (within one segment) to every other node.

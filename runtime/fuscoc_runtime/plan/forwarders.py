@@ -23,7 +23,6 @@ from fuscoc_runtime.plan.carry import landing_before
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
-from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.topology import Topology
 
@@ -87,13 +86,6 @@ def check_policy(ctx: PlanContext) -> NativeBuildError | None:
     except native.BuildError as error:
         return NativeBuildError(ctx.rank, str(error))
     return None
-
-
-def share_out(ctx: PlanContext, census: Census) -> Shares:
-    """Choose the forwarders; all ranks choose alike."""
-    demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
-    model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
-    return Shares(demand, choose_forwarders(demand, ctx.shuffle.policy.balance, model))
 
 
 def assign_forwarders(

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from fuscoc_runtime.files import cache_folder
 
-SOURCES = tuple(
-    Path(__file__).with_name(name) for name in ("fast.c", "cost.c", "rounds.c", "carry.c")
-)
+NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "network.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
+HEADER = Path(__file__).with_name("plan.h")
 # Without contraction: ranks choose by times that they predict, and have to predict the same.
 FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
+LIBRARIES = ("-lm",)
 
 
 class BuildError(RuntimeError):
@@ -50,10 +51,6 @@ def load() -> ctypes.CDLL:
     library.fuscoc_decompose.restype = size
     library.fuscoc_stages.argtypes = [size, size, array, size, *[array] * 5]
     library.fuscoc_stages.restype = size
-    library.fuscoc_slices.argtypes = (
-        [size] * 3 + [array] * 4 + [size, size, array, size] + [array] * 3
-    )
-    library.fuscoc_slices.restype = size
     library.fuscoc_handover.argtypes = (
         [size] * 3 + [array] * 4 + [size] * 2 + [array] * 3 + [size] * 4 + [array] * 4
     )
@@ -66,6 +63,10 @@ def load() -> ctypes.CDLL:
     library.fuscoc_pipeline.restype = ctypes.c_double
     library.fuscoc_completion.argtypes = [size, size, *[array] * 3, size, array, size, size]
     library.fuscoc_completion.restype = ctypes.c_double
+    library.fuscoc_network.argtypes = (
+        [size] * 3 + [array] * 4 + [size, size] + [size, array] * 2 + [size] * 2 + [array] * 6
+    )
+    library.fuscoc_network.restype = size
     return library
 
 
@@ -91,8 +92,8 @@ def build() -> Path:
             "or set CC"
         )
     command = [*compiler.split(), *FLAGS]
-    made_of = b"".join(source.read_bytes() for source in SOURCES)
-    made_of += repr((command, platform.machine())).encode()
+    made_of = b"".join(source.read_bytes() for source in (HEADER, *SOURCES))
+    made_of += repr((command, LIBRARIES, platform.machine())).encode()
     folder = cache_folder() / "native"
     target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     try:
@@ -107,7 +108,8 @@ def build() -> Path:
 def _compile(command: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
-        done = subprocess.run([*command, "-o", made, *SOURCES], capture_output=True, text=True)
+        whole: list[str | Path] = [*command, "-o", made, *SOURCES, *LIBRARIES]
+        done = subprocess.run(whole, capture_output=True, text=True)
         if done.returncode:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
         made.replace(target)

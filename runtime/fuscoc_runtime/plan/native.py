@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,24 @@ from fuscoc_runtime.plan.library import BuildError, is_there, load
 __all__ = ["BuildError", "is_there", "load"]
 
 _Start = ctypes.c_char * 0  # any array has one, even an empty one
+
+
+class NetworkArrays(NamedTuple):
+    """``share``, ``carried`` and ``pairs`` of an ``Assignment``; ``kind``, a number, ``tile`` and
+    ``stages`` (``peer``, ``begin``, ``end``) of a ``Schedule``; rows of a slice; and the rounds,
+    with what is sent and received as the columns of ``Transfers``, [4, num_slices]. No rounds: what
+    follows ``pairs`` means nothing."""
+
+    share: Int64Array
+    carried: bool
+    pairs: Int64Array
+    kind: int
+    tile: Int64Array
+    stages: Int64Array
+    slice_rows: int
+    num_rounds: int
+    sent: Int64Array
+    received: Int64Array
 
 
 def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -88,42 +106,62 @@ def stages(
     return tile, peer, begin, end
 
 
-def slices(
-    peer: Int64Array,
-    begin: Int64Array,
-    end: Int64Array,
-    tile: Int64Array,
-    pairs: Int64Array,
-    rows: int,
+def network(
+    demand: Demand,
+    policy: int,
+    kind: int,
+    orders: Sequence[Int64Array],
+    speeds: Float64Array,
+    sizes: Int64Array,
     rank: int,
     room: int = 256,
-) -> tuple[int, Int64Array, Int64Array]:
-    """Stages of a ``Schedule`` cut into rounds of about ``rows`` rows: how many there are, and what
-    ``rank`` sends and receives in them, as the columns of ``Transfers``, [4, num_slices] each.
+) -> NetworkArrays:
+    """The network hop of one plan, and the part of ``rank`` in it.
 
-    ``room``: slices for which there is room at first.
+    ``policy``, ``kind``: numbers of a policy and of a kind of schedule, in the order of
+    ``balance.POLICIES`` and ``schedule.KINDS``; ``auto`` comes after the last. ``orders``: to which
+    node every node sends in the stages of the kinds that have a fixed order, int64
+    [num_stages, n] each. ``speeds``: of a ``CostModel``. ``sizes``: int64 [4], bytes of a segment,
+    of a slice at most and of a row, and lanes. ``room``: slices for which there is room at first.
     """
-    num_stages, n = peer.shape
-    table, counts = np.empty((2, 4, room), np.int64), np.empty(2, np.int64)
-    address = _address(table)
-    num_rounds: int = load().fuscoc_slices(
+    n, m, num_ranks = demand.num_nodes, demand.ranks_per_node, demand.num_ranks
+    # ``decompose`` needs n * (n - 2) + 2, and an order n at most.
+    room_stages = n * n if n > 2 and kind >= len(orders) else n
+    shape = num_ranks, n, m
+    share, pairs = np.empty(shape, np.int64), np.empty((num_ranks, num_ranks), np.int64)
+    tile, stages = np.empty((n, n), np.int64), np.empty((3, room_stages, n), np.int64)
+    sides, found = np.empty((2, 4, room), np.int64), np.empty(7, np.int64)
+    tables = [value for order in orders for value in (len(order), _address(order))]
+    status = load().fuscoc_network(
         n,
-        len(pairs) // n,
-        num_stages,
-        *map(_address, (peer, begin, end, tile)),
-        rows,
+        m,
         rank,
-        _address(pairs),
+        *map(_address, (demand.flows, demand.copies, speeds, sizes)),
+        policy,
+        kind,
+        *tables,
+        room_stages,
         room,
-        address,
-        address + table.nbytes // 2,
-        _address(counts),
+        *map(_address, (share, pairs, tile, stages, sides, found)),
     )
-    num_sent, num_received = counts.tolist()
-    if max(num_sent, num_received) > room:
-        room = max(num_sent, num_received)
-        return slices(peer, begin, end, tile, pairs, rows, rank, room)
-    return num_rounds, table[0, :, :num_sent], table[1, :, :num_received]
+    if status < 0:
+        raise MemoryError
+    carried, chosen, num_stages, rows, num_rounds, num_sent, num_received = found.tolist()
+    needed = max(num_sent, num_received)
+    if needed > room:
+        return network(demand, policy, kind, orders, speeds, sizes, rank, needed)
+    return NetworkArrays(
+        share,
+        bool(carried),
+        pairs,
+        chosen,
+        tile,
+        stages[:, :num_stages],
+        rows,
+        num_rounds,
+        sides[0, :, :num_sent],
+        sides[1, :, :num_received],
+    )
 
 
 def hand_over(

@@ -40,18 +40,13 @@ from fuscoc_runtime.plan.forwarders import (
     assign_forwarders,
     check_policy,
     node_pairs,
-    share_out,
 )
 from fuscoc_runtime.plan.hops import order_copies
-from fuscoc_runtime.plan.links import cost_model
+from fuscoc_runtime.plan.network import NetworkHop, plan_network_hop
 from fuscoc_runtime.plan.points import sort_points
 from fuscoc_runtime.plan.receive import Received, check_slots, receive
 from fuscoc_runtime.plan.rounds import (
-    NO_TRANSFERS,
-    Rounds,
     Side,
-    arrange_stages,
-    slice_rows,
     slices_of,
 )
 from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
@@ -147,10 +142,9 @@ def draft_plan(
     lay_out = cache(partial(lay_out_slots, ctx, census))
     if not surely_fit(ctx, census):
         lay_out()
-    shares = share_out(ctx, census)
+    hop = plan_network_hop(ctx, census)
     listed = prepared.list(census)
-    rounds = _rounds(ctx, shares)
-    wire = _wire(ctx, rounds)
+    shares, wire = hop.shares, _wire(ctx, hop)
     draft = Draft(
         num_sources,
         listed,
@@ -161,11 +155,11 @@ def draft_plan(
         lists={"net_send": listed.net_send},
         handed=None,
     )
-    if rounds is None or not shares.hands_over:
+    if hop.rounds is None or not shares.hands_over:
         return draft
     sources = {name: column for name, column in listed.net_send.items() if name != "dst_row"}
     num_direct = _num_direct(ctx, census)
-    handed = hand_over(ctx, rounds, wire.num_rounds, shares.rows, num_direct, sources)
+    handed = hand_over(ctx, hop.rounds, wire.num_rounds, shares.rows, num_direct, sources)
     wire = replace(wire, handover=handed.entries)
     return replace(draft, wire=wire, lists=handed.lists, handed=handed)
 
@@ -289,25 +283,10 @@ def _receive(
     return receive(*arguments)
 
 
-def _rounds(ctx: PlanContext, shares: Shares) -> Rounds | None:
-    """Cut the stages of the network hop into rounds. Equal counts give all ranks equal rounds."""
-    rows, policy = shares.sent, ctx.shuffle.policy
-    busiest = int(max(rows.sum(axis=0).max(), rows.sum(axis=1).max()))
-    if busiest == 0:
-        return None
-    model = ctx.model if ctx.model is not None else cost_model(ctx.shuffle)
-    stages = arrange_stages(shares.demand, shares.assignment, policy.schedule, model)
-    return Rounds(stages, slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model))
-
-
-def _wire(ctx: PlanContext, rounds: Rounds | None) -> Wire:
+def _wire(ctx: PlanContext, hop: NetworkHop) -> Wire:
     """A rank's part in the rounds."""
-    if rounds is None:
-        nothing = Side(NO_TRANSFERS, (0,) * ctx.topology.num_ranks)
-        return Wire(ctx.rank, 0, nothing, nothing, None, None, None, NO_ENTRIES)
-    num_rounds, send, receive = rounds.of(ctx.rank)
-    order = _order(ctx, send)
-    return Wire(ctx.rank, num_rounds, send, receive, order, None, None, NO_ENTRIES)
+    order = _order(ctx, hop.send)
+    return Wire(ctx.rank, hop.num_rounds, hop.send, hop.receive, order, None, None, NO_ENTRIES)
 
 
 def _order(ctx: PlanContext, side: Side) -> Tensor | None:

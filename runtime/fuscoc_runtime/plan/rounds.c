@@ -1,14 +1,8 @@
 /* Slots, stages of a fixed order and rounds of slices: what numpy says in slots.py, schedule.py and
  * rounds.py, in one pass each. A rank needs them before it can send, and dozens of operations on
- * small arrays cost several times as much. Conventions as in fast.c; rows are segments.
+ * small arrays cost several times as much. Rows are segments.
  */
-#include <stdint.h>
-
-typedef int64_t i64;
-typedef uint64_t u64;
-
-static i64 min64(i64 a, i64 b) { return a < b ? a : b; }
-static i64 max64(i64 a, i64 b) { return a > b ? a : b; }
+#include "plan.h"
 
 static i64 total(const i64 *values, i64 count, i64 stride)
 {

@@ -15,7 +15,6 @@ from itertools import accumulate
 import numpy as np
 
 from fuscoc_runtime.comm.requests import LEAST_LANES
-from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, Transfers, arrange, predict
@@ -76,25 +75,10 @@ class Rounds:
     stages: Schedule
     rows: int
 
-    def of(self, rank: int) -> tuple[int, Side, Side]:
-        """How many rounds there are, and what a rank sends and receives in them."""
-        pairs = self.stages.assignment.pairs
-        if native.is_there():
-            stages = self.stages
-            arrays = stages.peer, stages.begin, stages.end, stages.tile, pairs
-            num_rounds, *columns = native.slices(*arrays, self.rows, rank)
-            sent, received = (Transfers(*each) for each in columns)
-        else:
-            num_rounds, sent, received = slices(self.stages, self.rows, rank)
-        return (
-            num_rounds,
-            Side(sent, tuple(pairs[rank].tolist())),
-            Side(received, tuple(pairs[:, rank].tolist())),
-        )
-
 
 def slices(schedule: Schedule, rows: int, rank: int) -> tuple[int, Transfers, Transfers]:
-    """What ``native.slices`` does, where there is no compiler."""
+    """How many rounds of about ``rows`` rows there are, and what a rank sends and receives in
+    them."""
     rounds = cut(schedule, rows)
     return rounds.num_stages, rounds.sends(rank), rounds.receives(rank)
 

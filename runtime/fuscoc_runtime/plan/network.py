@@ -1,0 +1,111 @@
+"""The network hop of a plan: who sends and who forwards what, and in which rounds it travels.
+
+All ranks know the same counts and choose alike; none can send before it has. So where there is a
+compiler, one call does it all (``network.c``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.census import Census
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
+from fuscoc_runtime.plan.forwarders import SAME_LOCAL_RANK, Shares, choose_forwarders
+from fuscoc_runtime.plan.links import cost_model
+from fuscoc_runtime.plan.rounds import (
+    NO_TRANSFERS,
+    Rounds,
+    Side,
+    arrange_stages,
+    slice_rows,
+    slices,
+)
+from fuscoc_runtime.plan.schedule import (
+    KINDS,
+    Schedule,
+    Transfers,
+    pairwise_peers,
+    spread_out_peers,
+)
+from fuscoc_runtime.plan.types import PlanContext
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkHop:
+    """What all ranks do, and what one sends and receives in which of ``num_rounds`` rounds.
+    ``rounds``: ``None`` if nothing crosses."""
+
+    shares: Shares
+    rounds: Rounds | None
+    num_rounds: int
+    send: Side
+    receive: Side
+
+
+def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
+    """The part of ``ctx.rank``, by the policies of its shuffle."""
+    demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
+    plan = _natively if native.is_there() else _by_numpy
+    return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.shuffle))
+
+
+def choose_natively(
+    demand: Demand,
+    balance: str,
+    schedule: str,
+    model: CostModel,
+    row_bytes: int,
+    rank: int,
+    room: int = 256,
+) -> native.NetworkArrays:
+    """``native.network`` for the policies of a shuffle."""
+    n = demand.num_nodes
+    return native.network(
+        demand,
+        (*POLICIES, "auto").index("none" if balance in SAME_LOCAL_RANK else balance),
+        (*KINDS, "auto").index(schedule),
+        (pairwise_peers(n), spread_out_peers(n)),
+        model.speeds,
+        np.array([model.segment_bytes, model.slice_bytes, row_bytes, model.num_lanes]),
+        rank,
+        room,
+    )
+
+
+def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
+    policy = ctx.shuffle.policy
+    found = choose_natively(demand, policy.balance, policy.schedule, model, ctx.row_bytes, ctx.rank)
+    assignment = Assignment(found.share, found.carried)
+    rounds, sent, received = None, NO_TRANSFERS, NO_TRANSFERS
+    if found.num_rounds:
+        kind = KINDS[found.kind]
+        rounds = Rounds(Schedule(kind, assignment, found.tile, *found.stages), found.slice_rows)
+        sent, received = Transfers(*found.sent), Transfers(*found.received)
+    sides = _sides(found.pairs, ctx.rank, sent, received)
+    return NetworkHop(Shares(demand, assignment), rounds, found.num_rounds, *sides)
+
+
+def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
+    policy, rank = ctx.shuffle.policy, ctx.rank
+    assignment = choose_forwarders(demand, policy.balance, model)
+    pairs = assignment.pairs
+    busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
+    shares = Shares(demand, assignment)
+    if busiest == 0:
+        return NetworkHop(shares, None, 0, *_sides(pairs, rank, NO_TRANSFERS, NO_TRANSFERS))
+    stages = arrange_stages(demand, assignment, policy.schedule, model)
+    rows = slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model)
+    num_rounds, *transfers = slices(stages, rows, rank)
+    sides = _sides(pairs, rank, *transfers)
+    return NetworkHop(shares, Rounds(stages, rows), num_rounds, *sides)
+
+
+def _sides(pairs: Int64Array, rank: int, sent: Transfers, received: Transfers) -> tuple[Side, Side]:
+    """With the rows to and from every rank."""
+    to, source = tuple(pairs[rank].tolist()), tuple(pairs[:, rank].tolist())
+    return Side(sent, to), Side(received, source)
