@@ -127,9 +127,13 @@ def test_what_is_handed_over(demand: Demand, kind: str, round_rows: int, seed: i
     num_direct = np.random.default_rng(seed).integers(0, 9, num_ranks)
     for me in range(num_ranks):
         ctx = PlanContext(routed(), Topology(demand.num_nodes, m), me)
-        num_rounds, _, _ = slices(rounds.stages, round_rows, me)
+        num_rounds = slices(rounds.stages, round_rows, me)[0]
         sources = {"src_offset": 100 + torch.arange(int(rows[me].sum()))}
         handed = hand_over(ctx, rounds, num_rounds, rows, num_direct, sources)
         node = range(me // m * m, me // m * m + m)
-        sent = {rank: runs_of(rows, first, m, rank, rounds.of(rank)[1]) for rank in node}
+        sides = {
+            rank: Side(slices(rounds.stages, round_rows, rank)[1], tuple(assignment.pairs[rank]))
+            for rank in node
+        }
+        sent = {rank: runs_of(rows, first, m, rank, side) for rank, side in sides.items()}
         check_lists(handed, sent, me, m, num_direct)
