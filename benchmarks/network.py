@@ -55,7 +55,7 @@ VARIANTS = {
 }
 """What is compiled, by name: the options of its dispatch."""
 WARM_UP = 2
-HIDE_LAUNCH_CYCLES = 4_000_000  # GPUs are kept busy for 2 ms while the hosts enqueue a call
+HIDE_HOST_CYCLES = 4_000_000  # GPUs are kept busy for 2 ms while the hosts enqueue a call
 
 
 def compile_variants(model: Model) -> None:
@@ -89,13 +89,14 @@ def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[st
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for i in range(-WARM_UP, iterations):
         # Who comes after whom differs: caches are as the one before has left them.
-        for number in random.Random(i).sample(range(len(contenders)), len(contenders)):
+        turns = random.Random(WARM_UP + i).sample(range(len(contenders)), len(contenders))
+        for number in turns:
             contender = contenders[number]
             calls = contender.plan, contender.dispatch, contender.combine
             for part, call in enumerate(calls):
                 if part == 0 and not contender.finds_layout:
                     continue
-                torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
+                torch.cuda._sleep(HIDE_HOST_CYCLES)
                 barrier()
                 begin.record()
                 call()
@@ -160,23 +161,26 @@ def run_case(
         SeparatePermutes(batch, Fuscoc(OWN_SENDERS, batch, shuffles[OWN_SENDERS]), node),
         *(Fuscoc(name, batch, shuffles[name]) for name in options.variants if name != "fuscoc"),
     ]
-    problems = {c.name: gather_objects(c.verify()) for c in contenders}
+    found_before = {c.name: c.verify() for c in contenders}
     times = time_contenders(contenders, options.iterations)
-    bound = float(times[contenders[0].name].sum(1).median())  # it has no layout
+    bound = float(times[contenders[0].name].sum(1).quantile(0.5))  # it has no layout
     report = []
     for contender in contenders:
-        wrong = [line for lines in problems[contender.name] for line in lines]
         entry: Entry = {
             "routing": kind,
             "num_tokens": len(batch.moe.x),
             "topology": str(topology),
             "contender": contender.name,
             **summarise(times[contender.name], bound),
-            "wrong": wrong,
         }
         if not isinstance(contender, RawWire):
             entry["parts"] = contender.breakdown(3)
+        # Again: timed calls return before their rows are there.
+        problems = gather_objects(found_before[contender.name] + contender.verify())
+        entry["wrong"] = [line for lines in problems for line in lines]
         report.append(entry)
+    for shuffle in shuffles.values():
+        shuffle.check()
     return report
 
 
@@ -203,13 +207,15 @@ def save(
     """The results so far, with what they were measured on."""
     if path is None:
         return
+    has_nic = "nic.so" in os.environ.get("LD_PRELOAD", "")
     setup = {
         "gpu": torch.cuda.get_device_name(),
         "gpus": torch.cuda.device_count(),
         "topology": str(topology),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "nic_gb_per_second": os.environ.get("NIC_GB_PER_SECOND"),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "nic_gb_per_second": os.environ.get("NIC_GB_PER_SECOND") if has_nic else None,
         "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
         "wire_idle": idle,
     }
@@ -280,7 +286,8 @@ def main() -> None:
         save(report, options.json, topology, idle)
         if options.plot:
             plot(report, options.plot)
-    dist.barrier()
+    for shuffle in shuffles.values():
+        shuffle.close()
     dist.destroy_process_group()
 
 

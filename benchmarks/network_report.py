@@ -19,7 +19,7 @@ def summarise(times: Tensor, bound: float) -> dict[str, float]:
     the last two. ``bound``: of the total."""
     total = times[:, 1:].sum(1)
     tenth, median, ninetieth = torch.quantile(total, torch.tensor([0.1, 0.5, 0.9])).tolist()
-    layout, dispatch, combine = times.median(0).values.tolist()
+    layout, dispatch, combine = times.quantile(0.5, dim=0).tolist()
     return {
         "layout_ms": layout,
         "dispatch_ms": dispatch,

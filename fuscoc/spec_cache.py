@@ -1,8 +1,9 @@
 """Artifacts compiled on the fly, in a cache that processes share.
 
 An artifact's place is a hash of everything that it depends on: the spec's text, constants and the
-compiler. It takes that name in one step, so what has the name is whole; if several processes
-compile the same spec at once, one writes it and the others, who waited, find it there.
+compiler. It takes that name when it is whole; if several processes want the same spec at once, one
+compiles it and the others, who waited, find it there. What has the name and is not whole any more,
+after a crash or a full disk, is compiled again in the same way.
 """
 
 from __future__ import annotations
@@ -10,32 +11,56 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fuscoc.source import SourceFile
+from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.errors import ArtifactError
+
+_log = logging.getLogger("fuscoc")
 
 
-def compile_cached(source: SourceFile, constants: Mapping[str, int], cache: Path) -> Path:
+def compile_cached(source: SourceFile, constants: Mapping[str, int], cache: Path) -> Artifact:
     """The artifact of a spec with these constants, compiled unless the directory ``cache`` has it.
 
     Raises:
         CompileError: the spec has errors.
+        OSError: the cache cannot be written, and has to be.
     """
     key = _digest(source, constants)
     artifacts = cache / "artifacts"
     path = artifacts / key
-    if (path / "manifest.json").exists():
-        return path
+    with suppress(ArtifactError):
+        return load_artifact(path)
     artifacts.mkdir(parents=True, exist_ok=True)
     with _alone(artifacts / f"{key}.lock"):
-        if not (path / "manifest.json").exists():
-            from fuscoc import driver
+        try:
+            return load_artifact(path)  # whom we waited for has made it
+        except ArtifactError as error:
+            if os.path.lexists(path):
+                _log.warning("%s is damaged and is compiled again: %s", path, error)
+        _compile(source, constants, path)
+    return load_artifact(path)
 
-            driver.compile_source(source, path, constants)
-    return path
+
+def _compile(source: SourceFile, constants: Mapping[str, int], path: Path) -> None:
+    """Compile into ``path``, whatever has that name now; to be called by one process at a time."""
+    from fuscoc import driver
+
+    # What cannot be removed, such as files that somebody on NFS still reads, does no harm.
+    with TemporaryDirectory(
+        prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True
+    ) as beside:
+        new = driver.compile_source(source, Path(beside) / "new", constants)
+        if os.path.lexists(path):
+            os.rename(path, Path(beside) / "old")
+        os.rename(new, path)
 
 
 def _digest(source: SourceFile, constants: Mapping[str, int]) -> str:

@@ -38,7 +38,8 @@ def fused_shuffle(
         name: which shuffle, if there are several.
         constants: replaces constants of the spec, like ``fuscoc compile -D``.
         cache_dir: where compiled specs are kept; default: ``$FUSCOC_CACHE_DIR``, else ``fuscoc`` in
-            ``$XDG_CACHE_HOME`` or ``~/.cache``. Processes may share it.
+            ``$XDG_CACHE_HOME`` or ``~/.cache``. Processes may share it; what is damaged there is
+            compiled again.
         options: those of ``fuscoc_runtime.Shuffle``.
 
     Raises TypeError without a spec, and when the shuffle is opened (by the first call):
@@ -72,7 +73,7 @@ def as_artifact(
 
         source = as_source(spec)
         cache = cache_folder() if cache_dir is None else Path(cache_dir)
-        return load_artifact(compile_cached(source, whole_numbers(constants), cache))
+        return compile_cached(source, whole_numbers(constants), cache)
     except ImportError as error:
         raise ImportError(
             f"{error}; compiling a spec needs what `pip install fuscoc` brings: install it, or "

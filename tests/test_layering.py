@@ -24,6 +24,7 @@ EXECUTING = (
     "fuscoc/explain/",
     "fuscoc/run_report.py",
     "fuscoc/planning/",
+    "fuscoc/spec_cache.py",
     "fuscoc/testing/",
     "fuscoc/torch.py",
     "fuscoc/topologies.py",

@@ -8,38 +8,23 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from fuscoc_runtime import calls
 from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.calls import AnyHandle
 from fuscoc_runtime.comm.group import Group, process_group
-from fuscoc_runtime.engine.executor import Event, Executor
-from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import NodeHandle
+from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.open import Engine, sms_to_use
 from fuscoc_runtime.engine.options import Options, as_device
-from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.stats import Memory, ShuffleStats
-from fuscoc_runtime.engine.trace import Span, write_trace
-from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
+from fuscoc_runtime.engine.trace import Span
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
 from fuscoc_runtime.pool import Pool
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
-from fuscoc_runtime.traced import (
-    BoundCombine,
-    TracedHandle,
-    as_handle,
-    bind,
-    bind_combine,
-    combine_traced,
-    dispatch_traced,
-    needs_grad,
-    weights_of,
-)
 
 _log = logging.getLogger("fuscoc.runtime")
-
-AnyHandle = Handle | NodeHandle | TracedHandle
 
 
 class Shuffle:
@@ -143,7 +128,6 @@ class Shuffle:
                 trace,
             ),
         )
-        self._key = self._held.key
 
     @property
     def _executor(self) -> Executor:
@@ -229,21 +213,7 @@ class Shuffle:
         this rank's next call that notices, or ``check``, raises KeyRangeError, NoSlotError,
         RefusedCallError (a peer raised an error instead of joining a call) or HopTimeoutError.
         """
-        self._check_after(after, async_op)
-        if async_op and torch.compiler.is_compiling():  # a graph's order is its compiler's affair
-            rows, new = self.dispatch_fresh(*fields, handle=handle, **named)
-            return rows, new, Event()
-        if async_op:
-            (rows, new), event = self._executor.beside(
-                lambda: self.dispatch(*fields, handle=handle, **named),
-                [fields, named, handle],
-                after,
-            )
-            return rows, new, event
-        sources = [*fields, *(named.get(field.name) for field in self.spec.source.fields)]
-        if torch.compiler.is_compiling() or needs_grad(sources):
-            return self.dispatch_fresh(*fields, handle=handle, **named)
-        return self._dispatch_now(fields, named, handle)
+        return calls.dispatch(self._executor, fields, named, handle, async_op, after)
 
     def dispatch_fresh(
         self, *fields: Tensor, handle: AnyHandle | None = None, **named: Any
@@ -252,25 +222,7 @@ class Shuffle:
 
         For rows that are kept, as by autograd for the gradient of what works on them.
         """
-        if needs_grad([*fields, *named.values()]) and not self.spec.is_differentiable:
-            return self._dispatch_now(fields, named, handle)  # raises it on every rank
-        try:
-            bound = bind(self.spec, self.rank, fields, named, handle is not None)
-        except InputError:
-            if torch.compiler.is_compiling():
-                raise
-            return self._dispatch_now(fields, named, handle)  # raises it on every rank
-        rows, traced = dispatch_traced(self._key, self.spec, bound, handle)
-        if torch.compiler.is_compiling():
-            return _unwrap(rows), traced
-        return _unwrap(rows), as_handle(self.spec, traced)
-
-    def _dispatch_now(
-        self, fields: Sequence[Tensor], named: Mapping[str, Any], handle: AnyHandle | None
-    ) -> tuple[Any, Any]:
-        earlier = None if handle is None else as_handle(self.spec, handle)
-        rows, new = self._executor.dispatch(fields, named, earlier)
-        return _unwrap(rows), new
+        return calls.dispatch_fresh(self._executor, fields, named, handle)
 
     def combine(
         self,
@@ -297,43 +249,7 @@ class Shuffle:
             InputError: as ``dispatch`` does; also if the spec has no combine.
             HopTimeoutError: a rank ended or did not come in time.
         """
-        self._check_after(after, async_op)
-        if async_op and torch.compiler.is_compiling():
-            return self.combine(rows, handle, async_op=False, after=None, **inputs), Event()
-        if async_op:
-            return self._executor.beside(
-                lambda: self.combine(rows, handle, async_op=False, after=None, **inputs),
-                [rows, inputs, handle],
-                after,
-            )
-        if torch.compiler.is_compiling():
-            return self._combine_traced(self._bind_combine(rows, handle, inputs))
-        given = rows.values() if isinstance(rows, Mapping) else [rows]
-        tensors = [*given, *inputs.values(), *weights_of(handle)]
-        if needs_grad(tensors) and self.spec.is_differentiable:
-            try:
-                bound = self._bind_combine(rows, handle, inputs)
-            except InputError:
-                pass  # raised below, on every rank
-            else:
-                return self._combine_traced(bound)
-        return _unwrap(self._executor.combine(rows, as_handle(self.spec, handle), inputs))
-
-    def _check_after(self, after: object, async_op: bool) -> None:
-        if after is not None and not async_op:
-            raise InputError("after", self.rank, "is given without async_op=True")
-        if after is not None and not isinstance(after, torch.cuda.Event):
-            problem = f"is a {type(after).__name__}; it must be a torch.cuda.Event"
-            raise InputError("after", self.rank, problem)
-
-    def _bind_combine(
-        self, rows: Any, handle: AnyHandle, inputs: Mapping[str, Any]
-    ) -> BoundCombine:
-        may_be_late = self._executor.takes_late_weights
-        return bind_combine(self.spec, self.rank, rows, handle, inputs, may_be_late)
-
-    def _combine_traced(self, bound: BoundCombine) -> Any:
-        return _unwrap(combine_traced(self._key, self.spec, bound))
+        return calls.combine(self._executor, rows, handle, inputs, async_op, after)
 
     def check(self) -> None:
         """Wait for all calls so far and raise what went wrong on this rank; not collective.
@@ -391,18 +307,11 @@ class Shuffle:
     @property
     def spans(self) -> Sequence[Span]:
         """What this rank did when in all calls so far, with ``trace=True``."""
-        engine = self._executor.engine
-        return engine.machine.tracer.spans if isinstance(engine, ProcessEngine) else ()
+        return self._executor.spans
 
     def save_trace(self, path: str | Path) -> None:
         """Write the spans of all ranks, for Perfetto; collective, and rank 0 writes."""
-        group = self._executor.engine.members.group
-        everybody: list[Any] = [self.spans]
-        if group is not None:
-            everybody *= self.topology.num_ranks
-            dist.all_gather_object(everybody, self.spans, group=group)
-        if self.rank == 0:
-            write_trace(path, [span for spans in everybody for span in spans])
+        self._executor.save_trace(path)
 
     def __deepcopy__(self, _: Any) -> Self:
         """Itself: a copy of a module, such as for averaged weights, shuffles by the same memory."""
@@ -415,7 +324,3 @@ class Shuffle:
         if self._held is None:
             return f"<Shuffle {self.spec.name}: closed>"
         return f"<Shuffle {self.spec.name}: rank {self.rank} of {self.topology} on {self.device}>"
-
-
-def _unwrap(fields: Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    return next(iter(fields.values())) if len(fields) == 1 else fields

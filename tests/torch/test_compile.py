@@ -109,11 +109,11 @@ def test_operators_are_well_formed(options: dict[str, Any]) -> None:
     """PyTorch's own checks: schema, fake kernels, autograd, dynamic shapes."""
     shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
     x, idx, weights = batch(4)
-    given = (shuffle._key, [x], [idx], [-1], [weights], [])
+    given = (shuffle._executor.key, [x], [idx], [-1], [weights], [])
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.fuscoc.dispatch.default, given, test_utils=checks)
     rows, token, *_ = torch.ops.fuscoc.dispatch(*given)
-    back = (shuffle._key, [rows.detach().requires_grad_()], token, [weights], [4])
+    back = (shuffle._executor.key, [rows.detach().requires_grad_()], token, [weights], [4])
     torch.library.opcheck(torch.ops.fuscoc.combine.default, back, test_utils=checks)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import copy
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ import torch
 from torch import Tensor
 
 import fuscoc_runtime
-from fuscoc import fused_shuffle, spec_cache
-from fuscoc.source import as_source
-from fuscoc.spec_cache import compile_cached
+from fuscoc import fused_shuffle
 from fuscoc.torch import as_artifact
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.files import cache_folder
 from tests.engine import specs
 from tests.specs import EXAMPLES
 
@@ -136,40 +132,6 @@ def test_constants() -> None:
     assert artifact.shuffle().constants["hidden"] == 16
     with pytest.raises(ValueError, match="constants only change a spec"):
         as_artifact(artifact, SMALL)
-
-
-def test_the_cache_is_keyed_by_content(tmp_path: Path) -> None:
-    text = as_source(ROUTED)
-    first = compile_cached(text, {}, tmp_path)
-    assert compile_cached(text, {}, tmp_path) == first
-    constants = {"hidden": 8, "keys": 6}
-    small = compile_cached(text, constants, tmp_path)
-    assert small != first
-    assert compile_cached(text, dict(reversed(constants.items())), tmp_path) == small
-    other = as_source(ROUTED + "// said differently\n")
-    assert compile_cached(other, {}, tmp_path) != first
-    with ThreadPoolExecutor(4) as together:
-        paths = list(
-            together.map(lambda _: compile_cached(text, {"hidden": 4}, tmp_path), range(4))
-        )
-    assert len(set(paths)) == 1
-    assert as_artifact(paths[0], {}).shuffle().constants["hidden"] == 4
-
-
-def test_another_compiler_compiles_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = as_source(ROUTED)
-    first = compile_cached(text, {}, tmp_path)
-    monkeypatch.setattr(spec_cache, "_compiler_digest", lambda: "other")
-    assert compile_cached(text, {}, tmp_path) != first
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() != tmp_path / "fuscoc"
-    monkeypatch.delenv("FUSCOC_CACHE_DIR")
-    assert cache_folder() == tmp_path / "fuscoc"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "fuscoc"
 
 
 @pytest.fixture

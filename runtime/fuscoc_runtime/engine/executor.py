@@ -6,10 +6,12 @@ import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -24,6 +26,7 @@ from fuscoc_runtime.engine.open import Engine
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.stats import Memory, ShuffleStats
 from fuscoc_runtime.engine.streams import communication_stream
+from fuscoc_runtime.engine.trace import Span, write_trace
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.schema import ShuffleSpec
@@ -133,6 +136,22 @@ class Executor:
     def memory(self) -> Memory:
         """What is held now; see ``stats.Memory``."""
         return Memory(self.engine.window_bytes, self.engine.private_bytes)
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What this rank did when; nothing unless it was opened to trace."""
+        engine = self.engine
+        return engine.machine.tracer.spans if isinstance(engine, ProcessEngine) else ()
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the spans of all ranks; collective, and rank 0 writes."""
+        members = self.engine.members
+        everybody: list[Any] = [self.spans]
+        if members.group is not None:
+            everybody *= members.topology.num_ranks
+            dist.all_gather_object(everybody, self.spans, group=members.group)
+        if members.rank == 0:
+            write_trace(path, [span for spans in everybody for span in spans])
 
     def close(self, together: bool = True) -> None:
         """Let go of the windows. Peers may still store into them, so the ranks meet first, unless

@@ -1,0 +1,150 @@
+"""The way that a call takes: straight to the engine, as an operator, or beside other work.
+
+What autograd or a compiler has to see goes through the operators of ``ops``, everything else to the
+engine, whose rows are views. Arguments that do not fit go to the engine either way: there ranks
+tell each other, so that all of them raise the error. Dynamo traces this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.executor import Event, Executor
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node import NodeHandle
+from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.traced import (
+    TracedHandle,
+    as_handle,
+    bind,
+    bind_combine,
+    combine_traced,
+    dispatch_traced,
+    needs_grad,
+    weights_of,
+)
+
+T = TypeVar("T")
+
+AnyHandle = Handle | NodeHandle | TracedHandle
+
+
+def dispatch(
+    executor: Executor,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    handle: AnyHandle | None,
+    async_op: bool,
+    after: torch.cuda.Event | None,
+) -> Any:
+    """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
+    _check_after(executor, after, async_op)
+
+    def call() -> tuple[Any, Any]:
+        sources = [*fields, *(named.get(field.name) for field in executor.spec.source.fields)]
+        if torch.compiler.is_compiling() or needs_grad(sources):
+            return dispatch_fresh(executor, fields, named, handle)
+        return _dispatch_now(executor, fields, named, handle)
+
+    if not async_op:
+        return call()
+    (rows, new), event = _beside(executor, call, [fields, named, handle], after)
+    return rows, new, event
+
+
+def dispatch_fresh(
+    executor: Executor,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    handle: AnyHandle | None,
+) -> tuple[Any, Any]:
+    """``Shuffle.dispatch_fresh``: by the operator, whose rows are tensors of their own."""
+    spec, rank = executor.spec, executor.engine.members.rank
+    if needs_grad([*fields, *named.values()]) and not spec.is_differentiable:
+        return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
+    try:
+        bound = bind(spec, rank, fields, named, handle is not None)
+    except InputError:
+        if torch.compiler.is_compiling():
+            raise
+        return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
+    rows, traced = dispatch_traced(executor.key, spec, bound, handle)
+    if torch.compiler.is_compiling():
+        return _unwrap(rows), traced
+    return _unwrap(rows), as_handle(spec, traced)
+
+
+def _dispatch_now(
+    executor: Executor,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    handle: AnyHandle | None,
+) -> tuple[Any, Any]:
+    earlier = None if handle is None else as_handle(executor.spec, handle)
+    rows, new = executor.dispatch(fields, named, earlier)
+    return _unwrap(rows), new
+
+
+def combine(
+    executor: Executor,
+    rows: Tensor | Mapping[str, Tensor],
+    handle: AnyHandle,
+    inputs: Mapping[str, Tensor],
+    async_op: bool,
+    after: torch.cuda.Event | None,
+) -> Any:
+    """``Shuffle.combine``: the result, and an event with ``async_op``."""
+    _check_after(executor, after, async_op)
+
+    def call() -> Any:
+        return _unwrap(_combine(executor, rows, handle, inputs))
+
+    return call() if not async_op else _beside(executor, call, [rows, inputs, handle], after)
+
+
+def _combine(
+    executor: Executor,
+    rows: Tensor | Mapping[str, Tensor],
+    handle: AnyHandle,
+    inputs: Mapping[str, Tensor],
+) -> Mapping[str, Tensor]:
+    spec, rank = executor.spec, executor.engine.members.rank
+    given = rows.values() if isinstance(rows, Mapping) else [rows]
+    tensors = [*given, *inputs.values(), *weights_of(handle)]
+    if torch.compiler.is_compiling() or (needs_grad(tensors) and spec.is_differentiable):
+        try:
+            bound = bind_combine(spec, rank, rows, handle, inputs, executor.takes_late_weights)
+        except InputError:
+            if torch.compiler.is_compiling():
+                raise  # otherwise below, on every rank
+        else:
+            return combine_traced(executor.key, spec, bound)
+    return executor.combine(rows, as_handle(spec, handle), inputs)
+
+
+def _check_after(executor: Executor, after: object, async_op: bool) -> None:
+    if after is None:
+        return
+    rank = executor.engine.members.rank
+    if not async_op:
+        raise InputError("after", rank, "is given without async_op=True")
+    if not isinstance(after, torch.cuda.Event):
+        problem = f"is a {type(after).__name__}; it must be a torch.cuda.Event"
+        raise InputError("after", rank, problem)
+
+
+def _beside(
+    executor: Executor, call: Callable[[], T], given: Sequence[Any], after: Any
+) -> tuple[T, Event]:
+    """Make the call on the communication stream; a graph's order is its compiler's affair."""
+    if torch.compiler.is_compiling():
+        return call(), Event()
+    return executor.beside(call, given, after)
+
+
+def _unwrap(fields: Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
+    return next(iter(fields.values())) if len(fields) == 1 else fields
