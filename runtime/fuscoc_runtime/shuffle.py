@@ -199,8 +199,9 @@ class Shuffle:
         wait, without the host. The call waits for what the current stream has been given so far,
         or only for what it had been given when the event ``after`` was recorded: by then the
         arguments are there, and nothing reads this shuffle's rows any more. Without
-        ``max_sources``, or across nodes, the host waits for that, too, and returns when the rows
-        are under way.
+        ``max_sources``, or across nodes, the host of a call that plans waits for that, too, and
+        returns when the rows are under way; others, and ``combine``, return when the ranks' hosts
+        have agreed.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.

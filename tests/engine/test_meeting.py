@@ -1,14 +1,16 @@
-"""Before a call without planning writes into a peer's memory, the node's ranks meet on their
-devices, and all ranks agree."""
+"""Before a call writes into a peer's memory, its node's ranks meet on their devices, and all ranks
+agree; where a call plans, the gather of counts is both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
+import torch
 
+from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import MeetNode, StartGather
 from fuscoc_runtime.demo.generate import generate
@@ -19,45 +21,102 @@ from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of
+from tests.static import specs as static_specs
 
 NODES = Topology(2, 2)
+
+either_way = pytest.mark.parametrize("wrong", [False, True], ids=["right", "one rank wrong"])
+
+
+class Call:
+    """A shuffle, and what its ranks are given."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.shuffle = LockstepShuffle(artifact, topology=NODES)
+        spec = self.shuffle.spec
+        ranks = generate(spec, NODES, 5, 1)
+        self.sources = [list(data.source.values()) for data in ranks]
+        self.named = [inputs_of(spec, each, weights=False) for each in ranks]
+        self.weights = [inputs_of(spec, each, weights=True) for each in ranks]
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What all ranks do together, and every launch."""
+    """What all ranks do together, and the kernel of every launch."""
     log: list[str] = []
 
-    def noting(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given: (log.append(name), answer(*given))[1]
+    def noting(name: str | None, answer: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (log.append(name or given[1]), answer(*given))[1]
 
     monkeypatch.setitem(COLLECTIVES, MeetNode, noting("meet", COLLECTIVES[MeetNode]))
     monkeypatch.setitem(COLLECTIVES, StartGather, noting("agree", COLLECTIVES[StartGather]))
-    monkeypatch.setattr(Machine, "launch", noting("launch", Machine.launch))
+    monkeypatch.setattr(Machine, "launch", noting(None, Machine.launch))
     return log
 
 
-@pytest.mark.parametrize("wrong", [False, True], ids=["right", "one rank wrong"])
+def raises_if(wrong: bool) -> AbstractContextManager[Any]:
+    return pytest.raises(InputError, match="rank 2") if wrong else nullcontext()
+
+
+@either_way
 @pytest.mark.parametrize("direction", ["dispatch", "combine"])
 def test_ranks_meet_first(seen: list[str], direction: str, wrong: bool) -> None:
     """Also those that have an error: the devices of the others wait for them."""
-    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=NODES)
-    ranks = generate(shuffle.spec, NODES, 5, 1)
-    sources = [list(data.source.values()) for data in ranks]
-    named = [inputs_of(shuffle.spec, each, weights=False) for each in ranks]
-    done = shuffle.dispatch(sources, named)
-    assert seen[0] == "launch"  # planning, where the gather of counts is the meeting
+    call = Call(specs.artifact(specs.routed("f32")))
+    shuffle, sources = call.shuffle, call.sources
+    done = shuffle.dispatch(sources, call.named)
     handles = [each.handle for each in done]
     rows = [each.rows["x"].clone() for each in done]
     if wrong:
         rows[2], sources[2] = rows[2].double(), [each.double() for each in sources[2]]
     seen.clear()
-    with pytest.raises(InputError, match="rank 2") if wrong else nullcontext():
+    with raises_if(wrong):
         if direction == "combine":
-            weights = [inputs_of(shuffle.spec, each, weights=True) for each in ranks]
-            shuffle.combine(rows, handles, weights)
+            shuffle.combine(rows, handles, call.weights)
         else:
             calls = zip(shuffle.machines, sources, handles, strict=True)
             shuffle._run([dispatch(machine, x, {}, handle) for machine, x, handle in calls])
     assert seen[:2] == ["meet", "agree"]
-    assert ("launch" in seen) is not wrong
+    assert bool(seen[2:]) is not wrong
+
+
+@either_way
+def test_planning_is_a_meeting(seen: list[str], wrong: bool) -> None:
+    """Until the counts of all ranks are there, ranks only evaluate their relations."""
+    call = Call(specs.artifact(specs.routed("f32")))
+    relation = call.shuffle.spec.relation.kernel
+    if wrong:
+        call.sources[2] = [each.double() for each in call.sources[2]]
+    with raises_if(wrong):
+        call.shuffle.dispatch(call.sources, call.named)
+    assert "meet" not in seen
+    met = seen.index("agree")
+    assert set(seen[:met]) == {relation}
+    assert bool(seen[met + 1 :]) is not wrong
+
+
+@either_way
+def test_ranks_of_a_static_shuffle_meet_once_it_is_planned(seen: list[str], wrong: bool) -> None:
+    call = Call(static_specs.artifact(static_specs.TRANSPOSE))
+    call.shuffle.dispatch(call.sources, call.named)
+    assert "meet" not in seen
+    seen.clear()
+    if wrong:
+        call.sources[2] = [each.double() for each in call.sources[2]]
+    with raises_if(wrong):
+        call.shuffle.dispatch(call.sources, call.named)
+    assert seen[:2] == ["meet", "agree"]
+    assert bool(seen[2:]) is not wrong
+
+
+def test_ranks_meet_in_the_backward_pass(seen: list[str]) -> None:
+    """Of both directions: gradients travel along routings that are there."""
+    call = Call(specs.artifact(specs.routed("f32")))
+    given = [[each.requires_grad_() for each in fields] for fields in call.sources]
+    done = call.shuffle.dispatch(given, call.named)
+    rows, handles = [each.rows["x"] for each in done], [each.handle for each in done]
+    results = call.shuffle.combine(rows, handles, call.weights)
+    seen.clear()
+    torch.stack([each["x"].sum() for each in results]).sum().backward()
+    assert [each for each in seen if each in ("meet", "agree")] == ["meet", "agree"] * 2
+    assert seen[0] == "meet"

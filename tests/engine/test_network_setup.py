@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -9,12 +13,20 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from fuscoc_runtime.comm import group, process, subgroups, windows
+from fuscoc_runtime.comm import device_memory, group, process, rounds, subgroups, windows
 from fuscoc_runtime.comm.device_memory import MappedWindow
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import MeetNode, Window, Windows
+from fuscoc_runtime.engine import process as engine_process
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
-from fuscoc_runtime.errors import HopTimeoutError, OptionError, TopologyError
+from fuscoc_runtime.errors import (
+    ClosedError,
+    HopTimeoutError,
+    NetworkError,
+    OptionError,
+    TopologyError,
+)
+from fuscoc_runtime.plan.agree import agree
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
@@ -23,7 +35,12 @@ LANES = 3
 
 
 class Group:
-    """A process group."""
+    """A process group, and what torch tells of it."""
+
+    limit = timedelta(minutes=3)
+
+    def _get_backend(self, _: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(options=SimpleNamespace(_timeout=self.limit))
 
 
 class Alive:
@@ -53,7 +70,8 @@ def members(known: Group = GROUP, timeout: float = 7.0) -> Membership:
 def lanes(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     made: list[Group] = []
 
-    def new_group(*_: Any, **__: Any) -> Group:
+    def new_group(*_: Any, timeout: timedelta, **__: Any) -> Group:
+        assert timeout == Group.limit  # torch has another one for groups that are given none
         made.append(Group())
         return made[-1]
 
@@ -146,12 +164,45 @@ def test_a_round_without_peers_is_not_to_blame(
     """It ends late if what its stream did before is late."""
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
+    comm._met = Mark(ended=True)
     comm._rounds = {
-        number: process.Round([], Mark(ended=False), each) for number, each in enumerate(peers)
+        number: rounds.Round([], Mark(ended=False), each) for number, each in enumerate(peers)
     }
     with pytest.raises(HopTimeoutError) as caught:
         comm.synchronize("combine")
     assert (caught.value.hop, caught.value.peer) == (hop, 2 if suspect is None else suspect)
+
+
+def test_a_node_that_has_not_met_is_not_the_networks_fault() -> None:
+    """Rounds behind the meeting are late, too, and their peers innocent."""
+    comm = object.__new__(process.ProcessComm)
+    comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
+    comm._rounds, comm._met = {0: rounds.Round([], Mark(ended=False), (3,))}, Mark(ended=False)
+    with pytest.raises(HopTimeoutError) as caught:
+        comm.synchronize("combine")
+    assert (caught.value.hop, caught.value.peer) == ("meeting of the node", 2)
+
+
+def test_nobody_agrees_with_itself_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``destroy_process_group`` takes the lanes, too."""
+    monkeypatch.setattr(process.torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(group.dist, "is_initialized", lambda: True)
+    job, lane = Group(), Group()
+    comm = object.__new__(process.ProcessComm)
+    comm.members, comm._windows = members(job), windows.WindowPool(cast(Any, None))
+    comm._networks, comm._beside = [cast(Any, ref(lane))], None
+    comm._gathered = process.Landing()
+    del job, lane
+    with pytest.raises(ClosedError):
+        comm.run(agree(None))
+
+
+def test_memory_of_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its barriers do nothing, or are missing."""
+    monkeypatch.setattr(device_memory.dist, "get_rank", lambda *_: 1)
+    monkeypatch.setattr(device_memory.symmetric_memory, "get_backend", lambda _: "NVSHMEM")
+    with pytest.raises(NetworkError, match="is set to NVSHMEM; fuscoc needs CUDA"):
+        device_memory.allocate_symmetric(1, cast(Any, GROUP), GPU)
 
 
 def test_no_window_grows_while_a_round_is_late() -> None:
@@ -168,9 +219,10 @@ def test_no_window_grows_while_a_round_is_late() -> None:
 
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(timeout=0.0), windows.WindowPool(allocate)
-    comm._rounds, comm._ended = {0: process.Round([], Mark(ended=True), (3,))}, Mark(ended=True)
+    comm._rounds, comm._ended = {0: rounds.Round([], Mark(ended=True), (3,))}, Mark(ended=True)
+    comm._met = Mark(ended=True)
     first = ask(4)
-    comm._rounds[1] = process.Round([], Mark(ended=False), (3,))
+    comm._rounds[1] = rounds.Round([], Mark(ended=False), (3,))
     assert ask(4) is first
     with pytest.raises(HopTimeoutError) as caught:
         ask(5)
@@ -181,7 +233,10 @@ def test_no_window_grows_while_a_round_is_late() -> None:
     assert asked == [4]
 
 
-def test_a_node_meets_by_a_window_that_its_ranks_have_mapped() -> None:
+def test_a_node_meets_by_a_window_that_its_ranks_have_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group.dist, "is_initialized", lambda: True)
     met: list[int] = []
 
     class Mapping:
@@ -191,6 +246,7 @@ def test_a_node_meets_by_a_window_that_its_ranks_have_mapped() -> None:
     tensors = torch.zeros(1), torch.zeros(1)
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(timeout=7.0), windows.WindowPool(lambda _: mapped)
+    comm._met = cast(Any, Mark(ended=True))
     mapped: Window = Window(*tensors)  # of a node with one rank
     comm._windows.get({"signals": 1})
     comm._answer(MeetNode())
@@ -233,3 +289,34 @@ def test_outgrown_memory_outlasts_the_calls_before(monkeypatch: pytest.MonkeyPat
     machine._rings["slices.x"] = cast(Any, ring)
     assert machine.ring("slices.x", 512).shape[1] >= 512
     assert ring.outlasts == ["of the calls"]
+
+
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")])
+def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """To free them waits for kernels, and one may wait for that rank; a CPU has to let go."""
+
+    class Comm:
+        is_open = True
+
+        def run(self, _: object) -> None:
+            raise HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+
+        def close(self) -> None:
+            self.is_open = False
+
+    kept: list[Any] = []
+    monkeypatch.setattr(engine_process, "_kept", kept)
+    engine = object.__new__(engine_process.ProcessEngine)
+    engine.members, engine.comm = replace(members(), device=device), cast(Any, Comm())
+    engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
+    engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
+    engine.is_lost = False
+    with pytest.raises(HopTimeoutError):
+        engine.run("combine", cast(Any, None))
+    assert engine.is_lost
+    engine.settle()  # does not wait again
+    engine.close()
+    assert engine.comm.is_open == (device is GPU)
+    assert kept == ([engine.comm] if device is GPU else [])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -33,6 +33,7 @@ from fuscoc_runtime.comm.requests import (
     Window,
     Windows,
 )
+from fuscoc_runtime.comm.rounds import Round, hop_of, post
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.comm.windows import WindowPool, allocator, fitting
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -45,19 +46,6 @@ BUSY_SECONDS = 20e-3
 POLL_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
 """How often a waiting rank looks whether the others are alive."""
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """A started round of the network hop: ``works`` of the communication library with their peers,
-    and on CUDA the mark of its end."""
-
-    works: list[tuple[int, dist.Work]]
-    end: Any
-    peers: tuple[int, ...]
-
-    def has_ended(self) -> bool:
-        return self.end is None or bool(self.end.query())
 
 
 class ProcessComm:
@@ -77,7 +65,8 @@ class ProcessComm:
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
             self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._beside: Any = torch.cuda.Stream(members.device)  # type: ignore[no-untyped-call]
+            self._met: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._beside = _agreeing_stream(members.device)
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -134,7 +123,7 @@ class ProcessComm:
             case HeldWindows():
                 return self._windows.held
             case StartRound():
-                return self._guard(_hop_of(request.number), lambda: self._start(request))
+                return self._guard(hop_of(request.number), lambda: self._start(request))
             case FinishRound():
                 return self._finish_round(request.number)
             case Phase():
@@ -174,7 +163,11 @@ class ProcessComm:
             # A round without peers only ends late because something before it does.
             with_peers = (each for each in self._rounds.items() if each[1].peers)
             late = next((each for each in with_peers if not each[1].has_ended()), None)
-            hop, suspect = (hop, None) if late is None else (_hop_of(late[0]), late[1].peers[0])
+            suspect = None
+            if not self._met.query():
+                hop = "meeting of the node"
+            elif late is not None:
+                hop, suspect = hop_of(late[0]), late[1].peers[0]
             raise self._explain(hop, started, error, suspect) from error
 
     def _guard(self, hop: str, operation: Callable[[], T]) -> T:
@@ -237,10 +230,11 @@ class ProcessComm:
         return arrived
 
     def _start_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
+        group = self.members.group  # raises if the job has ended, and its lanes with it
         if tensor.device.type == self.members.device.type:
-            return self._gather_on(self.members.group, tensor)
+            return self._gather_on(group, tensor)
         # What is on the host does not wait for what the device has been given: on a stream of its
-        # own, and by a communicator that other work of the job does not hold up.
+        # own, and between nodes by a communicator that the job's other work does not hold up.
         lane = self._networks[0]
         with torch.cuda.stream(self._beside):
             return self._gather_on(lane() if lane is not None else None, tensor)
@@ -274,8 +268,9 @@ class ProcessComm:
         # call. On a CPU calls have ended.
         windows = self._windows.held.values()
         mapped = next((each for each in windows if isinstance(each, MappedWindow)), None)
-        if mapped is not None:
+        if mapped is not None and self.members.group is not None:
             mapped.meet(self.members.timeout + BACKSTOP.total_seconds())
+            self._met.record()
 
     def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
         group, device = self.members.group, self.members.device
@@ -318,10 +313,10 @@ class ProcessComm:
         peers = tuple(each.peer for each in (*request.receives, *request.sends))
         works: list[tuple[int, dist.Work]] = []
         if network is not None and self.members.device.type != "cuda":
-            works = _post(network, request)
+            works = post(network, request)
         elif network is not None and peers:
             network._start_coalescing(self.members.device)
-            _post(network, request)
+            post(network, request)
             network._end_coalescing(self.members.device).wait()
         end = None
         if self.members.device.type == "cuda":
@@ -340,19 +335,10 @@ class ProcessComm:
             except (RuntimeError, TimeoutError) as error:
                 waited = time.monotonic() - started
                 suspect = peer if waited >= self.members.timeout else None
-                raise self._explain(_hop_of(number), started, error, suspect) from error
+                raise self._explain(hop_of(number), started, error, suspect) from error
 
 
-def _post(group: dist.ProcessGroup, request: StartRound) -> list[tuple[int, dist.Work]]:
-    """The operations of a round with their peers. ``dist.batch_isend_irecv`` does the same, and
-    looks at every tensor and at the group first, which takes longer than posting."""
-    return [
-        (each.peer, operation([part], each.peer, 0))
-        for operation, rows in ((group.recv, request.receives), (group.send, request.sends))
-        for each in rows
-        for part in each.fields
-    ]
-
-
-def _hop_of(number: int) -> str:
-    return f"network (slice {number})"
+@cache
+def _agreeing_stream(device: torch.device) -> Any:
+    """One for all shuffles of a GPU, which has few hardware queues."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -21,7 +21,8 @@ from torch import Tensor
 class AllGather:
     """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape], on the host.
 
-    On all ranks the tensor is on the host, and then waits for nothing on their devices; or on none.
+    On all ranks the tensor is on the host, and then does not wait for the current stream of their
+    devices; or on none.
     """
 
     tensor: Tensor

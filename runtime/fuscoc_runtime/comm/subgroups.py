@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -42,7 +43,8 @@ def network_groups(
     """All ranks again, for every lane of the network hop; collective over them.
 
     NCCL works off a group's operations one after the other, and lanes are to overlap with each
-    other and with planning. gloo works on all at once, so there it is the group itself.
+    other and with planning. gloo works on all at once, so there it is the group itself. The first
+    lane also carries what the hosts agree on.
 
     Raises:
         HopTimeoutError, NetworkError: a rank has not come in time.
@@ -72,8 +74,9 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
     """
     group = members.group
     assert group is not None
+    timeout = _timeout_of(group, members)
     if group is dist.group.WORLD:
-        return dist.new_group(ranks)
+        return dist.new_group(ranks, timeout=timeout)
     # torch makes the name of such a group from the number of those that a process is in.
     known = members.meet("connection", len(_world.pg_names))
     for rank, num_groups in enumerate(known):
@@ -82,7 +85,14 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
                 f"rank {rank} is in {num_groups} process groups where rank 0 is in {known[0]}: "
                 "torch needs equal numbers to create another one among a part of the job"
             )
-    return dist.new_group(ranks, use_local_synchronization=True)
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+
+
+def _timeout_of(group: dist.ProcessGroup, members: Membership) -> timedelta:
+    """The communication library's own limit, which torch does not pass on to new groups. That of
+    ``members`` is of one shuffle, and others use the group, too."""
+    limit: timedelta = group._get_backend(members.device).options._timeout
+    return limit
 
 
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]

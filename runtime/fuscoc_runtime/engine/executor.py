@@ -159,16 +159,21 @@ class Executor:
 
         Raises:
             FuscoRuntimeError: what went wrong in calls whose end nobody has waited for; or a rank
-                has ended, or does not come. The windows are let go of all the same.
+                has ended, or does not come. The windows are let go of all the same, unless work
+                of this GPU waits for that rank.
         """
         members, error = self.engine.members, None
         try:
             with current_device(members.device):
                 error = _error_of(self.engine.settle)
-                if members.device.type == "cuda":
-                    torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.
-                if together and not isinstance(error, HopTimeoutError):
+                engine = self.engine
+                is_lost = isinstance(error, HopTimeoutError) or (
+                    isinstance(engine, ProcessEngine) and engine.is_lost
+                )
+                if members.device.type == "cuda" and not is_lost:
+                    torch.cuda.synchronize(members.device)
+                if together and not is_lost:
                     error = _error_of(lambda: members.meet("closing")) or error
         finally:
             _open.discard(self)

@@ -20,11 +20,15 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import StreamOrder
+from fuscoc_runtime.errors import HopTimeoutError
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
 from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
+
+_kept: list[ProcessComm] = []
+"""What nobody may free any more."""
 
 
 class ProcessEngine:
@@ -39,6 +43,7 @@ class ProcessEngine:
 
     Attributes:
         link: what was measured; ``None`` also inside one node.
+        is_lost: whether a rank has not come in time.
     """
 
     link: Link | None = None
@@ -69,7 +74,7 @@ class ProcessEngine:
         self.machine.set_timeout(members.timeout)
         self._streams = StreamOrder(members.device)
         self._waits = True
-        self._under_way = False
+        self._under_way = self.is_lost = False
         if measures and members.topology.num_nodes > 1:
             link = self.link = self._measured()
             measured = replace(
@@ -102,11 +107,12 @@ class ProcessEngine:
     def check(self) -> None:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
         self._streams.enter()
-        self._end("an earlier call", time.monotonic())
+        with self._noticing_a_loss():
+            self._end("an earlier call", time.monotonic())
 
     def settle(self) -> None:
-        """As ``check``, if there are calls that have not waited themselves."""
-        if self._under_way:
+        """As ``check``, if there are calls that have not waited themselves, and that may end."""
+        if self._under_way and not self.is_lost:
             self.check()
 
     @contextmanager
@@ -130,8 +136,15 @@ class ProcessEngine:
         return 0
 
     def close(self) -> None:
-        """Let go of the windows; no call may follow."""
-        self.comm.close()
+        """Let go of the windows; no call may follow.
+
+        A GPU frees memory when all its work has ended, and some never does after a loss: then the
+        windows stay as long as the process.
+        """
+        if self.is_lost and self.members.device.type == "cuda":
+            _kept.append(self.comm)
+        else:
+            self.comm.close()
 
     def _measured(self) -> Link:
         group = self.members.group
@@ -153,12 +166,21 @@ class ProcessEngine:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
         started = time.monotonic()
         self._streams.enter()
-        with self.machine.current_device():
-            result = self.comm.run(work)
-        self._under_way = True
-        if self._waits:
-            self._end(path, started)
+        with self._noticing_a_loss():
+            with self.machine.current_device():
+                result = self.comm.run(work)
+            self._under_way = True
+            if self._waits:
+                self._end(path, started)
         return result
+
+    @contextmanager
+    def _noticing_a_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except HopTimeoutError:
+            self.is_lost = True
+            raise
 
     def _end(self, path: str, started: float) -> None:
         """Wait on the host for what is enqueued on the current stream, and raise its errors."""
