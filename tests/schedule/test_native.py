@@ -41,10 +41,23 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         library.build()
 
 
-def test_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plan.so").write_text("cut short")
-    monkeypatch.setattr(library, "build", lambda: tmp_path / "plan.so")
-    with pytest.raises(library.BuildError, match=r"plan\.so.*remove the file"):
+def test_a_broken_library_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
+    built = library.build()
+    built.write_text("cut short")
+    assert library.load.__wrapped__().fuscoc_lpt
+    assert "compiled again" in caplog.text
+    caplog.clear()
+    assert library.load.__wrapped__().fuscoc_lpt
+    assert not caplog.text
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plan.so").write_text("of another machine")
+    monkeypatch.setattr(library, "build", lambda **_: tmp_path / "plan.so")
+    with pytest.raises(library.BuildError, match=r"plan\.so"):
         library.load.__wrapped__()
 
 

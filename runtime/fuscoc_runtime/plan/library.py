@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -18,6 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from fuscoc_runtime.files import cache_folder
+
+_log = logging.getLogger("fuscoc.runtime")
 
 NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "network.c")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
@@ -35,13 +38,16 @@ class BuildError(RuntimeError):
 def load() -> ctypes.CDLL:
     """The library, once a process.
 
-    Raises BuildError as ``build`` does, and if what is in the cache cannot be loaded.
+    Raises BuildError as ``build`` does, and if what it makes cannot be loaded.
     """
-    path = build()
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(build()))
     except OSError as error:
-        raise BuildError(f"{error}: remove the file, it will be compiled again") from error
+        _log.warning("%s: it is compiled again", error)
+        try:
+            library = ctypes.CDLL(str(build(again=True)))
+        except OSError as error:
+            raise BuildError(str(error)) from error
     size, array = ctypes.c_int64, ctypes.c_void_p
     library.fuscoc_rebalance.argtypes = [size, size, array, array, array]
     library.fuscoc_rebalance.restype = None
@@ -80,8 +86,8 @@ def is_there() -> bool:
     return True
 
 
-def build() -> Path:
-    """The compiled library, from the cache if it is there.
+def build(*, again: bool = False) -> Path:
+    """The compiled library, from the cache if it is there, unless it is to be made ``again``.
 
     Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
     """
@@ -97,7 +103,7 @@ def build() -> Path:
     folder = cache_folder() / "native"
     target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     try:
-        if not target.exists():
+        if again or not target.exists():
             folder.mkdir(parents=True, exist_ok=True)
             _compile(command, target)
     except OSError as error:
