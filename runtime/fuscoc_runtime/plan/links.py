@@ -19,7 +19,7 @@ NVLINK_BANDWIDTH = 450e9
 STAGE_LATENCY = 10e-6
 """Seconds to start a stage of the network hop."""
 
-HANDOVER_LATENCY = 1e-3
+HANDOVER_LATENCY = 5e-4
 """Seconds by which a dispatch begins later where ranks send rows for others: the host has more to
 plan, and a rank waits for its peers' rows. As measured (docs/benchmarks/network.md)."""
 
