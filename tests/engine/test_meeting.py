@@ -12,12 +12,15 @@ import torch
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
-from fuscoc_runtime.comm.requests import MeetNode, StartGather
+from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
-from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.machine import Late, Machine
+from fuscoc_runtime.engine.meeting import meet_node
+from fuscoc_runtime.engine.steps import steps_by_list
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of
@@ -42,16 +45,23 @@ class Call:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What all ranks do together, and the kernel of every launch."""
+    """That ranks agree, and the kernel of every launch; all as if calls returned early."""
     log: list[str] = []
 
     def noting(name: str | None, answer: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given: (log.append(name or given[1]), answer(*given))[1]
 
-    monkeypatch.setitem(COLLECTIVES, MeetNode, noting("meet", COLLECTIVES[MeetNode]))
     monkeypatch.setitem(COLLECTIVES, StartGather, noting("agree", COLLECTIVES[StartGather]))
     monkeypatch.setattr(Machine, "launch", noting(None, Machine.launch))
+    monkeypatch.setattr(Machine, "is_asynchronous", True)
     return log
+
+
+def meeting(spec: ShuffleSpec) -> list[str]:
+    """Every rank signals, and then waits, before they agree."""
+    steps = steps_by_list(spec.dispatch)
+    num_ranks = NODES.num_ranks
+    return [steps["direct"].kernel] * num_ranks + [steps["local"].kernel] * num_ranks + ["agree"]
 
 
 def raises_if(wrong: bool) -> AbstractContextManager[Any]:
@@ -76,8 +86,9 @@ def test_ranks_meet_first(seen: list[str], direction: str, wrong: bool) -> None:
         else:
             calls = zip(shuffle.machines, sources, handles, strict=True)
             shuffle._run([dispatch(machine, x, {}, handle) for machine, x, handle in calls])
-    assert seen[:2] == ["meet", "agree"]
-    assert bool(seen[2:]) is not wrong
+    first = meeting(shuffle.spec)
+    assert seen[: len(first)] == first
+    assert bool(seen[len(first) :]) is not wrong
 
 
 @either_way
@@ -89,7 +100,6 @@ def test_planning_is_a_meeting(seen: list[str], wrong: bool) -> None:
         call.sources[2] = [each.double() for each in call.sources[2]]
     with raises_if(wrong):
         call.shuffle.dispatch(call.sources, call.named)
-    assert "meet" not in seen
     met = seen.index("agree")
     assert set(seen[:met]) == {relation}
     assert bool(seen[met + 1 :]) is not wrong
@@ -99,14 +109,14 @@ def test_planning_is_a_meeting(seen: list[str], wrong: bool) -> None:
 def test_ranks_of_a_static_shuffle_meet_once_it_is_planned(seen: list[str], wrong: bool) -> None:
     call = Call(static_specs.artifact(static_specs.TRANSPOSE))
     call.shuffle.dispatch(call.sources, call.named)
-    assert "meet" not in seen
     seen.clear()
     if wrong:
         call.sources[2] = [each.double() for each in call.sources[2]]
     with raises_if(wrong):
         call.shuffle.dispatch(call.sources, call.named)
-    assert seen[:2] == ["meet", "agree"]
-    assert bool(seen[2:]) is not wrong
+    first = meeting(call.shuffle.spec)
+    assert seen[: len(first)] == first
+    assert bool(seen[len(first) :]) is not wrong
 
 
 def test_ranks_meet_in_the_backward_pass(seen: list[str]) -> None:
@@ -118,5 +128,25 @@ def test_ranks_meet_in_the_backward_pass(seen: list[str]) -> None:
     results = call.shuffle.combine(rows, handles, call.weights)
     seen.clear()
     torch.stack([each["x"].sum() for each in results]).sum().backward()
-    assert [each for each in seen if each in ("meet", "agree")] == ["meet", "agree"] * 2
-    assert seen[0] == "meet"
+    first = meeting(call.shuffle.spec)
+    assert seen[: len(first)] == first
+    rest = seen[len(first) :]
+    assert rest[rest.index("agree") - len(first) + 1 :][: len(first)] == first
+
+
+def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the waits of kernels, which end; whoever comes late finds itself met."""
+    monkeypatch.setattr(Machine, "is_asynchronous", True)
+    call = Call(specs.artifact(specs.routed("f32")))
+    call.shuffle.dispatch(call.sources, call.named)
+    early, late = call.shuffle.machines[2:]
+    for machine in (early, late):
+        machine.max_spins = 10
+    windows = {
+        machine: pool.held["signals"]
+        for machine, pool in zip(call.shuffle.machines, call.shuffle._pools, strict=True)
+    }
+    for machine, wanted in ((early, Late("direct", 1)), (late, None)):
+        list(meet_node(machine, windows[machine]))
+        machine.tell()
+        assert machine.late() == wanted

@@ -13,16 +13,14 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from fuscoc_runtime.comm import device_memory, group, process, rounds, subgroups, windows
-from fuscoc_runtime.comm.device_memory import MappedWindow
+from fuscoc_runtime.comm import group, process, rounds, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import MeetNode, Window, Windows
+from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.engine import process as engine_process
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import (
     ClosedError,
     HopTimeoutError,
-    NetworkError,
     OptionError,
     TopologyError,
 )
@@ -164,23 +162,12 @@ def test_a_round_without_peers_is_not_to_blame(
     """It ends late if what its stream did before is late."""
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
-    comm._met = Mark(ended=True)
     comm._rounds = {
         number: rounds.Round([], Mark(ended=False), each) for number, each in enumerate(peers)
     }
     with pytest.raises(HopTimeoutError) as caught:
         comm.synchronize("combine")
     assert (caught.value.hop, caught.value.peer) == (hop, 2 if suspect is None else suspect)
-
-
-def test_a_node_that_has_not_met_is_not_the_networks_fault() -> None:
-    """Rounds behind the meeting are late, too, and their peers innocent."""
-    comm = object.__new__(process.ProcessComm)
-    comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
-    comm._rounds, comm._met = {0: rounds.Round([], Mark(ended=False), (3,))}, Mark(ended=False)
-    with pytest.raises(HopTimeoutError) as caught:
-        comm.synchronize("combine")
-    assert (caught.value.hop, caught.value.peer) == ("meeting of the node", 2)
 
 
 def test_nobody_agrees_with_itself_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,14 +182,6 @@ def test_nobody_agrees_with_itself_after_the_job(monkeypatch: pytest.MonkeyPatch
     del job, lane
     with pytest.raises(ClosedError):
         comm.run(agree(None))
-
-
-def test_memory_of_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its barriers do nothing, or are missing."""
-    monkeypatch.setattr(device_memory.dist, "get_rank", lambda *_: 1)
-    monkeypatch.setattr(device_memory.symmetric_memory, "get_backend", lambda _: "NVSHMEM")
-    with pytest.raises(NetworkError, match="is set to NVSHMEM; fuscoc needs CUDA"):
-        device_memory.allocate_symmetric(1, cast(Any, GROUP), GPU)
 
 
 def test_no_window_grows_while_a_round_is_late() -> None:
@@ -220,7 +199,6 @@ def test_no_window_grows_while_a_round_is_late() -> None:
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(timeout=0.0), windows.WindowPool(allocate)
     comm._rounds, comm._ended = {0: rounds.Round([], Mark(ended=True), (3,))}, Mark(ended=True)
-    comm._met = Mark(ended=True)
     first = ask(4)
     comm._rounds[1] = rounds.Round([], Mark(ended=False), (3,))
     assert ask(4) is first
@@ -231,30 +209,6 @@ def test_no_window_grows_while_a_round_is_late() -> None:
     with pytest.raises(HopTimeoutError, match="window allocation"):
         ask(5)
     assert asked == [4]
-
-
-def test_a_node_meets_by_a_window_that_its_ranks_have_mapped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(group.dist, "is_initialized", lambda: True)
-    met: list[int] = []
-
-    class Mapping:
-        def barrier(self, *, timeout_ms: int) -> None:
-            met.append(timeout_ms)
-
-    tensors = torch.zeros(1), torch.zeros(1)
-    comm = object.__new__(process.ProcessComm)
-    comm.members, comm._windows = members(timeout=7.0), windows.WindowPool(lambda _: mapped)
-    comm._met = cast(Any, Mark(ended=True))
-    mapped: Window = Window(*tensors)  # of a node with one rank
-    comm._windows.get({"signals": 1})
-    comm._answer(MeetNode())
-    assert not met
-    mapped = MappedWindow(*tensors, Mapping())
-    comm._windows.get({"target.x": 1})
-    comm._answer(MeetNode())
-    assert met == [37_000]  # the host's timeout ends a wait before
 
 
 class Held:

@@ -16,22 +16,12 @@ from torch._C._distributed_c10d import _SymmetricMemory
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.errors import NetworkError
 
-BACKEND = "CUDA"
-
 
 @dataclass(frozen=True, eq=False)
 class MappedWindow(Window):
     """A window and the handle that keeps the peers' memory mapped into this process."""
 
     handle: Any
-
-    def meet(self, seconds: float) -> None:
-        """Let the current stream wait until those of all ranks of the node have got here.
-
-        After ``seconds`` the wait traps, and nothing on this device works any more: only for a rank
-        whose host has long given up, and which should end instead of waiting for ever.
-        """
-        self.handle.barrier(timeout_ms=round(seconds * 1e3))
 
 
 def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch.device) -> Window:
@@ -41,10 +31,6 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
         NetworkError: the GPUs of the node cannot map each other's memory.
     """
     rank = dist.get_rank(node_group)
-    backend = symmetric_memory.get_backend(device)
-    if backend != BACKEND:  # the barriers of others do nothing, or are missing
-        problem = f"torch's symmetric memory is set to {backend}; fuscoc needs {BACKEND}"
-        raise NetworkError(dist.get_rank(), f"mapping memory of {device} for its node", problem)
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
         local = _SymmetricMemory.empty_strided_p2p((max(nbytes, 1),), (1,), torch.uint8, device)

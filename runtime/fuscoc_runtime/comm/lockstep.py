@@ -12,7 +12,6 @@ from fuscoc_runtime.comm.requests import (
     AllGather,
     AllToAll,
     AllToAlls,
-    MeetNode,
     Phase,
     Request,
     StartGather,
@@ -112,7 +111,6 @@ def _phase(requests: Sequence[Phase]) -> list[None]:
 COLLECTIVES: dict[type, Handler] = {
     AllGather: _all_gather,
     StartGather: _start_gather,
-    MeetNode: lambda requests: [None] * len(requests),
     AllToAll: _all_to_all,
     AllToAlls: _all_to_alls,
     Phase: _phase,

@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
-from fuscoc_runtime.comm.device_memory import MappedWindow
-from fuscoc_runtime.comm.group import BACKSTOP, Membership
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (
@@ -24,7 +23,6 @@ from fuscoc_runtime.comm.requests import (
     AllToAlls,
     FinishRound,
     HeldWindows,
-    MeetNode,
     Phase,
     Request,
     StartGather,
@@ -65,7 +63,6 @@ class ProcessComm:
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
             self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._met: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._beside = _agreeing_stream(members.device)
 
     def run(self, work: Generator[Request, Any, T]) -> T:
@@ -109,8 +106,6 @@ class ProcessComm:
             case StartGather():
                 gathered = self._guard("planning", lambda: self._start_gather(request.tensor))
                 return lambda: self._guard("planning", gathered)
-            case MeetNode():
-                return self._meet_node()
             case AllToAll():
                 return self._guard("planning", lambda: self._exchange([request])[0])
             case AllToAlls():
@@ -149,7 +144,7 @@ class ProcessComm:
         hop = "window allocation"
         if fitting(self._windows.held, request.nbytes) is None:
             # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if
-            # a round is under way and one of its ranks is dead, or if one has not met its node.
+            # a round is under way and one of its ranks is dead, or one of the node has not come.
             self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
             self._wait_for_stream(hop)
         return self._guard(hop, lambda: self._windows.get(request.nbytes))
@@ -163,11 +158,7 @@ class ProcessComm:
             # A round without peers only ends late because something before it does.
             with_peers = (each for each in self._rounds.items() if each[1].peers)
             late = next((each for each in with_peers if not each[1].has_ended()), None)
-            suspect = None
-            if not self._met.query():
-                hop = "meeting of the node"
-            elif late is not None:
-                hop, suspect = hop_of(late[0]), late[1].peers[0]
+            hop, suspect = (hop, None) if late is None else (hop_of(late[0]), late[1].peers[0])
             raise self._explain(hop, started, error, suspect) from error
 
     def _guard(self, hop: str, operation: Callable[[], T]) -> T:
@@ -262,15 +253,6 @@ class ProcessComm:
             return brought().view(tensor.dtype).view(num_ranks, *shape)
 
         return arrived
-
-    def _meet_node(self) -> None:
-        # Where ranks share a node's GPUs, every window is mapped; without any there is no earlier
-        # call. On a CPU calls have ended.
-        windows = self._windows.held.values()
-        mapped = next((each for each in windows if isinstance(each, MappedWindow)), None)
-        if mapped is not None and self.members.group is not None:
-            mapped.meet(self.members.timeout + BACKSTOP.total_seconds())
-            self._met.record()
 
     def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
         group, device = self.members.group, self.members.device

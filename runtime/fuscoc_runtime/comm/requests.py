@@ -36,15 +36,6 @@ class StartGather:
     tensor: Tensor
 
 
-@dataclass(frozen=True)
-class MeetNode:
-    """What is enqueued on the current stream from now on waits until the node's ranks have got here
-    on theirs: none is still at work on its windows then. Result: ``None``.
-
-    Where calls return when their work is done, that takes a gather.
-    """
-
-
 @dataclass(frozen=True, eq=False)
 class AllToAll:
     """Rows to every rank along dimension 0, in rank order.
@@ -149,7 +140,6 @@ class Phase:
 Request: TypeAlias = (
     AllGather
     | StartGather
-    | MeetNode
     | AllToAll
     | AllToAlls
     | Windows

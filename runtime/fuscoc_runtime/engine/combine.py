@@ -18,8 +18,9 @@ from fuscoc_runtime.engine.buffers import (
     named,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, check_handle, meet, meet_with_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import CombinePipeline
 from fuscoc_runtime.engine.weights import MISSING, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -42,7 +43,7 @@ def combine(
     checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
     held = yield HeldWindows()
     if isinstance(checked, FuscoRuntimeError):
-        yield from meet(checked)
+        yield from meet(machine, checked)
         raise checked
     row_tensors, weights = checked
     sent, plan = handle.sent_weights, handle.plan
@@ -75,7 +76,7 @@ def combine(
         elif there is not None and sent is not None and not mine & MISSING:
             ready = prepare(there, {"weights": sent.received})
 
-    words = yield from meet_with_handle(handle, mine, prepare_alone)
+    words = yield from meet_with_handle(machine, handle, mine, prepare_alone)
     received = yield from weights_of_rows(machine, weights, plan, sent, words)
     windows = yield needed
     if ready is None or not ready.uses(received):

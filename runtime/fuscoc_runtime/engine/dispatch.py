@@ -19,8 +19,9 @@ from fuscoc_runtime.engine.buffers import (
     target_windows,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, check_handle, meet, meet_with_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
+from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import DispatchPipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
@@ -152,11 +153,11 @@ def _plan(
     context = machine.context
     if isinstance(prepared, FuscoRuntimeError):
         planned = machine.plan is not None or earlier is not None
-        yield from meet(prepared) if planned else plan_rank(context, prepared)
+        yield from meet(machine, prepared) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
     if isinstance(points, RankPlan):
-        yield from meet_with_handle(earlier)
+        yield from meet_with_handle(machine, earlier)
         return arguments, points
     draft = yield from draft_plan(context, points)
     if machine.shuffle.target.kind == "packed":

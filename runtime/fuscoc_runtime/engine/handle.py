@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import MeetNode, Request
+from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.weights import SentWeights
-from fuscoc_runtime.errors import FuscoRuntimeError, InputError
+from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import RankPlan
-from fuscoc_runtime.plan.agree import agree
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 
@@ -162,25 +162,17 @@ def not_a_handle(given: object) -> str:
     return f"is {kind}; it must be what this shuffle's dispatch returned"
 
 
-def meet(
-    error: FuscoRuntimeError | None, word: int = 0, meanwhile: Callable[[], None] | None = None
-) -> Generator[Request, Any, list[int]]:
-    """``agree``, after which none of the node's ranks is still at work on its windows when what is
-    enqueued on the current stream begins. The host does not wait for the device: ranks agree while
-    that is still at work on what comes before.
-    """
-    yield MeetNode()
-    return (yield from agree(error, word, meanwhile))
-
-
 def meet_with_handle(
-    handle: Handle | None, word: int = 0, meanwhile: Callable[[], None] | None = None
+    machine: Machine,
+    handle: Handle | None,
+    word: int = 0,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Generator[Request, Any, list[int]]:
     """``meet``: raise on every rank what any rank is agreeing to raise, or if the ranks passed
     handles of different dispatches. Returns every rank's ``word``, 0 .. ``NUM_WORDS`` - 1.
     """
     number = 0 if handle is None else handle.number
-    told = yield from meet(None, number * NUM_WORDS + word, meanwhile)
+    told = yield from meet(machine, None, number * NUM_WORDS + word, meanwhile)
     numbers, words = zip(*(divmod(each, NUM_WORDS) for each in told), strict=True)
     for rank, other in enumerate(numbers):
         if other != numbers[0]:

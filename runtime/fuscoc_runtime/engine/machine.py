@@ -152,6 +152,11 @@ class Machine:
         self.lanes.use_wires(model.num_lanes)
         self._rings.clear()
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether calls return before their work is done."""
+        return self.device.type == "cuda"
+
     def kernel(self, name: str) -> Kernel:
         """A kernel of the shuffle."""
         return self._kernels[name]

@@ -23,10 +23,10 @@ from fuscoc_runtime.engine.gather import CarriedGather, Gather, Returned
 from fuscoc_runtime.engine.hop import Hop
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.ring import Ring
-from fuscoc_runtime.engine.steps import PreparedStep
+from fuscoc_runtime.engine.steps import PreparedStep, steps_by_list
 from fuscoc_runtime.plan import DescriptorList, RankPlan, Wire
 from fuscoc_runtime.plan.arrays import inverse
-from fuscoc_runtime.schema import LaunchStep, PathSpec
+from fuscoc_runtime.schema import PathSpec
 
 
 class DispatchPipeline:
@@ -47,7 +47,7 @@ class DispatchPipeline:
     ) -> None:
         self._machine, self._lanes = machine, machine.lanes
         self._num_rounds = wire.num_rounds
-        self._steps = _steps_by_list(machine.shuffle.dispatch)
+        self._steps = steps_by_list(machine.shuffle.dispatch)
         if wire.num_rounds:
             slices = Ring(machine, "slices", wire.send, wire.num_rounds)
             self._landing = Ring(machine, "landing", wire.receive, wire.num_rounds)
@@ -133,7 +133,7 @@ class CombinePipeline:
     """
 
     def __init__(self, machine: Machine, path: PathSpec, plan: RankPlan, buffers: Buffers) -> None:
-        self._machine, wire, steps = machine, plan.wire, _steps_by_list(path)
+        self._machine, wire, steps = machine, plan.wire, steps_by_list(path)
         self._num_rounds = num_rounds = wire.num_rounds
         self._arrived = {name: Phase(step.kernel) for name, step in steps.items()}
 
@@ -212,7 +212,3 @@ def _forwarded(plan: RankPlan) -> DescriptorList:
     place = inverse(wire.landing_order)[forward["src_row"]]
     columns = {**forward, "src_row": place}
     return {name: column[wire.forward_order] for name, column in columns.items()}
-
-
-def _steps_by_list(path: PathSpec) -> dict[str, LaunchStep]:
-    return {step.list: step for step in path.steps if isinstance(step, LaunchStep)}

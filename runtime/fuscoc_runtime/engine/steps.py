@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.buffers import SIGNALS, Buffers
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.places import OTHERS, TERMS
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import DescriptorList
-from fuscoc_runtime.schema import LaunchStep
+from fuscoc_runtime.schema import LaunchStep, PathSpec
 
 WORD_BYTES = 8
 
@@ -43,19 +44,7 @@ class PreparedStep:
             if name not in in_ring:
                 self._arguments[index] = buffers.address(name)
         self._ring_at = [(name, index) for name, index in places.bound if name in in_ring]
-        signals = buffers.windows[SIGNALS]
-        others = (
-            address(signals.peer_bases),
-            step.signal or 0,
-            machine.num_peers,
-            machine.my_peer,
-            address(signals.local),
-            machine.max_spins,
-            address(machine.error),
-        )
-        known = dict(zip(OTHERS, others, strict=True))
-        for name, index in places.others:
-            self._arguments[index] = known[name]
+        _fill_others(self._arguments, machine, step, buffers.windows[SIGNALS])
 
     def launch(
         self,
@@ -89,6 +78,38 @@ class PreparedStep:
         machine.launch(step.kernel, arguments, machine.num_programs)
         if step.signal is not None:
             machine.signalled(step.signal)
+
+
+def launch_empty(machine: Machine, step: LaunchStep, signals: Window, num_programs: int) -> None:
+    """Enqueue a step over no entries: it only waits, or signals, which takes all of the programs
+    that peers count."""
+    arguments = [0] * len(machine.kernel(step.kernel).spec.args)
+    _fill_others(arguments, machine, step, signals)
+    for slot, index in machine.places[step.kernel].expected:
+        arguments[index] = machine.expected(slot)
+    machine.launch(step.kernel, arguments, num_programs)
+    if step.signal is not None:
+        machine.signalled(step.signal)
+
+
+def _fill_others(arguments: list[int], machine: Machine, step: LaunchStep, signals: Window) -> None:
+    values = (
+        address(signals.peer_bases),
+        step.signal or 0,
+        machine.num_peers,
+        machine.my_peer,
+        address(signals.local),
+        machine.max_spins,
+        address(machine.error),
+    )
+    known = dict(zip(OTHERS, values, strict=True))
+    for name, index in machine.places[step.kernel].others:
+        arguments[index] = known[name]
+
+
+def steps_by_list(path: PathSpec) -> dict[str, LaunchStep]:
+    """The launches of a path by the lists that they work off."""
+    return {step.list: step for step in path.steps if isinstance(step, LaunchStep)}
 
 
 def num_entries(columns: DescriptorList) -> int:

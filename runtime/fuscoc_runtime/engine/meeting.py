@@ -1,0 +1,41 @@
+"""Where a node's ranks wait for each other on their devices, and all ranks agree on their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from fuscoc_runtime.comm.requests import HeldWindows, Phase, Request, Window
+from fuscoc_runtime.engine.buffers import SIGNALS
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.steps import launch_empty, steps_by_list
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan.agree import agree
+
+
+def meet(
+    machine: Machine,
+    error: FuscoRuntimeError | None,
+    word: int = 0,
+    meanwhile: Callable[[], None] | None = None,
+) -> Generator[Request, Any, list[int]]:
+    """``agree``, after which none of the node's ranks is still at work on its windows when what is
+    enqueued on the current stream begins. The host does not wait for the device: ranks agree while
+    that is still at work on what comes before.
+    """
+    held = yield HeldWindows()
+    # Where calls have ended when they return, agreeing is a meeting by itself. Without windows there
+    # is no earlier call.
+    if machine.is_asynchronous and machine.num_peers > 1 and SIGNALS in held:
+        yield from meet_node(machine, held[SIGNALS])
+    return (yield from agree(error, word, meanwhile))
+
+
+def meet_node(machine: Machine, signals: Window) -> Generator[Request, Any, None]:
+    """Let the current stream wait until those of the node's ranks have got here: one step of
+    dispatch signals over nothing, and another, which waits for it, waits over nothing."""
+    steps = steps_by_list(machine.shuffle.dispatch)
+    assert steps["direct"].signal in steps["local"].wait
+    launch_empty(machine, steps["direct"], signals, machine.num_programs)
+    yield Phase(steps["local"].kernel)
+    launch_empty(machine, steps["local"], signals, 1)
