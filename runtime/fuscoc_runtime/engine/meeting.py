@@ -24,8 +24,8 @@ def meet(
     that is still at work on what comes before.
     """
     held = yield HeldWindows()
-    # Where calls have ended when they return, agreeing is a meeting by itself. Without windows there
-    # is no earlier call.
+    # Where calls have ended when they return, agreeing is a meeting by itself. Without windows
+    # there is no earlier call.
     if machine.is_asynchronous and machine.num_peers > 1 and SIGNALS in held:
         yield from meet_node(machine, held[SIGNALS])
     return (yield from agree(error, word, meanwhile))
