@@ -274,3 +274,20 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     engine.close()
     assert engine.comm.is_open == (device is GPU)
     assert kept == ([engine.comm] if device is GPU else [])
+
+
+def test_works_of_gloo_outlast_their_thread() -> None:
+    """Which would need the interpreter to let go of Python's tensors, when that may be ending."""
+
+    class Work:
+        def wait(self, _: timedelta) -> None: ...
+
+    gather, first, second = (cast(Any, Work()) for _ in range(3))
+    comm = object.__new__(process.ProcessComm)
+    comm.members = replace(members(), device=torch.device("cpu"))
+    comm._rounds = {0: rounds.Round([(3, first), (2, second)], None, (3, 2))}
+    comm._finish(gather)
+    assert group._ended == [gather]
+    comm._finish_round(0)
+    assert group._ended == [first, second]
+    group._ended.clear()

@@ -230,7 +230,20 @@ def _gather_in_time(tensor: Tensor, group: dist.ProcessGroup, timeout: float) ->
         work.wait()
     else:
         work.wait(timedelta(seconds=timeout))
+        keep_until_next([work])
     return torch.stack(parts)
+
+
+def keep_until_next(works: list[dist.Work]) -> None:
+    """Keep works of gloo that have ended, until others have.
+
+    Otherwise a thread of gloo's may be the last to let go of them, and of Python's tensors in them,
+    for which it needs the interpreter: that aborts a process that is ending just then.
+    """
+    _ended[:] = works
+
+
+_ended: list[dist.Work] = []
 
 
 def host_id() -> str:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
-from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.group import Membership, keep_until_next
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (
@@ -197,6 +197,7 @@ class ProcessComm:
             work.wait()
         else:
             work.wait(timedelta(seconds=self.members.timeout))
+            keep_until_next([work])
 
     def _to_device(self, sent: Tensor) -> Tensor:
         """Bytes on this rank's device. Those before have arrived: every gather is waited for."""
@@ -310,7 +311,9 @@ class ProcessComm:
         if self.members.device.type == "cuda":
             torch.cuda.current_stream().wait_event(self._rounds[number].end)
             return
-        for peer, work in self._rounds.pop(number).works:
+        works = self._rounds.pop(number).works
+        keep_until_next([work for _, work in works])
+        for peer, work in works:
             started = time.monotonic()
             try:
                 work.wait(timedelta(seconds=self.members.timeout))
