@@ -23,10 +23,10 @@ static double nic_seconds(const network_t *net, i64 segments)
 }
 
 /* ``simplest`` of cost.py: the first choice within TOLERANCE of the fastest. ``seconds`` makes one
- * and tells its time, which cannot be less than its bound, or -1 without memory. The choice that is
- * returned may not be the last one made. */
+ * and tells its time, which cannot be less than its bound, or -1 without memory. latest: the last
+ * one made, which may not be the choice. */
 static i64 simplest(network_t *net, i64 count, const double *bound,
-                    double (*seconds)(network_t *, i64))
+                    double (*seconds)(network_t *, i64), i64 *latest)
 {
     double time[NUM_POLICIES], skipped = INFINITY, fastest = INFINITY;
     i64 order[NUM_POLICIES], made[NUM_POLICIES] = {0};
@@ -51,6 +51,7 @@ static i64 simplest(network_t *net, i64 count, const double *bound,
         if (time[number] < 0)
             return -1;
         made[number] = 1;
+        *latest = number;
         fastest = min_f(fastest, time[number]);
     }
     double limit = min_f(fastest, skipped) * (1 + TOLERANCE);
@@ -117,8 +118,10 @@ static i64 choose_forwarders(network_t *net, i64 policy)
     double latency = busiest ? net->latency : 0.0, ideal = ideal_seconds(net) + latency;
     double alone = max_f(nic_seconds(net, busiest) + latency, ideal);
     double bound[NUM_POLICIES] = {alone, alone, alone, alone, min_f(alone, ideal + net->handover)};
-    i64 chosen = simplest(net, NUM_POLICIES, bound, seconds_of_policy);
-    return chosen < 0 ? -1 : fuscoc_assign(net, chosen);
+    i64 latest = -1, chosen = simplest(net, NUM_POLICIES, bound, seconds_of_policy, &latest);
+    if (chosen < 0)
+        return -1;
+    return chosen == latest ? 0 : fuscoc_assign(net, chosen);
 }
 
 /* ``Assignment.pairs``. Returns the most rows that a rank sends or receives. */
@@ -203,11 +206,12 @@ static i64 choose_stages(network_t *net, i64 kind)
 {
     if (kind == AUTO_SCHEDULE && net->n == 2)
         kind = PAIRWISE;
+    i64 latest = -1;
     if (kind == AUTO_SCHEDULE) {
         double ideal = ideal_seconds(net), bound[NUM_KINDS] = {ideal, ideal, ideal};
-        kind = simplest(net, NUM_KINDS, bound, seconds_of_kind);
+        kind = simplest(net, NUM_KINDS, bound, seconds_of_kind, &latest);
     }
-    return kind < 0 || arrange(net, kind) < 0 ? -1 : kind;
+    return kind < 0 || (kind != latest && arrange(net, kind) < 0) ? -1 : kind;
 }
 
 /* ``slice_rows``. */
