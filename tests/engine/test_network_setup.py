@@ -16,8 +16,10 @@ from torch._C._distributed_c10d import HashStore
 from fuscoc_runtime.comm import group, process, rounds, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window, Windows
+from fuscoc_runtime.engine import executor
 from fuscoc_runtime.engine import process as engine_process
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.errors import (
     ClosedError,
     HopTimeoutError,
@@ -291,3 +293,45 @@ def test_works_of_gloo_outlast_their_thread() -> None:
     comm._finish_round(0)
     assert group._ended == [first, second]
     group._ended.clear()
+
+
+class Lost(engine_process.ProcessEngine):
+    """A rank of several, one of which has not come."""
+
+    def __init__(self) -> None:
+        self.members, self.is_lost = members(), False
+
+    def settle(self) -> None:
+        self.is_lost = True
+        raise HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+
+    def close(self) -> None: ...
+
+
+class GivenUp:
+    """A node whose kernels have given up waiting."""
+
+    members = members()
+
+    def settle(self) -> None:
+        raise HopTimeoutError(1, "dispatch", 2, 7.0)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("engine", [Lost, GivenUp])
+def test_closing_waits_for_a_gpu_only_if_its_work_ends(
+    monkeypatch: pytest.MonkeyPatch, engine: type[Lost | GivenUp]
+) -> None:
+    """And in neither case for the other ranks, one of which does not come."""
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(executor, "current_device", lambda _: nullcontext())
+    monkeypatch.setattr(Membership, "meet", lambda *_: pytest.fail("they met"))
+    monkeypatch.setattr(executor.ops, "unregister", lambda _: None)
+    held = object.__new__(executor.Executor)
+    held.engine, held.key = cast(Any, engine()), cast(Any, None)
+    held.observer = Observer("closing")
+    with pytest.raises(HopTimeoutError):
+        held.close()
+    assert waited == ([] if engine is Lost else [GPU])

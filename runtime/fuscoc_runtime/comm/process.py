@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +31,7 @@ from fuscoc_runtime.comm.requests import (
     Windows,
 )
 from fuscoc_runtime.comm.rounds import Round, hop_of, post
+from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.comm.windows import WindowPool, allocator, fitting
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -63,7 +63,7 @@ class ProcessComm:
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
             self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._beside = _agreeing_stream(members.device)
+            self._beside = shared_stream(members.device, "agreeing")
 
     def run(self, work: Generator[Request, Any, T]) -> T:
         """Drive a rank's generator to its end.
@@ -321,9 +321,3 @@ class ProcessComm:
                 waited = time.monotonic() - started
                 suspect = peer if waited >= self.members.timeout else None
                 raise self._explain(hop_of(number), started, error, suspect) from error
-
-
-@cache
-def _agreeing_stream(device: torch.device) -> Any:
-    """One for all shuffles of a GPU, which has few hardware queues."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

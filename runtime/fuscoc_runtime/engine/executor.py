@@ -166,14 +166,13 @@ class Executor:
         try:
             with current_device(members.device):
                 error = _error_of(self.engine.settle)
-                # A rank that did not come in time may not come now, either.
                 engine = self.engine
-                is_lost = isinstance(error, HopTimeoutError) or (
-                    isinstance(engine, ProcessEngine) and engine.is_lost
-                )
+                # Kernels give up in time, and what NCCL does for a lost rank may not.
+                is_lost = isinstance(engine, ProcessEngine) and engine.is_lost
                 if members.device.type == "cuda" and not is_lost:
                     torch.cuda.synchronize(members.device)
-                if together and not is_lost:
+                # A rank that did not come in time may not come now, either.
+                if together and not is_lost and not isinstance(error, HopTimeoutError):
                     error = _error_of(lambda: members.meet("closing")) or error
         finally:
             _open.discard(self)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
 
 from fuscoc_runtime.comm.requests import LEAST_LANES
+from fuscoc_runtime.comm.streams import shared_stream
 
 
 class Lanes:
@@ -34,7 +34,7 @@ class Lanes:
         self.wires = tuple(f"wire {number}" for number in range(count))
         if self._device.type == "cuda":
             names = ("gather", *self.wires, "forward")
-            self._streams = {name: _stream(self._device, name) for name in names}
+            self._streams = {name: shared_stream(self._device, name) for name in names}
 
     @contextmanager
     def on(self, lane: str) -> Iterator[None]:
@@ -76,10 +76,3 @@ class Lanes:
         # Unlike the context torch.cuda.stream, asks for no device and no earlier stream.
         torch.cuda.set_stream(stream)
         self._current = stream
-
-
-@cache
-def _stream(device: torch.device, lane: str) -> Any:
-    """The same one for all shuffles of a GPU, whose calls follow each other anyway. A GPU has few
-    hardware queues, and streams that share one wait for each other."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 
+from fuscoc_runtime.comm.streams import shared_stream
 
-@cache
+
 def communication_stream(device: torch.device) -> Any:
     """The stream of the asynchronous calls of all shuffles on a GPU.
 
@@ -16,7 +16,7 @@ def communication_stream(device: torch.device) -> Any:
     of them waits for, and all together keep to ``num_sms``. It has the highest priority: a kernel
     whose CTAs wait for each other should start together.
     """
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    return shared_stream(device, "calls", priority=-1)
 
 
 class StreamOrder:
