@@ -16,10 +16,10 @@ from fuscoc.codegen.cuda import print_cuda
 from fuscoc.codegen.cuda_shuffle import TARGETS
 from fuscoc.codegen.cuda_tiles import CudaTarget, Tile
 from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
-from fuscoc_runtime.engine.node import NodeHandle
-from fuscoc_runtime.engine.node_program import NodeProgram
-from fuscoc_runtime.engine.node_state import Handle
-from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.engine import NodeHandle
+from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.program import NodeProgram
+from fuscoc_runtime.engine.node.state import Handle
 from fuscoc_runtime.kernels.cuda import ARCH_VARIABLE
 
 TORCH_DTYPES = {

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.executor import Event, Executor
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import NodeHandle
+from fuscoc_runtime.engine.node.engine import NodeHandle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.traced import (
     TracedHandle,

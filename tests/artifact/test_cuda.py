@@ -15,7 +15,7 @@ from fuscoc.manifest import Assembler, CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.decode import decode
-from fuscoc_runtime.engine.node_cuda import node_program
+from fuscoc_runtime.engine.node.cuda import node_program
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.kernels import cuda
 from fuscoc_runtime.schema import CudaSpec, Manifest

@@ -15,7 +15,7 @@ from benchmarks.moe_cases import (
     owners,
     routing,
 )
-from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 
 
 def make_source(model: Model, num_tokens: int, generator: torch.Generator) -> list[torch.Tensor]:

@@ -21,10 +21,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, program
-from fuscoc_runtime.engine.node_program import MAX_STAGED_PLANS, PLAN_POINTS
-from fuscoc_runtime.engine.node_schedule import Schedule
-from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS
+from fuscoc_runtime.engine.node.schedule import Schedule
+from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.checks import run_case, settle
 from tests.cuda.edges import casts, copies, maxima

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, expected_rows, gather_ragged, owners, program, routing
-from fuscoc_runtime.engine.node_schedule import Schedule
-from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.schedule import Schedule
+from fuscoc_runtime.engine.node.state import Limits
 
 KINDS = ("uniform", "single", "skewed", "messy")
 SCHEDULES = (

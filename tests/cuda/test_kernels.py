@@ -15,7 +15,7 @@ import pytest
 from benchmarks.moe_cases import Model, program
 from fuscoc.codegen.cuda_tiles import STATIC_SHARED
 from fuscoc.codegen.cuda_types import Unsupported
-from fuscoc_runtime.engine.node_call import Call
+from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.edges import COPIED, LARGEST, taking_back

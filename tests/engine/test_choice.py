@@ -19,7 +19,7 @@ from fuscoc_runtime.engine.choice import (
     missing_dtype,
     worst_capacity,
 )
-from fuscoc_runtime.engine.node_state import (
+from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
     GAVE_UP,
     OVERFLOWED,
@@ -28,7 +28,7 @@ from fuscoc_runtime.engine.node_state import (
     Trouble,
     parse_state,
 )
-from fuscoc_runtime.engine.watch import find_error
+from fuscoc_runtime.engine.node.watch import find_error
 from fuscoc_runtime.errors import (
     HopTimeoutError,
     KeyRangeError,

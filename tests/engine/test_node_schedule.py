@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.engine.node_schedule import (
+from fuscoc_runtime.engine.node.schedule import (
     EARLY_BYTES,
     FLAGGED_BYTES,
     IN_FLIGHT_BYTES,

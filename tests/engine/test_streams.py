@@ -13,7 +13,7 @@ import torch
 
 from fuscoc_runtime.engine import executor as executor_module
 from fuscoc_runtime.engine.executor import Executor
-from fuscoc_runtime.engine.node import NodeEngine
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.streams import StreamOrder
 

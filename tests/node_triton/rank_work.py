@@ -18,8 +18,8 @@ from fuscoc_runtime.demo.verify import (
     slot_keys,
     work_on,
 )
-from fuscoc_runtime.engine.node import NodeEngine
-from fuscoc_runtime.engine.node_triton import TritonNode
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, builtin_extents

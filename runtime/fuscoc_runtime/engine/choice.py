@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.node_state import MAX_RANKS
+from fuscoc_runtime.engine.node.state import MAX_RANKS
 from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedTarget, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 

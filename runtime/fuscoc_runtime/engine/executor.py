@@ -19,8 +19,8 @@ from fuscoc_runtime import ops
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
-from fuscoc_runtime.engine.node import NodeEngine, current_device
-from fuscoc_runtime.engine.node_maps import NodeMaps
+from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.open import Engine
 from fuscoc_runtime.engine.process import ProcessEngine

@@ -18,10 +18,10 @@ from fuscoc_runtime.engine.choice import (
     missing_dtype,
     worst_capacity,
 )
-from fuscoc_runtime.engine.node import NodeEngine, current_device
-from fuscoc_runtime.engine.node_cuda import cuda_node
-from fuscoc_runtime.engine.node_state import SLOT_BITS, Limits, NodeKernels
-from fuscoc_runtime.engine.node_triton import TritonNode
+from fuscoc_runtime.engine.node.cuda import cuda_node
+from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
+from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.options import Options
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.engine.handle import Handle, HopStats
-from fuscoc_runtime.engine.node import NodeHandle
-from fuscoc_runtime.engine.node_state import SLOT_BITS
+from fuscoc_runtime.engine.node.engine import NodeHandle
+from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.plan.links import Link
 
 

@@ -1,5 +1,5 @@
 """Numbers that belong to points, brought to the slots of their segments and back. The code of a
-point is its rank and slot, negative without a segment; see engine/node_state.py."""
+point is its rank and slot, negative without a segment; see engine/node/state.py."""
 
 import triton
 import triton.language as tl

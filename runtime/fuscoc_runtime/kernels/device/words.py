@@ -56,7 +56,7 @@ BAD_KEYS = tl.constexpr(13)  # points whose key or rank does not exist, never mo
 OVERFLOWED = tl.constexpr(14)  # points whose slot was beyond the capacity, never moved
 REFUSALS = tl.constexpr(15)  # calls that this rank raised an error for instead of joining them
 
-# What a wait was for: `STAGES` of fuscoc_runtime/engine/node_state.py.
+# What a wait was for: `STAGES` of fuscoc_runtime/engine/node/state.py.
 PLAN_PEERS = tl.constexpr(1)
 DISPATCH_GROUP_ROWS = tl.constexpr(2)
 COMBINE_GROUP_ROWS = tl.constexpr(3)

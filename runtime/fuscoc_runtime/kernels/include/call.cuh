@@ -1,6 +1,6 @@
 // What a call hands to the kernels, and where things lie in a rank's symmetric window.
 //
-// `Call` is mirrored by a ctypes structure in fuscoc_runtime/engine/node_call.py: same order, same
+// `Call` is mirrored by a ctypes structure in fuscoc_runtime/engine/node/call.py: same order, same
 // types. Every rank's window has the same layout; offsets are bytes from its base.
 #pragma once
 #include "base.cuh"

@@ -15,8 +15,8 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node_schedule import Programs, model_programs
-from fuscoc_runtime.engine.node_state import (
+from fuscoc_runtime.engine.node.schedule import Programs, model_programs
+from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     SLOT_BITS,
     STATE_WORDS,

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.windows import node_allocator
-from fuscoc_runtime.engine.node_call import Call
-from fuscoc_runtime.engine.node_program import MAX_STAGED_PLANS, NodeProgram
-from fuscoc_runtime.engine.node_schedule import Schedule, model_schedule, num_early
-from fuscoc_runtime.engine.node_state import (
+from fuscoc_runtime.engine.node.call import Call
+from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
+from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
+from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     REFUSALS,
     SLOT_BITS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from fuscoc_runtime.engine.node_state import MAX_RANKS
+from fuscoc_runtime.engine.node.state import MAX_RANKS
 
 MAX_FIELDS = 8
 MAX_INPUTS = 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fuscoc_runtime.engine.node_state import NodeKernels, Trouble, parse_state
+from fuscoc_runtime.engine.node.state import NodeKernels, Trouble, parse_state
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
     HopTimeoutError,

@@ -18,10 +18,10 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import Fields, weight_input
-from fuscoc_runtime.engine.node import NodeDispatched, NodeEngine, NodeHandle
-from fuscoc_runtime.engine.node_state import SLOT_BITS
+from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, NodeHandle
+from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
+from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.engine.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 
 LOW_WORD = 0xFFFFFFFF

@@ -9,11 +9,11 @@ import torch
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node import current_device
-from fuscoc_runtime.engine.node_program import NodeProgram
-from fuscoc_runtime.engine.node_schedule import Schedule
-from fuscoc_runtime.engine.node_state import Limits
-from fuscoc_runtime.engine.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.engine import current_device
+from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.program import NodeProgram
+from fuscoc_runtime.engine.node.schedule import Schedule
+from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
 from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
 

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine import node_state
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import not_a_handle
-from fuscoc_runtime.engine.node_state import NodeKernels
+from fuscoc_runtime.engine.node.state import Handle, NodeKernels
+from fuscoc_runtime.engine.node.watch import ErrorWatch
 from fuscoc_runtime.engine.streams import StreamOrder
-from fuscoc_runtime.engine.watch import ErrorWatch
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
@@ -45,7 +44,7 @@ class NodeHandle:
     """
 
     engine: NodeEngine
-    launched: node_state.Handle
+    launched: Handle
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fuscoc_runtime.engine.node_state import MAX_RANKS
+from fuscoc_runtime.engine.node.state import MAX_RANKS
 
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
 WARP = 32
