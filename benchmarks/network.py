@@ -39,6 +39,7 @@ from benchmarks.network_contenders import Contender, Fuscoc, KnownRouting, Separ
 from benchmarks.network_nccl import Naive, RankDeduplicated, RawWire
 from benchmarks.network_report import Entry, markdown, plot, summarise
 from benchmarks.nvlink_timing import Barrier
+from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
 
@@ -289,6 +290,7 @@ def main() -> None:
     for shuffle in shuffles.values():
         shuffle.close()
     dist.destroy_process_group()
+    exit_if_wrong(report)
 
 
 if __name__ == "__main__":

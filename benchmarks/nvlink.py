@@ -51,6 +51,7 @@ from benchmarks.nvlink_timing import (
     time_contenders,
     time_parts,
 )
+from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle
 
 ARTIFACTS = Path("build/nvlink")
@@ -283,6 +284,7 @@ def main() -> None:
     if rank == 0:
         report(entries, {} if options.no_nccl else skipped, options)
     dist.destroy_process_group()
+    exit_if_wrong(entries)
 
 
 if __name__ == "__main__":

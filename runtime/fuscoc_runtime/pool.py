@@ -44,8 +44,10 @@ class Pool:
         settings = (digest, spec.name, known_group, topology, device, options)
         executor, num_users = self._held.get(settings, (None, 0))
         if executor is None:
-            engine = open_engine(artifact, spec, group, topology, device, options)
-            executor = Executor(engine, spec, digest)
+            # What is made here serves calls of inference and those that autograd records.
+            with torch.inference_mode(False):
+                engine = open_engine(artifact, spec, group, topology, device, options)
+                executor = Executor(engine, spec, digest)
         self._held[settings] = executor, num_users + 1
         return executor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
@@ -339,7 +340,7 @@ class ShuffleSpec:
         ]
         return tuple(dict.fromkeys(found))
 
-    @property
+    @cached_property
     def fanout(self) -> int:
         """Domain points of every source segment."""
         extents = [index.extent for index in self.domain[self.num_source_dims :]]

@@ -81,6 +81,7 @@ def test_the_busy_hand_over_half() -> None:
     stats = [each.handle.stats for each in dispatched]
     assert [each.carried.rows for each in stats] == [8, 0, 8, 0]
     assert [each.network.rows for each in stats] == [8, 8, 8, 8]
+    assert [each.network.saved_rows for each in stats] == [16, 0, 16, 0]  # of each rank's own
     assert [each.handle.plan.rows.carried for each in dispatched] == [0, 8, 0, 8]
     # Further calls: the windows hold rows of this one.
     round_trip(shuffle, skewed(topology, torch.float32, [3, 9, 0, 12], [0.0, 1.0, 0.0, 1.0], 1))

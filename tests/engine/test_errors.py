@@ -260,10 +260,23 @@ def test_handles_of_different_dispatches() -> None:
     shuffle = lockstep(ROUTED, "1x2")
     first, second, weights = two_dispatches(shuffle)
     rows = [each.rows["x"].clone() for each in second]
-    with pytest.raises(InputError, match="`handle` on rank 1 is of dispatch") as raised:
-        shuffle.combine(rows, [first[0].handle, second[1].handle], weights)
-    assert str(first[0].handle.number) in raised.value.problem
+    for one, other in ((first, second), (second, first)):
+        with pytest.raises(InputError, match="`handle` on rank 1 is of dispatch") as raised:
+            shuffle.combine(rows, [one[0].handle, other[1].handle], weights)
+        assert str(one[0].handle.number) in raised.value.problem
     shuffle.combine(rows, [each.handle for each in first], weights)
+
+
+def test_a_dispatch_by_handles_of_different_dispatches() -> None:
+    shuffle = lockstep(ROUTED, "1x2")
+    first, second, _ = two_dispatches(shuffle)
+    sources = [torch.zeros(each.handle.source_shapes["x"]) for each in first]
+    handles = first[0].handle, second[1].handle
+    calls = zip(shuffle.machines, sources, handles, strict=True)
+    with pytest.raises(InputError, match="`handle` on rank 1 is of dispatch"):
+        shuffle._run(
+            [dispatch_module.dispatch(machine, [x], {}, handle) for machine, x, handle in calls]
+        )
 
 
 def test_a_handle_of_another_shuffle() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -203,3 +205,44 @@ def test_stats_add_up(data: st.DataObject) -> None:
     assert sum(each.network.rows for each in stats) == len(copies)
     assert sum(each.network.saved_rows for each in stats) == remote - len(copies)
     assert sum(each.nvlink.rows + each.local.rows for each in stats) == points
+
+
+@settings(max_examples=5)
+@given(routings(4))
+def test_rows_that_a_node_does_not_send_twice(routing: list[list[list[int]]]) -> None:
+    """Further points of a segment on another rank, which copies the row that it has got."""
+    shuffle = lockstep(specs.routed("f32"), "1x4")
+    dispatched = dispatch(shuffle, routed_data(routing, torch.float32, 0))
+    saved = [0] * 4
+    for rank, keys in enumerate(routing):
+        for token in keys:
+            destinations = [key // 3 for key in token if key >= 0]
+            for destination in set(destinations) - {rank}:
+                saved[destination] += destinations.count(destination) - 1
+    assert [each.handle.stats.nvlink.saved_rows for each in dispatched] == saved
+
+
+PARTS = """
+    shuffle parts {
+      index i : rows   index k : 2   index s : length
+      segment tile { x : f32[2, 2] }
+      layout cells[y, z] of f32 dense(3 * rows, 5)
+      view tiles[i] = cells[3*i .. 3*i+2, 1 .. 3]
+      layout slots[s] of tile dense(length)
+      route where(i, k) -> (rank, slot) = input table : int64[2]
+      dispatch tiles[i] -> slots[where(i, k).slot] on where(i, k).rank
+      combine slots[where(i, k).slot] -> tiles[i] reduce sum
+    }"""
+
+
+@pytest.fixture
+def nan_where_nothing_was_stored() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("nan_where_nothing_was_stored")
+def test_cells_outside_every_segment_are_zero() -> None:
+    shuffle = lockstep(PARTS, "1x2")
+    round_trip(shuffle, generate(shuffle.spec, shuffle.topology, 4, 0))

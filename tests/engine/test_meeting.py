@@ -3,7 +3,7 @@ agree; where a call plans, the gather of counts is both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
-from fuscoc_runtime.comm.requests import StartGather
+from fuscoc_runtime.comm.requests import AllToAlls, StartGather, StartRound, ToHost
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
@@ -34,10 +34,10 @@ either_way = pytest.mark.parametrize("wrong", [False, True], ids=["right", "one 
 class Call:
     """A shuffle, and what its ranks are given."""
 
-    def __init__(self, artifact: Artifact) -> None:
-        self.shuffle = LockstepShuffle(artifact, topology=NODES)
+    def __init__(self, artifact: Artifact, topology: Topology = NODES) -> None:
+        self.shuffle = LockstepShuffle(artifact, topology=topology)
         spec = self.shuffle.spec
-        ranks = generate(spec, NODES, 5, 1)
+        ranks = generate(spec, topology, 5, 1)
         self.sources = [list(data.source.values()) for data in ranks]
         self.named = [inputs_of(spec, each, weights=False) for each in ranks]
         self.weights = [inputs_of(spec, each, weights=True) for each in ranks]
@@ -89,6 +89,15 @@ def test_ranks_meet_first(seen: list[str], direction: str, wrong: bool) -> None:
     first = meeting(shuffle.spec)
     assert seen[: len(first)] == first
     assert bool(seen[len(first) :]) is not wrong
+
+
+def test_who_is_alone_on_a_node_meets_nobody(seen: list[str]) -> None:
+    call = Call(specs.artifact(specs.routed("f32")), Topology(2, 1))
+    done = call.shuffle.dispatch(call.sources, call.named)
+    handles, rows = [each.handle for each in done], [each.rows["x"].clone() for each in done]
+    seen.clear()
+    call.shuffle.combine(rows, handles, call.weights)
+    assert seen[0] == "agree"
 
 
 @either_way
@@ -150,3 +159,34 @@ def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         list(meet_node(machine, windows[machine]))
         machine.tell()
         assert machine.late() == wanted
+
+
+@pytest.mark.parametrize("text", [specs.routed("f32"), specs.MOVED], ids=["packed", "dense"])
+def test_rows_travel_when_nothing_can_go_wrong_any_more(text: str) -> None:
+    """The rest of a plan is made meanwhile, unless that finds out where slots overlap."""
+    call = Call(specs.artifact(text), Topology(2, 1))
+    asked: list[type] = []
+    handlers = {**COLLECTIVES, **call.shuffle._handlers}
+
+    def noting(kind: type) -> Callable[..., Any]:
+        return lambda requests: (asked.append(kind), handlers[kind](requests))[1]
+
+    call.shuffle._handlers = {kind: noting(kind) for kind in handlers}
+    call.shuffle.dispatch(call.sources, call.named)
+    is_packed = call.shuffle.spec.target.kind == "packed"
+    assert (asked.index(StartRound) < asked.index(AllToAlls)) == is_packed
+
+
+def test_combine_finds_on_the_host_what_dispatch_has_brought_there() -> None:
+    """To look for it on the device would be to wait for that."""
+    call = Call(specs.artifact(specs.routed("f32")), Topology(2, 1))
+    brought: list[torch.Tensor] = []
+
+    def bring(requests: Sequence[ToHost]) -> list[Callable[[], torch.Tensor]]:
+        brought.extend(request.tensor.clone() for request in requests)
+        return [lambda each=each: each for each in brought]  # type: ignore[misc]
+
+    call.shuffle._handlers[ToHost] = bring
+    done = call.shuffle.dispatch(call.sources, call.named)
+    for each, here in zip(done, brought, strict=True):
+        assert each.handle.plan.wire.entries is here

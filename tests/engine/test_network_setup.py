@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -172,6 +174,17 @@ def test_a_round_without_peers_is_not_to_blame(
     assert (caught.value.hop, caught.value.peer) == (hop, 2 if suspect is None else suspect)
 
 
+def test_a_host_sleeps_in_long_waits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes up late: from a sleep of no time by Linux's timer slack, 50 us."""
+    clock, slept = iter([0.0, 0.001, 0.019, 0.021, 0.022]), list[float]()
+    time = SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append)
+    monkeypatch.setattr(process, "time", time)
+    comm, answers = object.__new__(process.ProcessComm), iter([False] * 4 + [True])
+    comm.members = members()
+    comm._poll(lambda: next(answers))
+    assert slept == [process.POLL_SECONDS] * 2
+
+
 def test_nobody_agrees_with_itself_after_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """``destroy_process_group`` takes the lanes, too."""
     monkeypatch.setattr(process.torch.cuda, "stream", lambda _: nullcontext())
@@ -263,19 +276,36 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
             self.is_open = False
 
     kept: list[Any] = []
-    monkeypatch.setattr(engine_process, "_kept", kept)
+    monkeypatch.setattr(engine_process, "outlast_process", kept.append)
     engine = object.__new__(engine_process.ProcessEngine)
     engine.members, engine.comm = replace(members(), device=device), cast(Any, Comm())
     engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
     engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
     engine.is_lost = False
-    with pytest.raises(HopTimeoutError):
-        engine.run("combine", cast(Any, None))
+    for _ in range(2):
+        with pytest.raises(HopTimeoutError):
+            engine.run("combine", cast(Any, None))
     assert engine.is_lost
     engine.settle()  # does not wait again
     engine.close()
     assert engine.comm.is_open == (device is GPU)
     assert kept == ([engine.comm] if device is GPU else [])
+
+
+@pytest.mark.parametrize(("work", "said"), [("pass", "freed\n"), ("outlast_process(held)", "")])
+def test_what_outlasts_the_process_is_not_freed_at_its_end(work: str, said: str) -> None:
+    program = f"""
+from fuscoc_runtime.comm.windows import outlast_process
+
+class Held:
+    def __del__(self):
+        print("freed")
+
+held = Held()
+{work}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (said, 0)
 
 
 def test_works_of_gloo_outlast_their_thread() -> None:

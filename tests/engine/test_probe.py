@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import RING_SLOTS
@@ -87,8 +89,20 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str, num_lanes: 
     shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=where)
     for machine in shuffle.machines:
         machine.lanes.use_wires(num_lanes)
+    sent = [0] * num_ranks
+    start = shuffle._handlers[StartRound]
+
+    def noting(requests: Sequence[StartRound]) -> Sequence[None]:
+        for rank, request in enumerate(requests):
+            for rows in request.sends:
+                assert where.node(rows.peer) == (where.node(rank) + 1) % where.num_nodes
+                assert where.local_rank(rows.peer) == where.local_rank(rank)
+                sent[rank] += rows.fields[0].nbytes
+        return start(requests)
+
     work = [probe.measure_link(machine) for machine in shuffle.machines]
-    links = run_lockstep(work, shuffle._handlers)
+    links = run_lockstep(work, {**shuffle._handlers, StartRound: noting})
+    assert sent == [(1 + probe.PROBES) * (small + large)] * num_ranks
     found = [
         Link.through((small, seconds(rank, small, 3)), (large, seconds(rank, large, 3)))
         for rank in range(num_ranks)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import fuscoc
+from fuscoc_runtime import Shuffle
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
@@ -148,3 +149,29 @@ def test_a_combine_is_prepared_while_the_ranks_agree(monkeypatch: pytest.MonkeyP
         shuffle.combine(rows, handles, [{}, {}])
         orders.append(list(seen))
     assert orders == [["heard", "heard", "prepared", "prepared"], ["prepared", "heard"] * 2]
+
+
+def test_weights_that_torch_counts_no_changes_of() -> None:
+    """Those of inference mode may have changed since they were sent."""
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)))
+    with torch.inference_mode():
+        x, idx, weights = torch.ones(5, 24), torch.ones(5, 2, dtype=torch.int64), torch.ones(5, 2)
+        for _ in range(2):
+            rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+            assert torch.equal(shuffle.combine(rows, handle), 2 * x)
+        assert handle.sent_weights is not None
+        weights.mul_(2)
+        assert torch.equal(shuffle.combine(rows, handle), 4 * x)
+
+
+def test_weights_travel_without_their_history() -> None:
+    """A handle that is kept keeps no graph of autograd."""
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)))
+    x, idx = torch.ones(5, 24), torch.ones(5, 2, dtype=torch.int64)
+    weights = torch.ones(5, 2, requires_grad=True)
+    with torch.no_grad():
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        shuffle.combine(rows, handle)
+    _, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+    assert handle.sent_weights is not None
+    assert not handle.sent_weights.received.requires_grad

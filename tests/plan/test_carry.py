@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fuscoc_runtime.plan import PlanContext
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.carry import Handed, hand_over
-from fuscoc_runtime.plan.flows import Demand, Int64Array
+from fuscoc_runtime.plan.flows import Demand, Int64Array, Shares
 from fuscoc_runtime.plan.rounds import Rounds, Side, ranges, slices
 from fuscoc_runtime.plan.schedule import KINDS, arrange
 from fuscoc_runtime.topology import Topology
@@ -122,14 +122,15 @@ def test_what_is_handed_over(demand: Demand, kind: str, round_rows: int, seed: i
     m, num_ranks = demand.ranks_per_node, demand.num_ranks
     assignment = POLICIES["rebalance"](demand)
     rounds = Rounds(arrange(kind, demand, assignment, model()), round_rows)
-    rows = assignment.share.reshape(num_ranks, num_ranks)
+    shares = Shares(demand, assignment, assignment.pairs)
+    rows = shares.rows
     first = rows.cumsum(axis=1) - rows
     num_direct = np.random.default_rng(seed).integers(0, 9, num_ranks)
     for me in range(num_ranks):
         ctx = PlanContext(routed(), Topology(demand.num_nodes, m), me)
         num_rounds = slices(rounds.stages, round_rows, me)[0]
         sources = {"src_offset": 100 + torch.arange(int(rows[me].sum()))}
-        handed = hand_over(ctx, rounds, num_rounds, rows, num_direct, sources)
+        handed = hand_over(ctx, rounds, num_rounds, shares, num_direct, sources)
         node = range(me // m * m, me // m * m + m)
         sides = {
             rank: Side(slices(rounds.stages, round_rows, rank)[1], tuple(assignment.pairs[rank]))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any, cast
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuscoc_runtime.comm import group
 from fuscoc_runtime.errors import TopologyError
 from fuscoc_runtime.topology import Topology
 
@@ -62,3 +67,21 @@ def test_bad_text(text: str) -> None:
 def test_hosts_that_make_no_topology(hosts: list[str], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         Topology.from_hosts(hosts)
+
+
+def test_a_node_is_a_host_or_what_nccl_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    assert group.host_id() == socket.gethostname()
+    monkeypatch.setenv("NCCL_HOSTID", "node-3")
+    assert group.host_id() == "node-3"
+
+
+@pytest.mark.parametrize("topology", [Topology(1, 1), Topology(2, 2)])
+def test_a_topology_is_for_all_ranks_of_the_group(
+    monkeypatch: pytest.MonkeyPatch, topology: Topology
+) -> None:
+    monkeypatch.setattr(group.dist, "get_rank", lambda _: 0)
+    monkeypatch.setattr(group.dist, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(group, "_gather_objects", lambda mine, *_: [mine, mine])
+    with pytest.raises(TopologyError, match=f"the topology {topology} is not for 2 ranks"):
+        group.find_members(cast(Any, "both"), topology, torch.device("cpu"), ())

@@ -19,6 +19,36 @@ def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert built.stat().st_mtime_ns == made
 
 
+def test_built_anew_from_whatever_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "_compile", lambda command, target: target.write_text(""))
+    header = tmp_path / "plan.h"
+    header.write_bytes(library.HEADER.read_bytes())
+    built = {library.build()}
+    monkeypatch.setattr(library, "HEADER", header)
+    assert library.build() in built  # wherever it lies
+    header.write_text("// another one")
+    built.add(library.build())
+    monkeypatch.setattr(library, "SOURCES", library.SOURCES[1:])
+    built.add(library.build())
+    monkeypatch.setenv("CC", "another-cc")
+    built.add(library.build())
+    monkeypatch.setattr(library, "FLAGS", ("-O0",))
+    built.add(library.build())
+    monkeypatch.setattr(library, "LIBRARIES", ())
+    built.add(library.build())
+    assert len(built) == 6
+
+
+def test_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise library.BuildError("no compiler")
+
+    assert library.is_there.__wrapped__()
+    monkeypatch.setattr(library, "load", fail)
+    assert not library.is_there.__wrapped__()
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -101,6 +103,49 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
         )
     assert len({artifact.path for artifact in artifacts}) == 1
     assert as_artifact(artifacts[0].path, {}).shuffle().constants["hidden"] == 4
+
+
+def test_a_compiler_is_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them changes, whatever else is beside them."""
+    (tmp_path / "passes").mkdir()
+    files = [tmp_path / "driver.py", tmp_path / "lang.lark", tmp_path / "passes" / "fuse.py"]
+    for path in files:
+        path.write_text("first")
+    monkeypatch.setattr(spec_cache, "__file__", str(tmp_path / "spec_cache.py"))
+
+    def digest() -> str:
+        found: str = spec_cache._compiler_digest.__wrapped__()
+        return found
+
+    digests = [digest()]
+    for path in files:
+        path.write_text("second")
+        digests.append(digest())
+    files[0].rename(tmp_path / "other.py")
+    digests.append(digest())
+    assert len(set(digests)) == 5
+    (tmp_path / "notes.txt").write_text("beside")
+    assert digest() == digests[-1]
+
+
+def test_what_cannot_be_removed_does_no_harm(
+    entry: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as files that another process reads over NFS."""
+    intact = content(entry)
+    truncate(entry)
+
+    rmdir = os.rmdir
+
+    def busy(path: str, **folder: Any) -> None:
+        if Path(path).name == "old":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        rmdir(path, **folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", busy)
+        assert as_artifact(ROUTED, {}, tmp_path).path == entry
+    assert content(entry) == intact
 
 
 def test_another_compiler_compiles_anew(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:

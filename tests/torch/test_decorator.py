@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 import fuscoc_runtime
 from fuscoc import fused_shuffle
 from fuscoc.torch import as_artifact
-from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.engine.executor import Executor
+from fuscoc_runtime.errors import ArtifactError, InputError
 from tests.engine import specs
 from tests.specs import EXAMPLES
 
@@ -188,6 +190,8 @@ def test_a_routing_used_again(options: dict[str, Any]) -> None:
         used[begin : begin + count] = True
     torch.testing.assert_close(again[used], rows[used] + 1)
     torch.testing.assert_close(shuffle.combine(again * 2, second), doubled({**given, "x": more}))
+    again, third = shuffle.dispatch(more, handle=second, weights=2 * given["weights"])
+    torch.testing.assert_close(shuffle.combine(again, third), doubled({**given, "x": more}))
     x = more.clone().requires_grad_()
     again, third = shuffle.dispatch(x, handle=second, weights=2 * given["weights"])
     y = shuffle.combine(again, third)
@@ -196,6 +200,19 @@ def test_a_routing_used_again(options: dict[str, Any]) -> None:
     assert x.grad is not None
     with pytest.raises(fuscoc_runtime.FuscoRuntimeError, match=r"`x` .* has the shape \[4, 24\]"):
         shuffle.dispatch(more[1:], handle=first)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 30}], ids=["exact", "fixed"])
+def test_a_source_that_the_dispatch_would_overwrite(options: dict[str, Any]) -> None:
+    """Rows that another dispatch has put where this one puts its own."""
+    shuffle, given = fuscoc_runtime.Shuffle(specs.artifact(ROUTED), **options), batch()
+    rows, _ = shuffle.dispatch(**given)
+    again = {**batch(3), "x": rows[:3]}
+    with pytest.raises(InputError, match="`x` on rank 0 is what a dispatch returned"):
+        shuffle.dispatch(**again)
+    again["x"] = rows[:3].clone()
+    rows, handle = shuffle.dispatch(**again)
+    torch.testing.assert_close(shuffle.combine(2 * rows, handle), doubled(again))
 
 
 def test_after_is_for_asynchronous_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +228,29 @@ def test_after_is_for_asynchronous_calls(monkeypatch: pytest.MonkeyPatch) -> Non
         fuscoc_runtime.FuscoRuntimeError, match="`after` on rank 0 is given without"
     ):
         shuffle.combine(rows, handle, after=event)
+
+
+def test_an_asynchronous_call_waits_for_what_it_is_told_and_keeps_what_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", object)
+    shuffle, event = fuscoc_runtime.Shuffle(specs.artifact(ROUTED)), object()
+    seen: list[tuple[Any, Any]] = []
+    beside = Executor.beside
+
+    def noted(self: Executor, call: Any, given: Any, after: Any) -> Any:
+        seen.append((after, given))
+        return beside(self, call, given, after)
+
+    monkeypatch.setattr(Executor, "beside", noted)
+    given = batch()
+    rows, handle, _ = shuffle.dispatch(**given, async_op=True, after=event)
+    late = given.pop("weights")
+    rows, handle, _ = shuffle.dispatch(given["x"], handle=handle, async_op=True)
+    shuffle.combine(rows, handle, weights=late, async_op=True, after=event)
+    assert [after for after, _ in seen] == [event, None, event]
+    kept = [{id(leaf) for leaf in pytree.tree_leaves(held)} for _, held in seen]
+    for held, parts in zip(
+        kept, [[*given.values(), late], [given["x"]], [rows, late, handle]], strict=True
+    ):
+        assert {id(part) for part in parts} <= held

@@ -12,6 +12,7 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.linear import fresh_rows, rows_in_slots
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import InputError
@@ -183,6 +184,8 @@ def test_specs_without_a_way_back() -> None:
         InputError, match="`x` on rank 0 requires grad, and the spec has no combine"
     ):
         shuffle.dispatch(x, idx=idx)
+    with pytest.raises(InputError, match="`x` on rank 0 requires grad"):
+        shuffle.dispatch(x=x, idx=idx)
     rows, _ = shuffle.dispatch(x.detach(), idx=idx)
     assert not rows.requires_grad
     shuffle = Shuffle(specs.artifact(specs.routed("f32", reduce="max")))
@@ -247,3 +250,60 @@ def test_rows_in_a_window_are_not_used_after_they_changed() -> None:
     shuffle.dispatch(x, idx=idx)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("trained", ["x", "weights"])
+def test_one_gradient_alone(options: dict[str, Any], trained: str) -> None:
+    """Of a source that is passed by name, or of the weights that dispatch was given."""
+    torch.manual_seed(0)
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+    given = {"x": torch.rand(5, 24), "weights": torch.rand(5, 2)}
+    given[trained].requires_grad_()
+    rows, handle = shuffle.dispatch(idx=torch.randint(0, 4, (5, 2)), **given)
+    shuffle.combine(rows, handle).sum().backward()
+    x, weights = (each.detach() for each in given.values())
+    of_x = weights.sum(1, keepdim=True).expand(5, 24)
+    of_weights = x.sum(1, keepdim=True).expand(5, 2)
+    wanted = of_x if trained == "x" else of_weights
+    torch.testing.assert_close(given[trained].grad, wanted)
+
+
+def test_ranks_are_told_of_arguments_that_autograd_does_not_get_to_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)))
+    told: list[str] = []
+    for name in ("dispatch", "combine"):
+        call = getattr(Executor, name)
+
+        def noted(*given: Any, name: str = name, call: Any = call) -> Any:
+            told.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(Executor, name, noted)
+    x, idx = torch.rand(3, 24, requires_grad=True), torch.zeros(3, 2, dtype=torch.int64)
+    with pytest.raises(InputError, match="`idx` on rank 0 is missing"):
+        shuffle.dispatch(x)
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=torch.rand(3, 2))
+    with pytest.raises(InputError, match="`weight` on rank 0 is no argument"):
+        shuffle.combine(rows, handle, weight=torch.rand(3, 2))
+    assert told == ["dispatch", "combine"]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_training_after_inference(options: dict[str, Any]) -> None:
+    """What opening and the first calls have made serves those that autograd records."""
+    torch.manual_seed(0)
+    x, idx, weights = torch.randn(5, 24), torch.randint(0, 4, (5, 2)), torch.rand(5, 2)
+    with torch.inference_mode():
+        shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+        rows, _ = shuffle.dispatch(x, idx=idx, weights=weights)
+        assert not rows.is_inference()
+    scale = torch.ones(24, requires_grad=True)
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+    (rows * scale).sum().backward()
+    assert scale.grad is not None
+    torch.testing.assert_close(scale.grad, rows.sum(0))
+    back = shuffle.combine(rows, handle)
+    torch.testing.assert_close(back, x * weights.sum(1, keepdim=True))

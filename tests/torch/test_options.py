@@ -13,7 +13,7 @@ import torch.distributed as dist
 import fuscoc
 from fuscoc import fused_shuffle
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.errors import ClosedError, InputError, OptionError
+from fuscoc_runtime.errors import ClosedError, InputError, OptionError, TopologyError
 from tests.engine import specs
 
 ROUTED = specs.routed("f32", keys=4, topk=2)
@@ -50,6 +50,11 @@ def test_an_option_that_makes_no_sense(options: dict[str, Any], said: str) -> No
     with pytest.raises(OptionError) as caught:
         Shuffle(specs.artifact(ROUTED), **options)
     assert said in str(caught.value)
+
+
+def test_a_topology_of_several_ranks_without_a_job() -> None:
+    with pytest.raises(TopologyError, match="1x2 is not for 1 rank, and this process belongs to"):
+        Shuffle(specs.artifact(ROUTED), topology="1x2")
 
 
 def test_a_group_of_a_job_that_has_ended() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
@@ -141,12 +142,14 @@ class ProcessComm:
             self._wait_on_host(self._ended.query, hop)
 
     def _get_windows(self, request: Windows) -> dict[str, Window]:
+        there = fitting(self._windows.held, request.nbytes)
+        if there is not None:
+            return there
+        # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if a
+        # round is under way and one of its ranks is dead, or one of the node has not come.
         hop = "window allocation"
-        if fitting(self._windows.held, request.nbytes) is None:
-            # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if
-            # a round is under way and one of its ranks is dead, or one of the node has not come.
-            self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
-            self._wait_for_stream(hop)
+        self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
+        self._wait_for_stream(hop)
         return self._guard(hop, lambda: self._windows.get(request.nbytes))
 
     def _wait_on_host(self, ended: Callable[[], bool], hop: str) -> None:
@@ -188,7 +191,11 @@ class ProcessComm:
                 if self.members.liveness.someone_ended():
                     # What it sent before may still be on its way.
                     deadline = min(deadline, waited + GRACE_SECONDS)
-            time.sleep(POLL_SECONDS if waited > BUSY_SECONDS else 0)  # 0: lets other threads run
+            if waited > BUSY_SECONDS:
+                time.sleep(POLL_SECONDS)
+            else:
+                # Other threads may run. A sleep of 0 s takes 50 us: so late may Linux's timers be.
+                os.sched_yield()
 
     def _finish(self, work: dist.Work) -> None:
         """End a collective: on CUDA, let the current stream wait; else wait here, and no longer
@@ -214,10 +221,11 @@ class ProcessComm:
         if tensor.device.type != "cuda":
             return lambda: tensor
         copy, copied = landing.copy(as_bytes(tensor)), landing.copied
+        landed = copy.view(tensor.dtype).view(tensor.shape)
 
         def arrived() -> Tensor:
             self._poll(copied.query)
-            return copy.clone().view(tensor.dtype).view(tensor.shape)
+            return landed.clone()
 
         return arrived
 
@@ -232,10 +240,8 @@ class ProcessComm:
             return self._gather_on(lane() if lane is not None else None, tensor)
 
     def _gather_on(self, group: dist.ProcessGroup | None, tensor: Tensor) -> Callable[[], Tensor]:
-        shape = tensor.shape
         if group is None:
-            brought = self._bring(tensor, self._gathered)
-            return lambda: brought()[None]
+            return self._bring(tensor[None], self._gathered)
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
         gathered, is_cuda = sent.new_empty(num_ranks * sent.numel()), sent.device.type == "cuda"
         work = None
@@ -246,12 +252,13 @@ class ProcessComm:
             work = group._allgather_base(gathered, sent, options)
         if work is not None and is_cuda:
             self._finish(work)
-        brought = self._bring(gathered, self._gathered)
+        rows = gathered.view(tensor.dtype).view(num_ranks, *tensor.shape)
+        brought = self._bring(rows, self._gathered)
 
         def arrived() -> Tensor:
             if work is not None and not is_cuda:
                 self._finish(work)
-            return brought().view(tensor.dtype).view(num_ranks, *shape)
+            return brought()
 
         return arrived
 

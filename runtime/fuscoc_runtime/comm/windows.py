@@ -6,6 +6,7 @@ every batch, and every growth is a collective.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 
 import torch
@@ -72,6 +73,12 @@ def outlast_calls(tensor: torch.Tensor) -> None:
     stream is behind, have ended."""
     if tensor.is_cuda:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def outlast_process(held: object) -> None:
+    """Never free it, not even at the end of the interpreter, which lets go of all that modules
+    hold: to free a window waits for the GPU."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 def allocator(members: Membership) -> Allocate:

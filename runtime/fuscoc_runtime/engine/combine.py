@@ -95,9 +95,7 @@ class _Prepared:
 
     def uses(self, weights: Mapping[str, Tensor]) -> bool:
         """Whether it is with these weights."""
-        return self.weights.keys() == weights.keys() and all(
-            self.weights[name] is tensor for name, tensor in weights.items()
-        )
+        return all(self.weights[name] is tensor for name, tensor in weights.items())
 
 
 def _check(
@@ -114,7 +112,7 @@ def _check(
     checked = machine.checker.rows(rows, handle.num_slots)
     if handle.number != machine.held.dispatch:
         for name, tensor in _by_field(machine, rows).items():
-            if any(tensor.data_ptr() in addresses for addresses in machine.held.addresses):
+            if machine.lends(tensor):
                 raise problem(
                     name,
                     f"is what dispatch {handle.number} returned, where dispatch "

@@ -19,7 +19,7 @@ from fuscoc_runtime.engine.buffers import (
     target_windows,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
+from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import DispatchPipeline
@@ -68,12 +68,9 @@ def dispatch(
         arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    windows = yield sending_windows(machine, planned.most_carried)
-    carried = (
-        window_rows(machine, planned.num_carried, windows, "carried")
-        if planned.most_carried
-        else {}
-    )
+    most_carried = planned.most_carried
+    windows = yield sending_windows(machine, most_carried)
+    carried = window_rows(machine, planned.num_carried, windows, "carried") if most_carried else {}
     sources = Buffers({**named("source", arguments.fields), **carried}, windows)
     pipeline = DispatchPipeline(machine, planned.wire, planned.lists, sources)
     yield from pipeline.begin()
@@ -137,7 +134,14 @@ def _prepare(
         arguments = machine.checker.dispatch_arguments(positional, given)
         return arguments, machine.plan or evaluate_relation(machine, arguments)
 
-    return attempt(machine.context.rank, prepare)
+    def checked() -> Prepared:
+        arguments, planned = prepare()
+        for name, tensor in arguments.fields.items():
+            if machine.lends(tensor):
+                raise machine.checker.problem(name, IN_THE_WINDOW)
+        return arguments, planned
+
+    return attempt(machine.context.rank, checked)
 
 
 def _plan(

@@ -21,6 +21,9 @@ from fuscoc_runtime.topology import Topology
 
 NUM_WORDS = 4
 
+IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
+"""What is wrong with a source."""
+
 
 @dataclass(frozen=True)
 class HopStats:

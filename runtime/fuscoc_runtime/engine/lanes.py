@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -36,17 +35,9 @@ class Lanes:
             names = ("gather", *self.wires, "forward")
             self._streams = {name: shared_stream(self._device, name) for name in names}
 
-    @contextmanager
-    def on(self, lane: str) -> Iterator[None]:
+    def on(self, lane: str) -> AbstractContextManager[None]:
         """Enqueue on a lane; not inside another one."""
-        if not self._streams:
-            yield
-            return
-        self._enter(self._streams[lane])
-        try:
-            yield
-        finally:
-            self._enter(self._users)
+        return _Inside(self, self._streams[lane]) if self._streams else nullcontext()
 
     def mark(self) -> Any:
         """The end of what has been enqueued here so far, for ``wait``."""
@@ -72,7 +63,21 @@ class Lanes:
         for stream in self._streams.values():
             self._users.wait_stream(stream)
 
-    def _enter(self, stream: Any) -> None:
+    def enter(self, stream: Any = None) -> None:
+        """Enqueue on one of the streams from now on, or on the user's again."""
+        self._current = stream if stream is not None else self._users
         # Unlike the context torch.cuda.stream, asks for no device and no earlier stream.
-        torch.cuda.set_stream(stream)
-        self._current = stream
+        torch.cuda.set_stream(self._current)
+
+
+class _Inside(AbstractContextManager[None]):
+    """A lane while it is enqueued on; a generator would take several times as long to enter."""
+
+    def __init__(self, lanes: Lanes, stream: Any) -> None:
+        self._lanes, self._stream = lanes, stream
+
+    def __enter__(self) -> None:
+        self._lanes.enter(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        self._lanes.enter()

@@ -164,6 +164,8 @@ def _combine_backward(
     handle: Handle,
     weights: Sequence[Tensor],
 ) -> Generator[Request, Any, tuple[Fields, Fields]]:
+    # The gradients come to where a dispatch's rows are.
+    rows = [row.clone() if machine.lends(row) else row for row in rows]
     done = yield from dispatch(machine, grads, {}, handle)
     index = done.handle.row_of_slot
     if not weights:

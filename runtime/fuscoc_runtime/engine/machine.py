@@ -152,6 +152,10 @@ class Machine:
         self.lanes.use_wires(model.num_lanes)
         self._rings.clear()
 
+    def lends(self, rows: Tensor) -> bool:
+        """Whether rows lie in the target window, where the next dispatch puts its own."""
+        return any(rows.data_ptr() in addresses for addresses in self.held.addresses)
+
     @property
     def is_asynchronous(self) -> bool:
         """Whether calls return before their work is done."""

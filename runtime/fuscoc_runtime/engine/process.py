@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
@@ -26,9 +28,6 @@ from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
 from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
-
-_kept: list[ProcessComm] = []
-"""What nobody may free any more."""
 
 
 class ProcessEngine:
@@ -141,9 +140,7 @@ class ProcessEngine:
         A GPU frees memory when all its work has ended, and some never does after a loss: then the
         windows stay as long as the process.
         """
-        if self.is_lost and self.members.device.type == "cuda":
-            _kept.append(self.comm)
-        else:
+        if not (self.is_lost and self.members.device.type == "cuda"):
             self.comm.close()
 
     def _measured(self) -> Link:
@@ -167,7 +164,7 @@ class ProcessEngine:
         started = time.monotonic()
         self._streams.enter()
         with self._noticing_a_loss():
-            with self.machine.current_device():
+            with self.machine.current_device(), _lasting():
                 result = self.comm.run(work)
             self._under_way = True
             if self._waits:
@@ -179,6 +176,8 @@ class ProcessEngine:
         try:
             yield
         except HopTimeoutError:
+            if not self.is_lost and self.members.device.type == "cuda":
+                outlast_process(self.comm)
             self.is_lost = True
             raise
 
@@ -196,3 +195,15 @@ class ProcessEngine:
             suspect = members.topology.node_ranks(node)[late.peer]
             seconds = time.monotonic() - started
             raise members.liveness.explain(late.hop, seconds, late, suspect)
+
+
+def _lasting() -> AbstractContextManager[object]:
+    """Inside, no inference tensors are made: what a call leaves, such as windows that have grown,
+    serves later calls, and those may be recorded by autograd."""
+    return _outside_inference() if torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _outside_inference() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
+        yield

@@ -68,5 +68,5 @@ def upload(tables: Sequence[Int64Array], device: torch.device) -> list[Tensor]:
         return [torch.from_numpy(table) for table in tables]
     joined = torch.from_numpy(np.concatenate([table.reshape(-1) for table in tables]))
     sent = joined.pin_memory().to(device, non_blocking=True)
-    parts = torch.split(sent, [table.size for table in tables])
+    parts = sent.split_with_sizes([table.size for table in tables])
     return [part.view(table.shape) for part, table in zip(parts, tables, strict=True)]

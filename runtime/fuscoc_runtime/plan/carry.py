@@ -20,12 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import upload
-from fuscoc_runtime.plan.flows import Assignment, Int64Array
+from fuscoc_runtime.plan.flows import Int64Array, Shares
 from fuscoc_runtime.plan.rounds import Rounds
 from fuscoc_runtime.plan.types import DescriptorList, Handover, PlanContext
 from fuscoc_runtime.topology import Topology
@@ -72,34 +71,36 @@ def hand_over(
     ctx: PlanContext,
     rounds: Rounds,
     num_rounds: int,
-    rows: Int64Array,
+    shares: Shares,
     num_direct: Int64Array,
     sources: Mapping[str, Tensor],
 ) -> Handed:
     """The lists of one rank.
 
     Args:
-        rows: int64 [R, R], network rows by source and forwarder.
+        shares: those that ``rounds`` are of.
         num_direct: int64 [R], rows of every rank's ``direct`` list.
         sources: columns that say where the source of each of this rank's network rows is.
     """
     stages, me = rounds.stages, ctx.rank
-    sizes = _sizes(stages.assignment, rows, me)
+    sizes = _sizes(shares, me)
     handed, own, taken = sizes
     first, back, row_rounds, entries = native.hand_over(
         (stages.peer, stages.begin, stages.end, stages.tile),
         rounds.rows,
         me,
-        stages.assignment.pairs,
-        rows,
+        shares.sent,
+        shares.rows,
         num_direct,
         num_rounds,
         sizes,
     )
     [there] = upload([first], ctx.device)
-    row, *columns = torch.split(there, [handed + own, handed, handed, own, taken, taken])
+    row, *columns = there.split_with_sizes([handed + own, handed, handed, own, taken, taken])
     peer, window, own_place, carried_row, place = columns
-    addresses = {name: torch.split(column[row], [handed, own]) for name, column in sources.items()}
+    addresses = {
+        name: column[row].split_with_sizes([handed, own]) for name, column in sources.items()
+    }
     lists: dict[str, DescriptorList] = {
         "carry": {
             **{name: parts[0] for name, parts in addresses.items()},
@@ -115,7 +116,8 @@ def hand_over(
     return Handed(lists, Handover(*map(tuple, entries.tolist())), back, row_rounds)
 
 
-def _sizes(assignment: Assignment, rows: Int64Array, rank: int) -> tuple[int, int, int]:
+def _sizes(shares: Shares, rank: int) -> tuple[int, int, int]:
     """Rows of ``rank`` that others send, that it sends itself, and that it sends for others."""
-    handed, taken = (int(assignment.handed.sum(axis=axis)[rank]) for axis in (1, 0))
-    return handed, int(rows[rank].sum()) - handed, taken
+    by_carrier = shares.assignment.handed
+    handed, taken = int(by_carrier[rank].sum()), int(by_carrier[:, rank].sum())
+    return handed, int(shares.rows[rank].sum()) - handed, taken

@@ -131,12 +131,13 @@ class Assignment:
     def handed(self) -> Int64Array:
         """int64 [num_ranks, num_ranks]: rows of a source that another rank of its node sends."""
         num_ranks, num_nodes, m = self.share.shape
-        handed = np.zeros((num_nodes, m, num_nodes, m), np.int64)
+        by_node = np.zeros((num_nodes, m, num_nodes, m), np.int64)
         if self.carried:
-            by_carrier = self.share.sum(axis=1).reshape(num_nodes, m, m)
             node = np.arange(num_nodes)
-            handed[node, :, node] = by_carrier * (1 - np.eye(m, dtype=np.int64))
-        return handed.reshape(num_ranks, num_ranks)
+            by_node[node, :, node] = self.share.sum(axis=1).reshape(num_nodes, m, m)
+        handed = by_node.reshape(num_ranks, num_ranks)
+        np.fill_diagonal(handed, 0)
+        return handed
 
     @cached_property
     def hands_over(self) -> bool:
@@ -166,3 +167,26 @@ class Assignment:
         """int64 [num_nodes]: cuts inside flows, by destination node."""
         pieces = (self.share > 0).sum(axis=2)
         return np.asarray(np.maximum(pieces - 1, 0).sum(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Who forwards how much, and who sends it.
+
+    Network rows, int64 [R, R] on the host: ``rows`` by source rank and forwarder, ``sent`` by the
+    rank that sends them and forwarder, which is ``assignment.pairs``.
+    """
+
+    demand: Demand
+    assignment: Assignment
+    sent: Int64Array
+
+    @property
+    def rows(self) -> Int64Array:
+        num_ranks = self.demand.num_ranks
+        return self.assignment.share.reshape(num_ranks, num_ranks)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether ranks send rows for others of their node."""
+        return self.assignment.hands_over

@@ -22,7 +22,7 @@ from fuscoc_runtime.plan.balance import POLICIES, balance
 from fuscoc_runtime.plan.carry import landing_before
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
 from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.topology import Topology
 
@@ -32,32 +32,6 @@ SAME_LOCAL_RANK = ("none", "static")
 NATIVE_BALANCE = ("lpt", "rebalance", "auto")
 NATIVE_SCHEDULE = ("fast", "auto")
 """Policies that need the compiled part of the planner; two nodes have nothing to schedule."""
-
-
-@dataclass(frozen=True, eq=False)
-class Shares:
-    """Who forwards how much, and who sends it.
-
-    Network rows, int64 [R, R] on the host: ``rows`` by source rank and forwarder, ``sent`` by the
-    rank that sends them and forwarder.
-    """
-
-    demand: Demand
-    assignment: Assignment
-
-    @property
-    def rows(self) -> Int64Array:
-        num_ranks = self.demand.num_ranks
-        return self.assignment.share.reshape(num_ranks, num_ranks)
-
-    @property
-    def sent(self) -> Int64Array:
-        return self.assignment.pairs
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether ranks send rows for others of their node."""
-        return self.assignment.hands_over
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
-from fuscoc_runtime.plan.forwarders import SAME_LOCAL_RANK, Shares, choose_forwarders
+from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
+from fuscoc_runtime.plan.forwarders import SAME_LOCAL_RANK, choose_forwarders
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.rounds import (
     NO_TRANSFERS,
@@ -38,7 +38,7 @@ from fuscoc_runtime.plan.types import PlanContext
 @dataclass(frozen=True, eq=False)
 class NetworkHop:
     """What all ranks do, and what one sends and receives in which of ``num_rounds`` rounds.
-    ``rounds``: ``None`` if nothing crosses."""
+    ``rounds``: ``None`` if nobody sends for another rank."""
 
     shares: Shares
     rounds: Rounds | None
@@ -81,13 +81,15 @@ def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
     policy = ctx.shuffle.policy
     found = choose_natively(demand, policy.balance, policy.schedule, model, ctx.row_bytes, ctx.rank)
     assignment = Assignment(found.share, found.carried)
-    rounds, sent, received = None, NO_TRANSFERS, NO_TRANSFERS
+    shares, rounds = Shares(demand, assignment, found.pairs), None
+    sent, received = NO_TRANSFERS, NO_TRANSFERS
     if found.num_rounds:
-        kind = KINDS[found.kind]
-        rounds = Rounds(Schedule(kind, assignment, found.tile, *found.stages), found.slice_rows)
         sent, received = Transfers(*found.sent), Transfers(*found.received)
+    if shares.hands_over:
+        stages = Schedule(KINDS[found.kind], assignment, found.tile, *found.stages)
+        rounds = Rounds(stages, found.slice_rows)
     sides = _sides(found.pairs, ctx.rank, sent, received)
-    return NetworkHop(Shares(demand, assignment), rounds, found.num_rounds, *sides)
+    return NetworkHop(shares, rounds, found.num_rounds, *sides)
 
 
 def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
@@ -95,14 +97,15 @@ def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
     assignment = choose_forwarders(demand, policy.balance, model)
     pairs = assignment.pairs
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
-    shares = Shares(demand, assignment)
+    shares = Shares(demand, assignment, pairs)
     if busiest == 0:
         return NetworkHop(shares, None, 0, *_sides(pairs, rank, NO_TRANSFERS, NO_TRANSFERS))
     stages = arrange_stages(demand, assignment, policy.schedule, model)
     rows = slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model)
     num_rounds, *transfers = slices(stages, rows, rank)
     sides = _sides(pairs, rank, *transfers)
-    return NetworkHop(shares, Rounds(stages, rows), num_rounds, *sides)
+    rounds = Rounds(stages, rows) if shares.hands_over else None
+    return NetworkHop(shares, rounds, num_rounds, *sides)
 
 
 def _sides(pairs: Int64Array, rank: int, sent: Transfers, received: Transfers) -> tuple[Side, Side]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,10 +33,9 @@ from fuscoc_runtime.plan.device.source import (
     place_points,
 )
 from fuscoc_runtime.plan.device.target import receive_placed
-from fuscoc_runtime.plan.flows import Int64Array
+from fuscoc_runtime.plan.flows import Int64Array, Shares
 from fuscoc_runtime.plan.forwarders import (
     Forwarding,
-    Shares,
     assign_forwarders,
     check_policy,
     node_pairs,
@@ -69,23 +68,25 @@ class Draft:
 
     A rank can send as soon as it has this: ``wire`` lacks what is about landing, ``lists`` has
     those that fill slices alone. ``handed``: what ranks send for one another, if they do.
+    ``laid_out``: the slots, if it took them to know that all ranks have room.
     ``num_rows``, ``most_rows``: of the target, here and on any rank; ``num_carried``,
     ``most_carried``: rows sent for other ranks, likewise.
     """
 
+    ctx: PlanContext
     num_sources: int
     listed: Listed
     census: Census
     shares: Shares
-    lay_out: Callable[[], SlotLayout]
+    laid_out: SlotLayout | None
     wire: Wire
     lists: dict[str, DescriptorList]
     handed: Handed | None
 
-    @property
+    @cached_property
     def slots(self) -> SlotLayout:
         """Nobody needs it to send, so it is made when somebody asks first."""
-        return self.lay_out()
+        return self.laid_out or lay_out_slots(self.ctx, self.census)
 
     @property
     def num_carried(self) -> int:
@@ -95,7 +96,7 @@ class Draft:
     def most_carried(self) -> int:
         return int(self._carried.max()) if self.shares.hands_over else 0
 
-    @property
+    @cached_property
     def _carried(self) -> Int64Array:
         """int64 [R]: rows that every rank sends for others."""
         return np.asarray(self.shares.assignment.handed.sum(axis=0))
@@ -139,29 +140,17 @@ def draft_plan(
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
     num_sources = len(points.columns["rank"]) // ctx.shuffle.fanout
-    lay_out = cache(partial(lay_out_slots, ctx, census))
-    if not surely_fit(ctx, census):
-        lay_out()
+    laid_out = None if surely_fit(ctx, census) else lay_out_slots(ctx, census)
     hop = plan_network_hop(ctx, census)
     listed = prepared.list(census)
     shares, wire = hop.shares, _wire(ctx, hop)
-    draft = Draft(
-        num_sources,
-        listed,
-        census,
-        shares,
-        lay_out,
-        wire,
-        lists={"net_send": listed.net_send},
-        handed=None,
-    )
-    if hop.rounds is None or not shares.hands_over:
-        return draft
-    sources = {name: column for name, column in listed.net_send.items() if name != "dst_row"}
-    num_direct = _num_direct(ctx, census)
-    handed = hand_over(ctx, hop.rounds, wire.num_rounds, shares.rows, num_direct, sources)
-    wire = replace(wire, handover=handed.entries)
-    return replace(draft, wire=wire, lists=handed.lists, handed=handed)
+    lists, handed = {"net_send": listed.net_send}, None
+    if hop.rounds is not None:
+        sources = {name: part for name, part in lists["net_send"].items() if name != "dst_row"}
+        num_direct = _num_direct(ctx, census)
+        handed = hand_over(ctx, hop.rounds, wire.num_rounds, shares, num_direct, sources)
+        wire, lists = replace(wire, handover=handed.entries), handed.lists
+    return Draft(ctx, num_sources, listed, census, shares, laid_out, wire, lists, handed)
 
 
 def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
-from fuscoc_runtime.engine.handle import not_a_handle
+from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle
 from fuscoc_runtime.engine.node.state import Handle, NodeKernels
 from fuscoc_runtime.engine.node.watch import ErrorWatch
 from fuscoc_runtime.engine.streams import StreamOrder
@@ -140,6 +140,7 @@ class NodeEngine:
         self._streams = StreamOrder(device)
         with current_device(device):
             self._watch = ErrorWatch(node, shuffle, rank, members.timeout)
+        self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
         self._rows = {
             field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.fields, self.node.rows, strict=True)
@@ -170,6 +171,9 @@ class NodeEngine:
         """
         with self._joining():
             arguments = self._dispatch_arguments(positional, named, earlier)
+            for name, tensor in arguments.fields.items():
+                if self.lends(tensor):
+                    raise self.checker.problem(name, IN_THE_WINDOW)
             weights = self.checker.weights(arguments.weights, arguments.extents)
             num_sources = self._num_sources(arguments)
         with current_device(self.members.device):
@@ -261,6 +265,10 @@ class NodeEngine:
         expected = handle.num_slots if num_rows is None else num_rows
         [tensor] = self.checker.rows(rows, expected).values()
         return tensor
+
+    def lends(self, rows: Tensor) -> bool:
+        """Whether rows lie in the window, where the next dispatch puts its own."""
+        return rows.untyped_storage().data_ptr() in self._memory
 
     def in_order(self) -> None:
         """Let the current stream wait for the latest call, whose buffers are the same."""

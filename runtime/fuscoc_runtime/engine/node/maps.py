@@ -83,6 +83,8 @@ class NodeMaps:
     def combine_backward(
         self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
     ) -> tuple[Fields, Fields]:
+        # The gradients come to where a dispatch's rows are.
+        rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         handle, lent = self._again(grads, routing)
         index = self._row_of_slot(handle)
         if not weights:
