@@ -265,6 +265,25 @@ class Face:
         dots = 2 * (x * seed).sum(1, keepdim=True) * (idx >= 0)
         self.close(f"its gradient of weights of {shuffle}", weights.grad, dots)
 
+    def after_inference(self) -> None:
+        """What inference has opened and grown can be trained with; and rows that are combined as
+        they came are there when the gradient of their weights is made."""
+        fixed: dict[str, Any] = {"max_sources": MOST, "capacity": CAPACITY}
+        settings: list[dict[str, Any]] = [fixed, {}, {"topology": f"{self.num_ranks}x1"}]
+        for options in settings:
+            x, idx, weights = self.batch(200)
+            with torch.inference_mode():
+                shuffle = Shuffle(self.artifact, **options)
+                rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+                shuffle.combine(rows, handle)
+            x, idx, weights = self.batch(300 + self.rank)
+            rows, handle = shuffle.dispatch(x.detach(), topk_idx=idx, topk_weights=weights)
+            seed = torch.randn(x.shape, device=self.device, generator=self.random).bfloat16()
+            shuffle.combine(rows, handle).backward(seed)
+            dots = (x.float() * seed.float()).sum(1, keepdim=True) * (idx >= 0)
+            self.close(f"gradient of weights alone of {shuffle}", weights.grad, dots)
+            shuffle.close()
+
     def pooled(self) -> None:
         """Layers of one pool take the memory of one, and give it back."""
         pool = Pool()
@@ -298,6 +317,7 @@ def main() -> int:
         face.graph,
         face.no_host_waits,
         face.overlapped,
+        face.after_inference,
         face.pooled,
         face.compiled,
         face.training_graph,
