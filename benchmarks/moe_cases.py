@@ -16,7 +16,7 @@ from fuscoc.codegen.cuda import print_cuda
 from fuscoc.codegen.cuda_shuffle import TARGETS
 from fuscoc.codegen.cuda_tiles import CudaTarget, Tile
 from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
-from fuscoc_runtime.engine.node.engine import NodeHandle
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.state import Handle

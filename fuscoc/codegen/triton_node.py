@@ -123,8 +123,9 @@ def _check(shuffle: CudaShuffle) -> None:
     most = MAX_KEYS - (MAX_RANKS if shuffle.compact else 0)
     if shuffle.num_keys > most:
         raise Unsupported(f"it has {shuffle.num_keys} keys, more than {most}")
-    if shuffle.combine == "copy":
-        raise Unsupported("its combine copies; only sums have kernels")
+    if shuffle.combine in ("copy", "max"):
+        does = "copies" if shuffle.combine == "copy" else "takes maxima"
+        raise Unsupported(f"its combine {does}; only sums have kernels")
     # Partial rows have the rows' type: those of f16 could overflow where the whole sum does not.
     if shuffle.combine == "sum" and (
         len(shuffle.fields) != 1 or shuffle.fields[0].dtype not in FLOATS

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.executor import Event, Executor
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node.engine import NodeHandle
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.traced import (
     TracedHandle,
@@ -25,6 +25,7 @@ from fuscoc_runtime.traced import (
     combine_traced,
     dispatch_traced,
     needs_grad,
+    saves_unchecked,
     weights_of,
 )
 
@@ -46,7 +47,7 @@ def dispatch(
 
     def call() -> tuple[Any, Any]:
         sources = [*fields, *(named.get(field.name) for field in executor.spec.source.fields)]
-        if torch.compiler.is_compiling() or needs_grad(sources):
+        if torch.compiler.is_compiling() or needs_grad(sources) or saves_unchecked():
             return dispatch_fresh(executor, fields, named, handle)
         return _dispatch_now(executor, fields, named, handle)
 

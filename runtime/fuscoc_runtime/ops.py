@@ -112,9 +112,10 @@ def dispatch(
     handles = tickets.redeem(earlier[0]) if earlier else ()
     rows, routing = found.maps.dispatch(list(fields), held[0], extents, held[1], handles)
     first = routing[0]
-    index = first.row_index if found.spec.is_compact else first.keys[:0]
+    index = first.row_index
+    index = first.keys[:0] if index is None else index.clone()
     layout = first.keys, first.key_counts, first.key_offsets, index
-    return [*rows, tickets.issue(routing), *(each.clone() for each in layout)]
+    return [*rows, tickets.issue(routing), *layout]
 
 
 @dispatch.register_fake

@@ -36,7 +36,8 @@ def issue(routing: Sequence[Any]) -> Tensor:
     ticket = _Ticket(number.to_bytes(_WORD_BYTES, "little"))
     ticket.routing = routing
     _tickets[number] = ticket
-    return torch.frombuffer(ticket, dtype=torch.int64)
+    with torch.inference_mode(False):  # autograd may save it, however the dispatch was made
+        return torch.frombuffer(ticket, dtype=torch.int64)
 
 
 def redeem(token: Tensor) -> Sequence[Any]:

@@ -84,6 +84,14 @@ def needs_grad(values: Iterable[Any]) -> bool:
     )
 
 
+def saves_unchecked() -> bool:
+    """Whether hooks save tensors for autograd, as those of a checkpoint do: it does not look then
+    whether they have been changed since, as views of a window are by the backward pass."""
+    return torch.is_grad_enabled() and (
+        torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    )
+
+
 def weight_name(spec: ShuffleSpec) -> str | None:
     """The input that weighs combine's rows, if there is one."""
     combine = spec.combine
@@ -163,7 +171,8 @@ def bind_weights(
     """The weights of a combine: given now, where they ``may_be_late``, or those of dispatch.
 
     Raises:
-        InputError: they are missing or too late, or something else was given.
+        InputError: they are missing, too late or no longer what dispatch has sent, or something
+            else was given.
     """
     weight = weight_name(spec)
     for name in named:
@@ -171,6 +180,9 @@ def bind_weights(
             raise InputError(name, rank, "is no argument of this call")
     for name in named:
         _check_plain(name, rank, named[name])
+    check = getattr(handle, "check_weights", None)
+    if check is not None:
+        check()
     weights = [named[name] for name in named] or weights_of(handle)
     if weight is not None and not weights:
         raise InputError(weight, rank, "is missing")
@@ -198,7 +210,10 @@ def weights_of(handle: Any) -> list[Tensor]:
 def _token_of(handle: Any) -> Tensor:
     """The token of a handle of either kind; a new one if no operator has made the handle."""
     token: Tensor | None = getattr(handle, "token", None)
-    return token if token is not None else tickets.issue([handle])
+    if token is not None:
+        return token
+    kept = getattr(handle, "kept", None)
+    return tickets.issue([handle if kept is None else kept()])
 
 
 def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:

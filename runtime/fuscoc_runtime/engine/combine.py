@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.buffers import (
     named,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle, overwritten
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import CombinePipeline
@@ -113,11 +113,7 @@ def _check(
     if handle.number != machine.held.dispatch:
         for name, tensor in _by_field(machine, rows).items():
             if machine.lends(tensor):
-                raise problem(
-                    name,
-                    f"is what dispatch {handle.number} returned, where dispatch "
-                    f"{machine.held.dispatch} has put its own rows since: copy rows to keep them",
-                )
+                raise problem(name, overwritten(handle.number, machine.held.dispatch))
     return checked, machine.checker.weights({**handle.weights, **given}, handle.extents)
 
 

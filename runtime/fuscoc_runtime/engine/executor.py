@@ -97,8 +97,10 @@ class Executor:
         started = self.observer.begins_dispatch()
         done = self.engine.dispatch(fields, named, earlier)
         self.observer.dispatched(done.handle, started)
-        self.observer.lend(done.rows.values())
-        return done.rows, done.handle
+        # Autograd shall not follow what is done to rows in place to the window and later calls.
+        rows = {name: each.detach() for name, each in done.rows.items()}
+        self.observer.lend(rows.values())
+        return rows, done.handle
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()
@@ -222,7 +224,8 @@ def _used_on(stream: Any, held: Any) -> None:
     for leaf in pytree.tree_leaves(held):
         tensors = [leaf]
         if isinstance(leaf, Handle):
-            tensors = [leaf.keys, leaf.key_counts, leaf.key_offsets, leaf.row_index]
+            plan = leaf.plan
+            tensors = [plan.keys, plan.key_counts, plan.key_offsets, plan.row_index]
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(stream)

@@ -25,6 +25,14 @@ IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: 
 """What is wrong with a source."""
 
 
+def overwritten(number: int, since: int) -> str:
+    """What is wrong with rows of a dispatch that lie where a later one has put its own."""
+    return (
+        f"is what dispatch {number} returned, where dispatch {since} has put its own rows since: "
+        "copy rows to keep them"
+    )
+
+
 @dataclass(frozen=True)
 class HopStats:
     """Segment rows that one rank moved over one kind of hop.
@@ -75,6 +83,8 @@ class DispatchStats:
 class Handle:
     """The routing of one dispatch, to be combined any number of times.
 
+    Its tensors are copies: what is done to them in place is the caller's affair.
+
     Attributes:
         num_slots: slots of this rank, padding included: rows that combine takes.
         row_index: int64 [num_slots], which of the rows that dispatch returned every slot of a
@@ -111,26 +121,26 @@ class Handle:
 
     @property
     def row_index(self) -> Tensor | None:
-        return self.plan.row_index if self.is_compact else None
+        return self.plan.row_index.clone() if self.is_compact else None
 
     @property
     def keys(self) -> Tensor:
-        return self.plan.keys
+        return self.plan.keys.clone()
 
     @property
     def key_counts(self) -> Tensor:
-        return self.plan.key_counts
+        return self.plan.key_counts.clone()
 
     @property
     def key_offsets(self) -> Tensor:
-        return self.plan.key_offsets
+        return self.plan.key_offsets.clone()
 
     @cached_property
     def row_of_slot(self) -> Tensor:
         """int64 [num_slots]: the row that a slot refers to, its own unless the target is compact;
         -1 where there is no segment."""
-        if self.row_index is not None:
-            return self.row_index
+        if self.is_compact:
+            return self.plan.row_index
         slots = self.plan.lists["reduce_direct"]["term_slot"]
         none = torch.full((self.num_slots,), -1, device=slots.device)
         return none.index_copy_(0, slots, slots)
@@ -146,7 +156,7 @@ class Handle:
     def __repr__(self) -> str:
         return (
             f"<Handle of rank {self.plan.rank} of {self.topology}: {self.num_slots} slots, "
-            f"{len(self.keys)} keys; {self.stats}>"
+            f"{len(self.plan.keys)} keys; {self.stats}>"
         )
 
 

@@ -193,7 +193,7 @@ def fresh_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
 
     Nothing here waits for the device, which may only have begun to move the rows.
     """
-    if handle.row_index is not None:
+    if handle.is_compact:
         return [row.clone() for row in rows.values()]
     return [take_rows(row, handle.row_of_slot) for row in rows.values()]
 

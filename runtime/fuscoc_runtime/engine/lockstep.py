@@ -35,7 +35,14 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
-from fuscoc_runtime.traced import bind, bind_rows, bind_weights, needs_grad, weights_of
+from fuscoc_runtime.traced import (
+    bind,
+    bind_rows,
+    bind_weights,
+    needs_grad,
+    saves_unchecked,
+    weights_of,
+)
 
 T = TypeVar("T")
 
@@ -77,7 +84,8 @@ class LockstepShuffle:
             StartRound: self._start_round,
             FinishRound: self._finish_round,
         }
-        maps = GeneralMaps(self.machines, self._run, Observer(f"{self.spec.name} in lockstep"))
+        self._observer = Observer(f"{self.spec.name} in lockstep")
+        maps = GeneralMaps(self.machines, self._run, self._observer)
         self._registered = ops.Registered(maps, 0, topology.num_ranks, None, None, None)
         self._key = ops.register(self._registered, opened.manifest.spec.sha256)
 
@@ -86,13 +94,20 @@ class LockstepShuffle:
     ) -> list[Dispatched]:
         """``positional[rank]`` and ``named[rank]`` are the arguments of one rank."""
         arguments = [*chain(*positional), *chain(*(given.values() for given in named))]
-        if needs_grad(arguments) and self.spec.is_differentiable:
+        if (needs_grad(arguments) or saves_unchecked()) and self.spec.is_differentiable:
             return self._dispatch_op(positional, named)
         generators = [
             dispatch(machine, fields, given)
             for machine, fields, given in zip(self.machines, positional, named, strict=True)
         ]
-        return self._run(generators)
+        self._observer.begins_dispatch()
+        done = self._run(generators)
+        done = [
+            Dispatched({name: rows.detach() for name, rows in each.rows.items()}, each.handle)
+            for each in done
+        ]
+        self._observer.lend(chain(*(each.rows.values() for each in done)))
+        return done
 
     def combine(
         self,

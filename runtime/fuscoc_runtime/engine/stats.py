@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.engine.handle import Handle, HopStats
-from fuscoc_runtime.engine.node.engine import NodeHandle
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.plan.links import Link
 

@@ -37,7 +37,7 @@ class SentWeights:
 
     def are(self, weights: Tensor) -> bool:
         """Whether ``weights`` have travelled, and have not been changed since."""
-        return self.given is weights and self.version == _version(weights) != UNKNOWN
+        return self.given is weights and self.version == version(weights) != UNKNOWN
 
 
 def travelling(machine: Machine, weights: Mapping[str, Tensor], num_sources: int) -> Tensor | None:
@@ -68,7 +68,7 @@ def sent_weights(
     if received is None or combine is None or combine.weight is None:
         return None
     given = weights.get(combine.weight.input)
-    return SentWeights(given, 0 if given is None else _version(given), received)
+    return SentWeights(given, 0 if given is None else version(given), received)
 
 
 def word(sent: SentWeights | None, came: Mapping[str, Tensor], given: Mapping[str, Any]) -> int:
@@ -99,6 +99,6 @@ def weights_of_rows(
     return {"weights": (yield exchange(weights.reshape(-1), plan))}
 
 
-def _version(tensor: Tensor) -> int:
+def version(tensor: Tensor) -> int:
     """Grows when the tensor is changed, where torch counts that."""
     return UNKNOWN if tensor.is_inference() else tensor._version

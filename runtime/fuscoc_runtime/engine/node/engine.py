@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,94 +14,15 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
-from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle
-from fuscoc_runtime.engine.node.state import Handle, NodeKernels
+from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
+from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import ErrorWatch
 from fuscoc_runtime.engine.streams import StreamOrder
-from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
+from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
-from fuscoc_runtime.tickets import refuse_to_pickle
-
-
-@dataclass(frozen=True, eq=False)
-class NodeHandle:
-    """The routing of one dispatch, to be combined until ``num_handles`` further dispatches.
-
-    Everything about it stays on the device: nothing here waits for the dispatch, unless a table
-    places the keys; then the first use of ``keys`` reads it.
-
-    Attributes:
-        num_slots: rows that combine takes, the capacity; those from ``key_offsets[-1]`` on are
-            unused. Dispatch returned as many, unless the target is compact.
-        extents: run-time extents of this rank.
-        source_shapes: shape of every source field.
-        weights: the weight input as it was given, by name.
-        token: what operators know the routing by, if one of them made it. Their backward passes
-            leave newer handles of the same routing there.
-    """
-
-    engine: NodeEngine
-    launched: Handle
-    inputs: Mapping[str, Tensor]
-    extents: Mapping[str, int]
-    source_shapes: Mapping[str, torch.Size]
-    weights: Mapping[str, Tensor] = field(default_factory=dict)
-    token: Tensor | None = None
-
-    @property
-    def num_slots(self) -> int:
-        return self.engine.limits.capacity
-
-    @cached_property
-    def keys(self) -> Tensor:
-        """int64 [num_local_keys], the keys that live here, ascending."""
-        return self.engine.local_keys(self.inputs)
-
-    @property
-    def key_counts(self) -> Tensor:
-        """int64 [num_local_keys], rows of each."""
-        self.check_live()
-        return self.launched.key_counts[: len(self.keys)].long()
-
-    @property
-    def key_offsets(self) -> Tensor:
-        """int64 [num_local_keys + 1], first slot of each; the last is the end of the last one."""
-        self.check_live()
-        if not len(self.keys):
-            return torch.zeros(1, dtype=torch.int64, device=self.keys.device)
-        align = self.engine.target.align
-        starts = self.launched.key_starts[: len(self.keys)].long()
-        end = starts[-1:] + (self.key_counts[-1:] + align - 1) // align * align
-        return torch.cat([starts, end])
-
-    @property
-    def row_index(self) -> Tensor | None:
-        """int64 [num_slots], which of the rows that dispatch returned every slot of a compact
-        target refers to, -1 for padding; None for other targets, whose rows lie in their slots."""
-        self.check_live()
-        return self.launched.row_index
-
-    @property
-    def is_live(self) -> bool:
-        """Whether later dispatches have left the handle's memory alone."""
-        return not self.engine.is_closed and self.engine.node.is_live(self.launched)
-
-    def check_live(self) -> None:
-        """Raise if the handle's memory has been reused."""
-        if self.engine.is_closed:
-            raise ClosedError(f"the shuffle {self.engine.shuffle.name}")
-        if not self.is_live:
-            raise self.engine.checker.problem(
-                "handle", "is outdated: later dispatches have taken its memory"
-            )
-
-    def __reduce__(self) -> NoReturn:
-        refuse_to_pickle(self)
-
-    def __repr__(self) -> str:
-        return f"<NodeHandle of {self.engine.shuffle.name}: {self.num_slots} slots>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +54,7 @@ class NodeEngine:
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
+        self._held = -1  # the number of the dispatch whose rows are in the window
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
         self.limits = node.limits
@@ -184,6 +105,7 @@ class NodeEngine:
                 num_sources,
                 None if weights is None else aligned(weights),
             )
+        self._held = launched.number
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
@@ -223,6 +145,7 @@ class NodeEngine:
         if earlier is None:
             return self.checker.dispatch_arguments(positional, named)
         self._check_handle(earlier)
+        earlier.check_inputs()
         given = self.checker.fields_again(positional, named, earlier.source_shapes, earlier.extents)
         weights = {**earlier.weights, **given.weights}
         return replace(given, inputs=earlier.inputs, weights=weights)
@@ -262,8 +185,14 @@ class NodeEngine:
             )
         self._check_handle(handle)
         handle.check_live()
+        handle.check_weights()
         expected = handle.num_slots if num_rows is None else num_rows
-        [tensor] = self.checker.rows(rows, expected).values()
+        [(name, tensor)] = self.checker.rows(rows, expected).items()
+        given = rows if isinstance(rows, Tensor) else rows[name]
+        number = handle.launched.number
+        if number != self._held and self.lends(given):
+            # Numbers are those of the other engine's messages, which begin at 1.
+            raise self.checker.problem(name, overwritten(number + 1, self._held + 1))
         return tensor
 
     def lends(self, rows: Tensor) -> bool:

@@ -18,7 +18,8 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import Fields, weight_input
-from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, NodeHandle
+from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Observer
@@ -128,7 +129,7 @@ class NodeMaps:
     def _fresh(self, handle: NodeHandle, rows: Fields) -> Fields:
         """Copies of a dispatch's rows; those that hold no segment are 0."""
         index = self._row_of_slot(handle)
-        if handle.row_index is not None:  # a row holds one if a slot refers to it; -1 is the last
+        if self.spec.is_compact:  # a row holds one if a slot refers to it; -1 is the last
             none = index.new_full((len(rows[0]) + 1,), -1)
             index = none.scatter_(0, index % len(none), index)[:-1]
         return [take_rows(row, index) for row in rows]
@@ -136,9 +137,9 @@ class NodeMaps:
     def _row_of_slot(self, handle: NodeHandle) -> Tensor:
         """int64 [capacity]: the row that a slot refers to, its own unless the target is compact; -1
         where there is no segment."""
-        if handle.row_index is not None:
-            return handle.row_index
-        num_keys, launched = len(handle.keys), handle.launched
+        if handle.launched.row_index is not None:
+            return handle.launched.row_index
+        num_keys, launched = handle.num_keys, handle.launched
         slots = torch.arange(handle.num_slots, dtype=torch.int32, device=launched.codes.device)
         if not num_keys:
             return torch.full_like(slots, -1, dtype=torch.int64)

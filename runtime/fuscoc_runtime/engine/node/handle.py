@@ -1,0 +1,144 @@
+"""What a dispatch in fixed memory leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.node.state import Handle
+from fuscoc_runtime.engine.weights import version
+from fuscoc_runtime.errors import ClosedError
+from fuscoc_runtime.tickets import refuse_to_pickle
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.node.engine import NodeEngine
+
+
+@dataclass(frozen=True, eq=False)
+class NodeHandle:
+    """The routing of one dispatch, to be combined until ``num_handles`` further dispatches.
+
+    Everything about it stays on the device: nothing here waits for the dispatch, unless a table
+    places the keys; then the first use of ``keys`` reads it.
+
+    Attributes:
+        num_slots: rows that combine takes, the capacity; those from ``key_offsets[-1]`` on are
+            unused. Dispatch returned as many, unless the target is compact.
+        extents: run-time extents of this rank.
+        source_shapes: shape of every source field.
+        weights: the weight input as it was given, by name.
+        token: what operators know the routing by, if one of them made it. Their backward passes
+            leave newer handles of the same routing there.
+        versions: of inputs and weights when the handle was made. Kernels read inputs again when the
+            routing is used again, and weights in combine.
+    """
+
+    engine: NodeEngine
+    launched: Handle
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+    source_shapes: Mapping[str, torch.Size]
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    token: Tensor | None = None
+    versions: Mapping[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", self._versions())
+
+    @property
+    def num_slots(self) -> int:
+        return self.engine.limits.capacity
+
+    @property
+    def keys(self) -> Tensor:
+        """int64 [num_local_keys], the keys that live here, ascending."""
+        return self._keys.clone()
+
+    @property
+    def num_keys(self) -> int:
+        """Keys that live here."""
+        return len(self._keys)
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        if self.engine.target.placement.kind == "table":
+            self.check_inputs()
+        return self.engine.local_keys(self.inputs)
+
+    @property
+    def key_counts(self) -> Tensor:
+        """int64 [num_local_keys], rows of each."""
+        self.check_live()
+        return self.launched.key_counts[: self.num_keys].long()
+
+    @property
+    def key_offsets(self) -> Tensor:
+        """int64 [num_local_keys + 1], first slot of each; the last is the end of the last one."""
+        self.check_live()
+        if not self.num_keys:
+            return torch.zeros(1, dtype=torch.int64, device=self._keys.device)
+        align = self.engine.target.align
+        starts = self.launched.key_starts[: self.num_keys].long()
+        end = starts[-1:] + (self.key_counts[-1:] + align - 1) // align * align
+        return torch.cat([starts, end])
+
+    @property
+    def row_index(self) -> Tensor | None:
+        """int64 [num_slots], which of the rows that dispatch returned every slot of a compact
+        target refers to, -1 for padding; None for other targets, whose rows lie in their slots.
+        A view of memory that later dispatches reuse, but a copy where autograd may keep it."""
+        self.check_live()
+        index = self.launched.row_index
+        return index.clone() if index is not None and torch.is_grad_enabled() else index
+
+    @property
+    def is_live(self) -> bool:
+        """Whether later dispatches have left the handle's memory alone."""
+        return not self.engine.is_closed and self.engine.node.is_live(self.launched)
+
+    def check_live(self) -> None:
+        """Raise if the handle's memory has been reused."""
+        if self.engine.is_closed:
+            raise ClosedError(f"the shuffle {self.engine.shuffle.name}")
+        if not self.is_live:
+            raise self.engine.checker.problem(
+                "handle", "is outdated: later dispatches have taken its memory"
+            )
+
+    def check_inputs(self) -> None:
+        """Raise if the routing would be another one now."""
+        self._check_unchanged(self.inputs, "is read again")
+
+    def check_weights(self) -> None:
+        """Raise if combine would find other weights than dispatch has sent."""
+        self._check_unchanged(self.weights, "went with the rows")
+
+    def kept(self) -> NodeHandle:
+        """The handle with inputs of its own, for a backward pass: the caller may change theirs.
+
+        Itself, to be refused, if they have been changed already.
+        """
+        if self._versions() != self.versions:
+            return self
+        return replace(self, inputs={name: each.clone() for name, each in self.inputs.items()})
+
+    def _check_unchanged(self, tensors: Mapping[str, Tensor], why: str) -> None:
+        for name, tensor in tensors.items():
+            if version(tensor) != self.versions[name]:
+                problem = "has been changed in place since the handle's dispatch, and"
+                raise self.engine.checker.problem(name, f"{problem} {why}: give dispatch a copy")
+
+    def _versions(self) -> dict[str, int]:
+        named = {**self.inputs, **self.weights}
+        return {name: version(tensor) for name, tensor in named.items()}
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle(self)
+
+    def __repr__(self) -> str:
+        return f"<NodeHandle of {self.engine.shuffle.name}: {self.num_slots} slots>"

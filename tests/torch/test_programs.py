@@ -1,0 +1,260 @@
+"""Random programs of dispatches, combines and backward passes, beside the same in plain torch.
+
+Every value is held twice. What torch does has no windows: rows are gathered by index and never
+overwritten, and what is saved for its backward pass is a copy, so that later changes in place do
+not reach it. What fuscoc does is equal to that, or is refused for a reason that the program gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fuscoc_runtime import Pool, Shuffle
+from fuscoc_runtime.errors import InputError
+from tests.engine import specs
+
+TOKENS, HIDDEN, KEYS, TOPK, ALIGN = 3, 4, 4, 2, 2
+SPECS = {"weighted": {}, "sum": {"reduce": "sum"}, "compact": {"capacity": "compact"}}
+
+
+@cache
+def opened(name: str, is_fixed: bool) -> list[Shuffle]:
+    """Two that share their windows."""
+    text = specs.routed("f32", HIDDEN, KEYS, TOPK, align=ALIGN, **SPECS[name])
+    pool, most = Pool(), TOKENS if is_fixed else None
+    return [Shuffle(specs.artifact(text), pool=pool, max_sources=most) for _ in range(2)]
+
+
+@dataclass(eq=False)
+class Pair:
+    """A tensor of the program and its twin in plain torch."""
+
+    found: Tensor
+    wanted: Tensor
+
+    def each(self, work: Callable[[Tensor], Tensor]) -> Pair:
+        return Pair(work(self.found), work(self.wanted))
+
+    def times(self, other: Pair) -> Pair:
+        return Pair(self.found * other.found, self.wanted.clone() * other.wanted)
+
+
+class Plain:
+    """Dispatch and combine on one rank. ``point`` [num_slots]: which of ``idx`` a slot is for."""
+
+    def __init__(self, idx: Tensor, is_compact: bool) -> None:
+        slots: list[int] = []
+        for key in range(KEYS):
+            slots += torch.nonzero(idx.flatten() == key).flatten().tolist()
+            slots += [-1] * (-len(slots) % ALIGN)
+        self.point = torch.tensor(slots, dtype=torch.int64)
+        self.held = torch.nonzero(self.point >= 0).flatten()
+        self.tokens, index = torch.unique(self.point[self.held] // TOPK, return_inverse=True)
+        empty = torch.full_like(self.point, -1)
+        self.row_index = empty.index_copy(0, self.held, index) if is_compact else None
+        self.token_of_slot = empty.index_copy(0, self.held, self.tokens[index])
+
+    def dispatch(self, x: Tensor) -> Tensor:
+        if self.row_index is not None:
+            return x[self.tokens]
+        return in_slots(x, self.token_of_slot)
+
+    def combine(self, rows: Tensor, weights: Tensor | None) -> Tensor:
+        point, terms = self.point[self.held], rows.clone()[self.held]
+        if weights is not None:
+            terms = terms * weights.clone().flatten()[point, None]
+        return torch.zeros(TOKENS, HIDDEN).index_add(0, point // TOPK, terms)
+
+
+def in_slots(rows: Tensor, index: Tensor | None) -> Tensor:
+    """Rows of a compact target in their slots, 0 in the others; others as they are."""
+    if index is None:
+        return rows
+    return torch.cat([rows, rows.new_zeros(1, HIDDEN)])[index]
+
+
+@dataclass(eq=False)
+class Dispatched:
+    """``number``: of dispatches and backward passes by then, unless rows are of their own."""
+
+    plain: Plain
+    rows: Pair
+    handle: Any
+    number: int | None
+
+
+class Program:
+    """Draws its steps from ``random`` and makes them."""
+
+    def __init__(self, random: Random, name: str, is_fixed: bool) -> None:
+        self.random, self.name, self.is_fixed = random, name, is_fixed
+        self.shuffles = opened(name, is_fixed)
+        self.leaves: list[Pair] = []
+        self.scale, self.weights = self.leaf(HIDDEN), self.leaf(TOKENS, TOPK)
+        row = self.leaf(1, HIDDEN)
+        self.sources = [self.leaf(TOKENS, HIDDEN), row.each(lambda x: x.expand(TOKENS, HIDDEN))]
+        self.idx = torch.randint(-1, KEYS, (TOKENS, TOPK))
+        self.done: list[Dispatched] = []
+        self.results: list[Pair] = []
+        self.number, self.has_changed, self.is_over = 0, False, False
+
+    def leaf(self, *size: int) -> Pair:
+        """Small integers, whose sums are exact."""
+        values, wants = torch.randint(-2, 3, size).float(), self.random.random() < 0.5
+        self.leaves.append(Pair(*(values.clone().requires_grad_(wants) for _ in range(2))))
+        return self.leaves[-1]
+
+    def run(self) -> None:
+        steps = [self.layer, self.layer, self.dispatch, self.again, self.change, self.backward]
+        for step in [*self.random.choices([*steps, self.checkpointed], k=7), self.backward]:
+            if not self.is_over:
+                step()
+        for each in self.done:
+            self.check_rows(each)
+
+    def modes(self) -> list[AbstractContextManager[Any]]:
+        """That of a call, and that of its twin, whose results are no inference tensors."""
+        mode = self.random.choice([nullcontext] * 3 + [torch.no_grad, torch.inference_mode])
+        return [mode(), nullcontext() if mode is nullcontext else torch.no_grad()]
+
+    def dispatch(self) -> None:
+        x, (found, wanted) = self.random.choice(self.sources), self.modes()
+        plain, shuffle = Plain(self.idx, self.name == "compact"), self.random.choice(self.shuffles)
+        named = {} if self.name == "sum" else {"weights": self.weights.found}
+        with found:
+            is_fresh = x.found.requires_grad and torch.is_grad_enabled()
+            rows, handle = shuffle.dispatch(x.found, idx=self.idx, **named)
+        with wanted:
+            twin = plain.dispatch(x.wanted.clone())
+        self.number += 1
+        number = None if is_fresh else self.number
+        self.done.append(Dispatched(plain, Pair(rows, twin), handle, number))
+        self.check_rows(self.done[-1])
+
+    def check_rows(self, each: Dispatched) -> None:
+        if each.number in (None, self.number):
+            at = each.plain.held if self.name != "compact" else slice(len(each.plain.tokens))
+            assert torch.equal(each.rows.found[at], each.rows.wanted[at])
+
+    def layer(self) -> None:
+        self.dispatch()
+        self.again()
+
+    def again(self) -> None:
+        """Combine what becomes of rows, or the rows themselves, which may be overwritten."""
+        if not self.done:
+            return
+        each = self.random.choice(self.done[-3:])
+        kind = self.random.choice(["rows", "rows", "scaled", "in place", "parts"])
+        is_stale = each.number not in (None, self.number)
+        if is_stale and (kind != "rows" or self.name == "compact"):
+            return
+        found, wanted = self.modes()
+        try:
+            rows = in_slots(each.rows.found, each.handle.row_index)
+            worked = Pair(rows, in_slots(each.rows.wanted, each.plain.row_index))
+            if kind == "scaled":
+                worked = worked.times(self.scale)
+            elif kind == "in place":
+                self.has_changed = True
+                worked = worked.each(Tensor.neg_)
+            elif kind == "parts":
+                worked = worked.each(lambda rows: torch.cat([rows[:2], 3 * rows[2:]]))
+            with found:
+                y = self.shuffles[0].combine(worked.found, each.handle)
+        except InputError as error:
+            self.check_refusal(str(error), is_stale)
+        else:  # what has come since may have left the rows alone, as some backward passes do
+            if not is_stale:
+                with wanted:
+                    self.add_result(y, each.plain, worked.wanted)
+
+    def add_result(self, y: Tensor, plain: Plain, slots: Tensor) -> None:
+        twin = plain.combine(slots, None if self.name == "sum" else self.weights.wanted)
+        assert torch.equal(y, twin)
+        self.results.append(Pair(y, twin))
+        if not y.is_inference() and twin.abs().max() < 1e3:
+            self.sources.append(self.results[-1])
+
+    def check_refusal(self, text: str, is_stale: bool) -> None:
+        causes = {"is outdated": self.is_fixed, "has put its own rows since": is_stale}
+        causes["has been changed in place"] = self.is_fixed and self.has_changed
+        assert any(cause in text and is_due for cause, is_due in causes.items()), text
+
+    def checkpointed(self) -> None:
+        """A layer that is computed again for its backward pass, from copies of what it is given."""
+        x, idx = self.random.choice(self.sources), self.idx.clone()
+        plain, reenters = Plain(idx, self.name == "compact"), self.random.random() < 0.5
+        named = {} if self.name == "sum" else {"weights": self.weights.found.clone()}
+        reenters &= x.found.requires_grad  # otherwise its rows are in the window, and refused
+
+        def layer(x: Tensor) -> Tensor:
+            rows, handle = self.shuffles[0].dispatch(x, idx=idx, **named)
+            slots = in_slots(rows, handle.row_index)
+            return self.shuffles[0].combine(slots * self.scale.found, handle)
+
+        y = checkpoint(layer, x.found.clone(), use_reentrant=reenters)
+        self.number += 1
+        slots = in_slots(plain.dispatch(x.wanted.clone()), plain.row_index) * self.scale.wanted
+        self.add_result(y, plain, slots)
+
+    def change(self) -> None:
+        """In place: what calls were given."""
+        self.has_changed = True
+        with torch.no_grad():
+            if self.random.random() < 0.5:
+                self.idx.copy_(self.idx.flip(0))
+            else:
+                self.random.choice([self.weights, self.sources[0]]).each(Tensor.neg_)
+
+    def backward(self) -> None:
+        """Of some results in any order, perhaps twice."""
+        live = [y for y in self.results if y.found.requires_grad and y.wanted.requires_grad]
+        some = self.random.sample(live, min(len(live), 2)) * self.random.choice([1, 1, 2])
+        self.number += 1
+        for y in some:
+            y.wanted.sum().backward(retain_graph=True)
+        try:
+            for y in some:
+                y.found.sum().backward(retain_graph=True)
+        except RuntimeError as error:
+            self.check_saved(str(error))
+        for leaf in self.leaves:
+            if leaf.found.requires_grad and not self.is_over:
+                zero = torch.zeros_like(leaf.found)
+                grads = leaf.found.grad, leaf.wanted.grad
+                assert torch.equal(*(zero if grad is None else grad for grad in grads))
+
+    def check_saved(self, text: str) -> None:
+        """What autograd has saved was changed by the program, or is in the window."""
+        self.is_over = True
+        assert "has been modified by an inplace operation" in text
+        assert self.has_changed or any(each.number is not None for each in self.done), text
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.sampled_from(sorted(SPECS)))
+def test_exact(seed: int, name: str) -> None:
+    run(seed, name, is_fixed=False)
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 2**32), st.sampled_from(sorted(SPECS)))
+def test_fixed(seed: int, name: str) -> None:
+    run(seed, name, is_fixed=True)
+
+
+def run(seed: int, name: str, is_fixed: bool) -> None:
+    torch.manual_seed(seed)
+    Program(Random(seed), name, is_fixed).run()
