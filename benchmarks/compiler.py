@@ -69,6 +69,7 @@ def main() -> None:
             "",
             f"`python benchmarks/compiler.py --runs {options.runs}`, commands interleaved, on a",
             f"shared two-core x86-64 machine; Python {platform.python_version()}, {versions}.",
+            "The bar is the most that a command should take.",
             "",
             *measure(options.runs),
             "",

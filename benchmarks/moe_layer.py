@@ -1,7 +1,7 @@
 """Mixture-of-experts layers end to end: what a shuffle costs where it is used.
 
     python -m benchmarks.moe_layer --compile-only --case deepseek-v3:1
-    python -m torch.distributed.run --nproc-per-node 4 benchmarks/moe_layer.py --case deepseek-v3:1
+    python -m torch.distributed.run --nproc-per-node 4 -m benchmarks.moe_layer --case deepseek-v3:1
 
 A case is a model's layer shape and how many such layers are stacked. The layers are those of
 `examples/moe_layer.py` in bf16, with one set of parameters for all contenders, who differ in

@@ -1,6 +1,6 @@
 """How much of a shuffle GEMMs hide, for several sizes; see ``examples/overlap.py``.
 
-    python -m torch.distributed.run --nproc-per-node 2 benchmarks/moe_overlap.py [ARTIFACT]
+    python -m torch.distributed.run --nproc-per-node 2 -m benchmarks.moe_overlap [ARTIFACT]
 
 Prints tables: a dispatch and a combine beside one GEMM, and two micro-batches through a stack of
 layers. Every size is printed, whatever it shows.

@@ -1,7 +1,7 @@
 """Dispatch and combine inside one NVLink node, against NCCL and against the physical bound.
 
     python -m benchmarks.nvlink --compile-only --shape deepseek-v3
-    python -m torch.distributed.run --nproc-per-node 4 benchmarks/nvlink.py --breakdown
+    python -m torch.distributed.run --nproc-per-node 4 -m benchmarks.nvlink --breakdown
 
 The artifact is compiled if ``build/nvlink`` lacks it, so that the ranks need no compiler. All
 contenders run interleaved in one process group on the same inputs, and each is verified in the

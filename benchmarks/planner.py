@@ -112,7 +112,9 @@ def check(
             assert len(plan.lists["direct"]["dst_slot"]) == near.sum()
         if "node" in spec.policy.dedup:
             nodes = np.unique(np.stack([source, to // topology.ranks_per_node]), axis=1)
-            assert plan.rows.slices == (nodes[1] != topology.node(rank)).sum()
+            handed = plan.lists["carry"]["dst_peer"] if "carry" in plan.lists else ()
+            sent = plan.rows.slices - plan.rows.carried + len(handed)
+            assert sent == (nodes[1] != topology.node(rank)).sum()
         for name in ("direct", "forward"):
             columns = plan.lists[name]
             peer, slot = columns["dst_peer"].numpy(), columns["dst_slot"].numpy()
@@ -157,7 +159,9 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         "",
         f"`python -m benchmarks.planner`: {num_tokens} tokens a rank, top-{TOPK} of {NUM_KEYS}; "
         "seconds for all ranks together.",
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
+        "Routings: uniform, random keys; single, all keys of a token on one random rank; skewed,",
+        "keys of Zipf(1.0) popularity.",
+        f"{platform.processor() or platform.machine()}, threads: {torch.get_num_threads()}, "
         f"torch {torch.__version__}, Python {platform.python_version()}.",
         "",
         "| topology | routing | dedup | balance | median | p10 | p90 |",

@@ -240,7 +240,7 @@ def report(results: list[Result], dispatches: str) -> str:
     return f"""# FAST scheduling
 
 Made by `python -m benchmarks.schedule --markdown docs/benchmarks/schedule.md`; what is computed is
-told in [scheduling.md](../scheduling.md).
+described in [scheduling.md](../scheduling.md).
 
 {environment()}.
 Contenders interleaved in one process, medians after warm-up; every schedule was checked to deliver
@@ -266,7 +266,8 @@ Predicted by the cost model at 450 GB/s of NVLink and 50 GB/s of NIC a GPU (9:1)
 14 KiB, 32768 a GPU on average. The oracle is the largest sum that a server sends or receives over
 all its NICs, with NVLink free. FAST guarantees 1 + (8 + 8/n)/9 of it: 2.11 for 4 servers, 1.91 for
 40. `fuscoc fast` and scipy Birkhoff balance the servers' GPUs first; spread-out and pairwise do
-not. The middle columns charge nothing for a stage, the next two 10 µs.
+not. Adversarial is the traffic of FAST's appendix: one rank of every server has all the data, and
+another one wants it. The middle columns charge nothing for a stage, the next two 10 µs.
 
 {completion_table(results)}
 """

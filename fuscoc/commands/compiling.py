@@ -42,7 +42,7 @@ class Emit(StrEnum):
 def compile_(
     spec: Spec,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Artifact directory [build/<spec name>].")
+        Path | None, typer.Option("--out", "-o", help="Artifact directory [build/SPEC].")
     ] = None,
     define: Define = None,
     topology: Annotated[

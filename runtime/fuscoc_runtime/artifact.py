@@ -30,7 +30,11 @@ class Artifact:
     kernels: Mapping[str, KernelSpec]
 
     def shuffle(self, name: str | None = None) -> ShuffleSpec:
-        """The shuffle of that name; the name may be left out when there is only one."""
+        """The shuffle of that name; the name may be left out when there is only one.
+
+        Raises:
+            ArtifactError: there is none of that name, or several and no name.
+        """
         shuffles = {shuffle.name: shuffle for shuffle in self.manifest.shuffles}
         if name is None and len(shuffles) == 1:
             return next(iter(shuffles.values()))

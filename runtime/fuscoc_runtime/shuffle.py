@@ -28,7 +28,8 @@ _log = logging.getLogger("fuscoc.runtime")
 
 
 class Shuffle:
-    """A compiled shuffle on this rank. Every method is collective over the ranks of ``group``.
+    """A compiled shuffle on this rank. Calls are collective over the ranks of ``group``, but for
+    ``check``, ``stats`` and ``memory``.
 
     ::
 
@@ -206,9 +207,12 @@ class Shuffle:
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
             IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, InexactDivisionError,
-            CapacityError, PlacementMismatchError: the routing asks for what cannot be.
+            DivisorError, CapacityError, PlacementMismatchError: the routing asks for what cannot
+            be.
+            NativeBuildError, PreparationError: a rank lacks what planning takes; names it.
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.
+            NetworkError: the communication library failed.
 
         With ``max_sources`` kernels look at routing on the device. They drop what cannot be, and
         this rank's next call that notices, or ``check``, raises KeyRangeError, NoSlotError,

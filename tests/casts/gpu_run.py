@@ -1,6 +1,6 @@
 """The cast of ``examples/moe_fp8.fsc`` on real GPUs; run by torchrun, one process a GPU.
 
-``python -m torch.distributed.run --nproc-per-node N tests/casts/gpu_run.py ARTIFACT`` exits
+``python -m torch.distributed.run --nproc-per-node N -m tests.casts.gpu_run ARTIFACT`` exits
 non-zero, after naming every mismatch, when something is wrong.
 """
 

@@ -1,6 +1,6 @@
 """Compact targets of fixed capacity on real GPUs; run by torchrun, one process a GPU.
 
-``python -m torch.distributed.run --nproc-per-node N tests/cuda/compact_run.py ARTIFACT…`` takes
+``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.compact_run ARTIFACT…`` takes
 compilations of ``MODEL`` for any backend and exits non-zero, after naming every mismatch, when
 something is wrong.
 """

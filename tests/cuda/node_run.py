@@ -1,6 +1,6 @@
 """Correctness of the node-local engine on real GPUs; run by torchrun, one process a GPU.
 
-``python -m torch.distributed.run --nproc-per-node N tests/cuda/node_run.py``
+``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.node_run``
 exits non-zero, after naming every mismatch, when a case is wrong.
 """
 

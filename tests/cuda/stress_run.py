@@ -1,6 +1,6 @@
 """Thousands of back-to-back dispatches and combines on real GPUs, every one verified; torchrun.
 
-``python -m torch.distributed.run --nproc-per-node N tests/cuda/stress_run.py`` calls engines in
+``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.stress_run`` calls engines in
 turn, whose calls are staged and not, whose targets are compact and not, with random routings,
 sizes, schedules, numbers of combines and delays of single ranks. Rows are compared bit by bit and
 sums with f32 on the device; the host only looks at the number of mismatches now and then.

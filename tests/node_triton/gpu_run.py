@@ -1,6 +1,6 @@
 """The Triton kernels of one node on real GPUs; run by torchrun, one process a GPU.
 
-``python -m torch.distributed.run --nproc-per-node N tests/node_triton/gpu_run.py ARTIFACT…`` takes
+``python -m torch.distributed.run --nproc-per-node N -m tests.node_triton.gpu_run ARTIFACT…`` takes
 the artifacts of ``models.py`` in their order and exits non-zero, after naming every mismatch, when
 something is wrong.
 """

@@ -1,4 +1,4 @@
-"""Windows in POSIX shared memory: a node's ranks store into each other's pages, without a GPU."""
+"""Windows in shared memory: a node's ranks store into each other's pages, without a GPU."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ from fuscoc_runtime.topology import Topology
 PROGRAMS_PER_SM = 2
 OVERLAP_SHARE = 11
 """One SM in so many moves rows behind GEMMs: 12 of an H200's 132. The fewer there are, the less the
-GEMMs lose, as long as they last longer than the rows take. docs/pytorch.md has measurements."""
+GEMMs lose, as long as they last longer than the rows take. docs/benchmarks/overlap.md has
+measurements."""
 MAX_WORST = 1 << 30
 """Slots that points ask for are counted in 32 bits, whether there is room for them or not."""
 CPU_PROGRAMS = 2
