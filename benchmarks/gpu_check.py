@@ -1,8 +1,8 @@
 """Verify and time the MoE example on the GPUs of one machine, at a real size.
 
     fuscoc compile examples/moe.fsc -o build/moe
-    torchrun --nproc-per-node 4 benchmarks/gpu_check.py build/moe
-    torchrun --nproc-per-node 4 benchmarks/gpu_check.py build/moe --nodes 2
+    torchrun --nproc-per-node 4 -m benchmarks.gpu_check build/moe
+    torchrun --nproc-per-node 4 -m benchmarks.gpu_check build/moe --nodes 2
 
 With ``--nodes 2`` NCCL takes the ranks for two hosts and uses its network between them. Rows are
 compared bit by bit, sums within 2 units in the last place of the sum of absolute terms, with a
