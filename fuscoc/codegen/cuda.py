@@ -21,7 +21,6 @@ from fuscoc.codegen.cuda_tiles import (
     part_bytes,
 )
 from fuscoc.codegen.cuda_types import (
-    DTYPE_BYTES,
     MAX_FANOUT,
     MAX_FIELDS,
     MAX_INPUTS,
@@ -32,6 +31,7 @@ from fuscoc.codegen.cuda_types import (
     row_bytes,
     unit_bytes,
 )
+from fuscoc.lang.dtypes import ITEM_BYTES
 
 PLAN_THREADS = 1024
 
@@ -146,7 +146,7 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
         offsets = tuple(at[field.name] for field in fields)
     parts = [part_bytes(f, tile.num_passes) for f in fields]
     rows = [row_bytes(f) for f in fields]
-    cells = [f.cell_elems * DTYPE_BYTES[f.dtype] for f in fields]
+    cells = [f.cell_elems * ITEM_BYTES[f.dtype] for f in fields]
     units = [unit_bytes(f) for f in fields]
     constants = {
         "num_fields": len(fields),

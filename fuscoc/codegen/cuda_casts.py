@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuscoc.codegen.cuda_tiles import WARP
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
+from fuscoc.lang.dtypes import ITEM_BYTES
 
 # What rows may be cast from and to on the way, and the types of cast.cuh.
 CAST_TYPES = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "f8e4m3": "E4m3", "f8e5m2": "E5m2"}
-CAST_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1, "f8e5m2": 1}
 LANE_ELEMENTS = 8
-WARP = 32
 
 
 def cast_problem(
@@ -27,9 +27,9 @@ def cast_problem(
         step = max(cast.block or 0, LANE_ELEMENTS)
         if cast.scales in sources:
             return f"`{name}` leaves with its scales"
-        if CAST_BYTES[target.dtype] > CAST_BYTES[source.dtype]:
+        if ITEM_BYTES[target.dtype] > ITEM_BYTES[source.dtype]:
             return f"`{name}` gets longer on the way"
-        if CAST_BYTES[source.dtype] == 1:
+        if ITEM_BYTES[source.dtype] == 1:
             return f"`{name}` leaves as {source.dtype}"
         if cast.block is not None and not _is_block(cast.block):
             return f"the scales of `{name}` are for {cast.block} elements each"

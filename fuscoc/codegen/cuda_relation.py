@@ -66,7 +66,8 @@ def _load(shuffle: CudaShuffle, name: str, offset: str) -> str:
     position, tensor = next((i, t) for i, t in enumerate(shuffle.inputs) if t.name == name)
     if tensor.dtype not in C_TYPES:
         raise Unsupported(f"input `{name}` is {tensor.dtype}, neither i32 nor i64")
-    return f"static_cast<const {C_TYPES[tensor.dtype]}*>(call.inputs[{position}])[{offset}]"
+    value = f"static_cast<const {C_TYPES[tensor.dtype]}*>(call.inputs[{position}])[{offset}]"
+    return value if tensor.dtype == "i64" else f"i64({value})"
 
 
 def _scalar(shuffle: CudaShuffle, scalar: Scalar) -> str:

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import fuscoc
 from fuscoc.codegen.cuda import CudaSource, print_cuda
 from fuscoc.codegen.cuda_tiles import CudaTarget
-from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaShuffle, Unsupported
+from fuscoc.codegen.cuda_types import (
+    MAX_PADDING,
+    CudaCast,
+    CudaField,
+    CudaInput,
+    CudaShuffle,
+    Unsupported,
+)
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
@@ -82,6 +89,9 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
     source, target, combine = checked.source, checked.target, checked.combine
     if not isinstance(target, PackedTarget):
         raise Unsupported("its target is dense, not `packed`")
+    if target.num_keys * target.align > MAX_PADDING:
+        padding = f"{target.num_keys} keys from multiples of {target.align} on"
+        raise Unsupported(f"it has {padding}, more slots than its kernels count")
     if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
         raise Unsupported("its extents vary with the data")
     scalars = (target.key, *(each.start for each in source.subscripts))

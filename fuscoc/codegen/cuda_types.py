@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-DTYPE_BYTES = {
-    "bool": 1, "u8": 1, "i8": 1, "f8e4m3": 1, "f8e5m2": 1, "i16": 2, "u16": 2, "f16": 2, "bf16": 2,
-    "i32": 4, "u32": 4, "f32": 4, "i64": 8, "u64": 8, "f64": 8,
-}  # fmt: skip
+from fuscoc.lang.dtypes import ITEM_BYTES
+
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8
 MAX_RANKS = 8
+MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
 
 # The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
 # {"op": …, "args": [a, b]}.
@@ -104,10 +103,10 @@ def fanout(shuffle: CudaShuffle) -> int:
 
 
 def row_bytes(field: CudaField) -> int:
-    return field.elems * DTYPE_BYTES[field.dtype]
+    return field.elems * ITEM_BYTES[field.dtype]
 
 
 def unit_bytes(field: CudaField) -> int:
     """Widest unit, up to 16 bytes, that divides the field's rows and source cells."""
-    cell = field.cell_elems * DTYPE_BYTES[field.dtype]
+    cell = field.cell_elems * ITEM_BYTES[field.dtype]
     return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)

@@ -38,6 +38,7 @@ from fuscoc.codegen.row_casts import load_scales, scaled
 from fuscoc.codegen.row_values import Piece, access, cast, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
 from fuscoc.dialect.dtypes import to_mlir
+from fuscoc.dialect.l2 import ENDS
 from fuscoc.dialect.l3 import ForChunks, ForEachDescriptor, ForTerms, Signal, Wait
 from fuscoc.dialect.l3_values import (
     Accumulate,
@@ -55,9 +56,6 @@ from fuscoc.dialect.l3_values import (
     vector_type,
 )
 from fuscoc.dialect.mlir import arith, ir
-
-# Last parts of the columns that place rows.
-ENDS = ("offset", "row", "slot")
 
 
 @dataclass(frozen=True)

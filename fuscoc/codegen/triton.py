@@ -19,7 +19,7 @@ from fuscoc.codegen.triton_expressions import (
     expression,
     pointer,
     tl,
-    wrap_call,
+    wrapped,
 )
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import (
@@ -48,7 +48,6 @@ from fuscoc.dialect.mlir import ir
 from fuscoc.source import SourceFile
 
 INDENT = "    "
-MAX_COLUMNS = 100
 HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec}, by fuscoc {version}. Do not edit.
 
 Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
@@ -134,9 +133,7 @@ class _Printer:
         self.lines[-1] += ":"
 
     def line(self, text: str) -> None:
-        indent = INDENT * self.depth
-        fits = len(indent + text) <= MAX_COLUMNS or text.startswith("#") or not text.endswith(")")
-        self.lines += [indent + part for part in ([text] if fits else wrap_call(text))]
+        self.lines += wrapped(INDENT * self.depth, text)
 
     @contextmanager
     def indented(self, opening: str) -> Iterator[None]:

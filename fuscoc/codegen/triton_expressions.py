@@ -10,6 +10,7 @@ from typing import Any
 
 from fuscoc.codegen.arguments import AMAX
 from fuscoc.dialect.dtypes import from_mlir, num_bytes
+from fuscoc.dialect.expressions import expression as tree
 from fuscoc.dialect.l3_values import (
     Aligned,
     Amax,
@@ -43,6 +44,9 @@ TRITON_TYPES = {
     "f8e4m3": "float8e4nv",
     "f8e5m2": "float8e5",
 }
+
+MAX_COLUMNS = 100
+INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
 
 # The largest finite values of the 8-bit floats.
 MAX_VALUES = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
@@ -150,9 +154,21 @@ def address(op: Any, row: str, lanes: Text, text: Callable[[Any], Text]) -> str:
     place = lanes.inside(SUM)
     if counts:
         strides = [text(stride).inside(ATOM) for stride in op.strides]
-        place = f"({_in_runs(lanes.inside(ATOM), op.read('run'), counts, strides)})"
+        at = lanes.inside(ATOM)
+        if _reach(op) > INT32_MAX:  # Triton counts lanes in 32 bits
+            at = f"{at}.to(tl.int64)"
+        place = f"({_in_runs(at, op.read('run'), counts, strides)})"
     mask = "" if limit is None else f", mask={lanes.inside(SUM)} < {limit}"
     return f"{row} + {place}{mask}"
+
+
+def _reach(op: Any) -> int:
+    """How far the runs of a row lie from its first element, as far as strides are constants."""
+    reach: int = op.read("run")
+    for count, stride in zip(op.read("counts"), map(tree, op.strides), strict=True):
+        if isinstance(stride, int):
+            reach += (count - 1) * stride
+    return reach
 
 
 def _in_runs(at: str, run: int, counts: tuple[int, ...], strides: list[str]) -> str:
@@ -195,7 +211,10 @@ def _row_at(op: Any, operand: Callable[[int, int], str]) -> str:
 
 def _arithmetic(op: Any, operand: Callable[[int, int], str]) -> Text:
     if op.name == "arith.constant":
-        return Text(str(ir.IntegerAttr(op.attributes["value"]).value))
+        value = ir.IntegerAttr(op.attributes["value"]).value
+        if INT32_MAX < value <= UINT32_MAX:  # to Triton unsigned, beside no negative number
+            return Text(f"tl.cast({value}, tl.int64)")
+        return Text(str(value))
     if op.name == "arith.select":
         return Text(f"tl.where({', '.join(operand(i, COMPARISON) for i in range(3))})")
     if op.name == "arith.cmpi":
@@ -210,13 +229,21 @@ def _dtype(kind: Any) -> str:
     return from_mlir(kind.element_type if isinstance(kind, ir.VectorType) else kind)
 
 
-def wrap_call(text: str) -> list[str]:
-    """A statement that ends in a call, with one argument a line."""
-    opening = text.index("(")
-    arguments, depth, begin = [], 0, opening + 1
+def wrapped(indent: str, text: str) -> list[str]:
+    """A statement; where it is too long and ends in a call or a tuple, with one item a line."""
+    if len(indent + text) <= MAX_COLUMNS:
+        return [indent + text]
+    opening = text.find("(")
+    items, depth, begin = [], 0, opening + 1
     for position, char in enumerate(text):
         depth += (char in "([") - (char in ")]")
-        if (depth == 1 and text[position : position + 2] == ", ") or position == len(text) - 1:
-            arguments.append(text[begin:position])
+        is_last = position == len(text) - 1
+        if depth == 0 and position > opening and not is_last:
+            return [indent + text]  # what is opened first does not reach to the end
+        if (depth == 1 and text[position : position + 2] == ", ") or is_last:
+            items.append(text[begin:position])
             begin = position + 2
-    return [text[: opening + 1], *(f"    {argument}," for argument in arguments), ")"]
+    if len(items) == 1 and not text[opening - 1].isidentifier():
+        return [indent + text]  # a comma would make it a tuple
+    lines = [text[: opening + 1], *(f"    {item}," for item in items), ")"]
+    return [indent + line for line in lines]

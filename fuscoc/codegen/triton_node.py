@@ -21,13 +21,13 @@ from fuscoc.codegen.cuda_types import (
     fanout,
     row_bytes,
 )
+from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_rows import (
     FLOATS,
     as_tuple,
     num_parts,
     num_warps,
     row_functions,
-    wrapped,
 )
 from fuscoc.lang.checked import CheckedShuffle
 

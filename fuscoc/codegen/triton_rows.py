@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuscoc.codegen.cuda_types import DTYPE_BYTES, CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
 from fuscoc.codegen.tiles import BYTES_PER_LANE, LANES, MAX_WARPS, Tile, cut_row, warps_for
-from fuscoc.codegen.triton_expressions import wrap_call
+from fuscoc.codegen.triton_expressions import wrapped
+from fuscoc.lang.dtypes import ITEM_BYTES
 
-MAX_COLUMNS = 100
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
 FLOATS = {"bf16": "bfloat16", "f32": "float32"}
@@ -63,7 +63,7 @@ def num_warps(shuffle: CudaShuffle) -> int:
 def row_functions(shuffle: CudaShuffle) -> list[str]:
     """``load_source``, ``load_row`` and ``store_row``, then those of a sum, if there is one."""
     fields = [_as_words(shuffle, field) for field in shuffle.fields]
-    cells = [field.cell_elems * DTYPE_BYTES[field.dtype] for field in shuffle.fields]
+    cells = [field.cell_elems * ITEM_BYTES[field.dtype] for field in shuffle.fields]
     sources = [f"source[{i}] + cell * {cell}" for i, cell in enumerate(cells)]
     rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(fields)]
     functions = [
@@ -96,7 +96,7 @@ def _as_words(shuffle: CudaShuffle, field: CudaField) -> RowField:
 
 def _as_floats(shuffle: CudaShuffle, field: CudaField) -> RowField:
     """A field to be summed: elements."""
-    return _cut(shuffle, field, FLOATS[field.dtype], DTYPE_BYTES[field.dtype])
+    return _cut(shuffle, field, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
 
 
 def _cut(shuffle: CudaShuffle, field: CudaField, dtype: str, word_bytes: int) -> RowField:
@@ -146,12 +146,6 @@ def _stores(fields: Sequence[RowField], addresses: Sequence[str], cast: str = ""
 def _function(head: str, body: Sequence[str]) -> str:
     lines = [part for line in body for part in wrapped("    ", line)]
     return "\n".join(["@triton.jit", f"def {head}:", *lines]) + "\n"
-
-
-def wrapped(indent: str, text: str) -> list[str]:
-    """A statement, with one argument a line if it would be too long."""
-    fits = len(indent + text) <= MAX_COLUMNS or not text.endswith(")")
-    return [indent + part for part in ([text] if fits else wrap_call(text))]
 
 
 def as_tuple(items: Sequence[str]) -> str:

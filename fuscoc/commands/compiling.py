@@ -96,6 +96,8 @@ def compile_(
 
     if after is not None and emit is not Emit.IR:
         raise typer.BadParameter("--after needs --emit ir")
+    if emit is not None and (out is not None or cubin):
+        raise typer.BadParameter("--emit writes no artifact: leave out --out and --cubin")
     if format is not Format.TEXT and (emit is not None or print_between_passes):
         raise typer.BadParameter("--format's document is all that is printed: leave out stages")
     source, defines = read_source(spec), parse_defines(define)
@@ -159,13 +161,22 @@ def _assembler(archs: list[str] | None) -> Assembler | None:
 
     for arch in archs:
         number = arch.removeprefix("sm_")
-        if number == arch or not number.isdecimal() or int(number) < 80:
+        is_number = number != arch and number.isascii() and number.isdecimal()
+        if not is_number or int(number) < 80:
             raise typer.BadParameter(f"`{arch}` is not sm_80 or later", param_hint="--cubin")
     try:
         cuda.find_compiler()
     except cuda.CudaError as error:
         raise typer.BadParameter(str(error), param_hint="--cubin") from None
-    return Assembler(tuple(dict.fromkeys(archs)), cuda.headers_digest(), cuda.cubin)
+
+    def assemble(text: str, arch: str) -> bytes:
+        try:
+            return cuda.cubin(text, arch)
+        except cuda.CudaError as error:  # such as of an architecture that the compiler lacks
+            typer.echo(f"error: {arch}: {error}", err=True)
+            raise typer.Exit(1) from None
+
+    return Assembler(tuple(dict.fromkeys(archs)), cuda.headers_digest(), assemble)
 
 
 def _tell_missing_cubins(artifact: Path) -> None:

@@ -159,18 +159,18 @@ class _Builder:
         extents = []
         for index in self.checked.domain:
             with self.loc(index.span):
-                extents.append(scalars.lower(index.extent, exact=bool(loads(index.extent))))
-        cells: Scalar = Const(1)
-        for dim in self.checked.source.dims[1:]:
-            cells = dim if cells == Const(1) else BinaryOp("*", cells, dim)
+                extents.append(scalars.extent(index.extent))
+        first, *others = self.checked.source.dims[1:] or (Const(1),)
         with self.loc(self.checked.source.span):
-            count = scalars.lower(cells)
-        relation.Domain.build(count, extents)
+            cells = scalars.extent(first)
+            for dim in others:
+                cells = arith.muli(cells, scalars.extent(dim))
+        relation.Domain.build(cells, extents)
 
     def relation(self, scalars: _Scalars) -> None:
         source, target = self.checked.source, self.checked.target
         with self.loc(source.span):
-            dims = [scalars.lower(dim) for dim in source.dims]
+            dims = [scalars.extent(dim) for dim in source.dims]
         starts = []
         for subscript in source.subscripts:
             with self.loc(subscript.span):
@@ -194,6 +194,10 @@ class _Scalars:
         names = [index.name for index in checked.domain]
         self.indices = dict(zip(names, arguments, strict=False))
         self.values: dict[tuple[Scalar, bool], Any] = {}
+
+    def extent(self, scalar: Scalar) -> Any:
+        """The i64 value of an extent; the kernels check the divisions of one that varies."""
+        return self.lower(scalar, exact=bool(loads(scalar)))
 
     def lower(self, scalar: Scalar, *, exact: bool = False) -> Any:
         """The i64 value of a scalar; with ``exact`` its divisions must leave no remainder."""

@@ -14,6 +14,8 @@ ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
 # of the target's, or the former made into the latter. Added by fuse-transforms.
 MOVES = Text("source", "cast", "target", optional=True)
+# Last parts of the columns that place rows.
+ENDS = ("offset", "row", "slot")
 
 
 class Descriptors(Op, name="descriptors"):
@@ -45,6 +47,13 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("has terms but no columns term_begin and term_end")
 
 
+def _check_ends(op, *sides):
+    columns = op.follow("list").read("columns")
+    for side in sides:
+        if not any(f"{side}_{end}" in columns for end in ENDS):
+            raise VerifyError(f"needs a list that places the {side} of its rows")
+
+
 class GatherSend(Op, name="gather_send"):
     """Copy the segment of every descriptor into a slice or straight into its row on a peer.
 
@@ -73,6 +82,7 @@ class GatherSend(Op, name="gather_send"):
             raise VerifyError("must fill slices exactly when its scope is node")
         if op.read("scope") == "node" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
+        _check_ends(op, "src", "dst")
 
 
 class Exchange(Op, name="exchange"):
@@ -107,6 +117,10 @@ class ScatterRecv(Op, name="scatter_recv"):
         wait=Array(Integer(0), distinct=True),
         moves=MOVES,
     )
+
+    @classmethod
+    def check(cls, op):
+        _check_ends(op, "src", "dst")
 
 
 class Reduce(Op, name="reduce"):
@@ -146,8 +160,11 @@ class Reduce(Op, name="reduce"):
         kind = op.read("kind")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
+        _check_ends(op, "dst")
         if kind != "sum" and op.read("weight"):
             raise VerifyError("must weigh nothing but the terms of a sum")
+        if op.read("weight") and "term_point" not in op.follow("list").read("terms"):
+            raise VerifyError("needs the points of the terms that it weighs")
         for row in op.read("rows"):
             if (kind != "copy") != (row["acc"] is not None):
                 raise VerifyError(

@@ -128,7 +128,8 @@ def planning(shuffle: ShuffleSpec) -> str:
         )
     data = [each.name for each in shuffle.inputs if each.role != "weight"]
     depends = [*data, *(each for each in shuffle.extents if each not in data)]
-    return f"by every dispatch, which depends on {', '.join(depends)}; combine uses its plan."
+    back = "; combine uses its plan" if shuffle.combine is not None else ""
+    return f"by every dispatch, which depends on {', '.join(depends)}{back}."
 
 
 def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:

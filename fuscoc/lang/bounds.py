@@ -17,6 +17,8 @@ from fuscoc.lang.scalars import indices, parts
 
 Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
 MAX_TERMS = 256
+# In a dividend: times an index it stays within the 64 bits that a quotient depends on.
+MAX_FACTOR = 2**31
 
 
 def constant_difference(a: Scalar, b: Scalar) -> int | None:
@@ -33,6 +35,8 @@ def stays_inside(
     ``dim`` is an extent, so that its divisions leave no remainder.
     """
     if isinstance(start, BinaryOp) and start.op == "/" and length == 1:
+        if not _cannot_wrap(_polynomial(start.lhs)):
+            return False
         whole: Scalar = BinaryOp("*", start.rhs, dim)  # x / q < dim where x < q * dim
         if isinstance(dim, BinaryOp) and dim.op == "/" and dim.rhs == start.rhs:
             whole = dim.lhs
@@ -90,11 +94,15 @@ def _polynomial(scalar: Scalar) -> Polynomial:
             return _times(a, b) if len(a) * len(b) <= MAX_TERMS else {(scalar,): 1}
         case BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)) if divisor > 0:
             a = _polynomial(lhs)
-            if all(factor % divisor == 0 for factor in a.values()):
+            if all(factor % divisor == 0 for factor in a.values()) and _cannot_wrap(a):
                 return {term: factor // divisor for term, factor in a.items()}
             return {(scalar,): 1}
         case _:
             return {(scalar,): 1}
+
+
+def _cannot_wrap(dividend: Polynomial) -> bool:
+    return all(abs(factor) < MAX_FACTOR for factor in dividend.values())
 
 
 def _plus(a: Polynomial, b: Polynomial) -> Polynomial:

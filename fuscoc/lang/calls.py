@@ -56,9 +56,8 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
             "not yet supported: an extent that is given for anything but each point of one index",
         )
         return None
-    if scope.find(arg, {INDEX}, "an index") is None:
-        return None
-    if not scope.declare(call.function, SIZE):
+    is_index = scope.find(arg, {INDEX}, "an index") is not None
+    if not scope.declare(call.function, SIZE) or not is_index:
         return None
     scope.used.add(call.function.name)
     scope.sizes[call.function.name] = SizeInfo(arg.name, call.span)

@@ -113,5 +113,8 @@ def _can_reduce(reduce: ast.Reduce, field: Field, scope: Scope) -> bool:
             reduce.span,
             f"not yet supported: a {'sum' if reduce.op == 'sum' else 'maximum'} of {field.dtype}",
             secondary=declared,
+            notes=["what comes back are rows of the source's segment, whatever was sent"],
+            help=f"let the source be bf16, and narrow it on the way out: `cast({field.name})`, or "
+            f"`cast({field.name} by …)` with scales",
         )
     return False

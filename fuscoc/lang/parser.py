@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -58,4 +59,11 @@ def _parser() -> Lark:
 def lark(**options: Any) -> Lark:
     """A parser of the language with further ``options``; it keeps every token."""
     grammar = files("fuscoc.lang").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", keep_all_tokens=True, maybe_placeholders=False, **options)
+    return Lark(
+        grammar,
+        parser="lalr",
+        g_regex_flags=re.ASCII,  # so that a word ends before any other letter
+        keep_all_tokens=True,
+        maybe_placeholders=False,
+        **options,
+    )

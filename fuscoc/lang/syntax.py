@@ -172,20 +172,21 @@ def blank_out(text: str, offset: int) -> str:
     starts = [i for i in range(len(lexemes)) if _starts_declaration(lexemes, i)]
     shuffles = [lexemes[i].start for i in starts if lexemes[i].text == "shuffle"]
     last = max((i for i in starts if lexemes[i].start < offset), default=None)
-    begin = offset if last is None else lexemes[last].start
     before = [lexeme.text for lexeme in lexemes if lexeme.start < offset]
+    alone = offset  # where text starts that belongs to no declaration, or to one without a name
+    if before and before[-1] in RESERVED:
+        alone = lexemes[len(before) - 1].start
+    begin = alone if last is None else lexemes[last].start
     if before.count("{") <= before.count("}"):
         if last is not None and (lexemes[last].text != "shuffle" or "{" in before[last:]):
-            begin = offset  # the shuffle before is complete
-        if before and before[-1] == "shuffle":  # and this one has no name
-            begin = lexemes[len(before) - 1].start
+            begin = alone  # the shuffle before is complete
         end = min((start for start in shuffles if start >= offset and start > begin), default=None)
     elif offset in shuffles:  # the shuffle before lacks its brace
         begin = max(start for start in shuffles if start < offset)
         end = offset
     else:
         if last is None or lexemes[last].text == "shuffle":
-            begin = offset
+            begin = alone
         end = _end_of_declaration(lexemes, begin, offset)
     end = len(text) if end is None else end
     blank = re.sub(r"[^\n]", " ", text[begin:end])

@@ -34,9 +34,14 @@ def read_routing(shuffle: ShuffleSpec, topology: Topology, path: Path) -> list[R
     if "header" in arrays:
         return _read_saved(shuffle, topology, path)
     for name, array in arrays.items():
-        if array.dtype.kind not in NUMBERS:
-            raise RoutingError(f"{path}: `{name}` holds {array.dtype} and no numbers")
-    named = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if array.dtype.kind not in NUMBERS or array.itemsize > 8:
+            raise RoutingError(
+                f"{path}: `{name}` holds {array.dtype} and no numbers of at most 64 bits"
+            )
+    named = {
+        name: torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+        for name, array in arrays.items()
+    }
     return [_rank_data(shuffle, topology, named, rank, path) for rank in range(topology.num_ranks)]
 
 
@@ -88,9 +93,10 @@ def _rank_data(
     for spec in shuffle.inputs:
         own, shared = arrays.get(f"{rank}.{spec.name}"), arrays.get(spec.name)
         if own is None and shared is not None and spec.role != "placement":
-            if len(shared) != topology.num_ranks:
+            num_rows = shared.shape[0] if shared.dim() else 0
+            if num_rows != topology.num_ranks:
                 raise RoutingError(
-                    f"{path}: `{spec.name}` has {len(shared)} rows, one for each of "
+                    f"{path}: `{spec.name}` has {num_rows} rows, one for each of "
                     f"{topology.num_ranks} ranks is needed"
                 )
             own = shared[rank]

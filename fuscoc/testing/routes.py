@@ -11,7 +11,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fuscoc.testing.arrays import Ints
+from fuscoc.testing.arrays import Ints, ints
 from fuscoc.testing.draws import digits
 from fuscoc.testing.oracle import expect
 from fuscoc.testing.points import Domain, points_of
@@ -43,7 +43,7 @@ def draw_routes(
         for data in ranks:
             _draw_entries(draw, shuffle, data, place, palette)
     else:
-        _draw_operands(draw, shuffle, ranks, place, num_places)
+        _draw_operands(draw, shuffle, topology, ranks, place, num_places)
     if target.kind == "packed":
         _fit_capacity(shuffle, target, topology, ranks)
     else:
@@ -64,24 +64,48 @@ def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData
 def _draw_operands(
     draw: st.DrawFn,
     shuffle: ShuffleSpec,
+    topology: Topology,
     ranks: Sequence[RankData],
     place: Scalar,
     num_places: int,
 ) -> None:
-    """Any numbers for the routes that a key or a rank is computed from, such as ids to hash."""
-    routes = {each.name for each in shuffle.inputs if each.role == "route"}
-    parts = subexpressions(place)
-    for load in {each for each in parts if isinstance(each, Load) and each.input in routes}:
-        ids = st.lists(st.integers(-100, 2**20), min_size=1, max_size=8)
-        palette = np.array(draw(ids), np.int64)
+    """Any numbers for the routes that a key or a rank is computed from, such as ids to hash, or
+    ranks to add to; -1 where they would lead nowhere."""
+    any_number = st.integers(-1, 2 * num_places) | st.integers(-100, 2**20)
+    for load in route_loads(shuffle, place):
+        palette = np.array(draw(st.lists(any_number, min_size=1, max_size=8)), np.int64)
         for data in ranks:
             _draw_entries(draw, shuffle, data, load, palette)
-    for data in ranks:
-        places = Domain(shuffle, data).values(place)
-        if np.any((places < -1) | (places >= num_places)):
-            raise NoRoutingError(
-                f"`{shuffle.name}` computes keys or ranks that are not among its {num_places}"
-            )
+    for is_last in (False, True):
+        for data, points in zip(ranks, points_of(shuffle, topology, ranks), strict=True):
+            lost = np.flatnonzero(ints(points.columns["rank"]) == -2)
+            if is_last and len(lost):
+                raise NoRoutingError(
+                    f"whatever is given to it, `{shuffle.name}` on {topology} goes to a key or a "
+                    "rank that does not exist: if it is for other clusters, name them (--topology)"
+                )
+            _drop(shuffle, data, place, lost)
+
+
+def _drop(shuffle: ShuffleSpec, data: RankData, place: Scalar, points: Ints) -> None:
+    """Make -1 of what sends these points of a rank to ``place``. That drops them where it is the
+    place itself, or what is looked up for it; arithmetic may make something else of it."""
+    parts = set(subexpressions(place))
+    asked = [each.value for each in shuffle.places if each in parts]
+    only = [each for each in asked if isinstance(each, Load) and not isinstance(place, Load)][:1]
+    for load in only or route_loads(shuffle, place):
+        entries = torch.from_numpy(Domain(shuffle, data).entries(load)[points])
+        data.inputs[load.input].view(-1)[entries] = -1
+
+
+def route_loads(shuffle: ShuffleSpec, scalar: Scalar) -> list[Load]:
+    """The elements of route inputs that ``scalar`` is computed from, but for those that only say
+    where others stand."""
+    routes = {each.name for each in shuffle.inputs if each.role == "route"}
+    asked = [each.value for each in shuffle.places]
+    parts = dict.fromkeys(subexpressions(scalar))
+    loads = [part for part in parts if isinstance(part, Load) and part.input in routes]
+    return [load for load in loads if load == scalar or load not in asked]
 
 
 def _draw_entries(
@@ -127,7 +151,11 @@ def _draw_slots(
     used = digits(draw, topology.num_ranks, 3)
     load = slot_load(shuffle, target)
     if load is not None:
-        groups = [group for data in ranks for group in _slot_groups(shuffle, target, data, load)]
+        groups = [
+            group
+            for data, points in zip(ranks, points_of(shuffle, topology, ranks), strict=True)
+            for group in _slot_groups(shuffle, target, data, load, ints(points.columns["rank"]))
+        ]
         order = np.argsort(digits(draw, len(groups), 64), kind="stable")
         gaps = digits(draw, len(groups), 3)
         for number, gap in zip(order.tolist(), gaps.tolist(), strict=True):
@@ -154,10 +182,10 @@ class SlotGroup:
 
 
 def _slot_groups(
-    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, load: Load
+    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, load: Load, owners: Ints
 ) -> Iterator[SlotGroup]:
     domain, table = Domain(shuffle, data), data.inputs[load.input].view(-1)
-    owners, entries = domain.values(target.rank), domain.entries(load)
+    entries = domain.entries(load)
     entries = np.where(owners >= 0, entries, -1)
     table[torch.from_numpy(entries[entries >= 0])] = 0
     slots = domain.values(target.slot)
@@ -170,28 +198,35 @@ def _drop_collisions(
     shuffle: ShuffleSpec, target: DenseTarget, topology: Topology, ranks: Sequence[RankData]
 ) -> None:
     """Drop points whose slot is taken or lies outside of the target."""
-    points = points_of(shuffle, topology, ranks)
-    expected = expect(shuffle, topology, ranks, points)
-    seen: set[tuple[int, int]] = set()
-    for at, place in enumerate(zip(expected.rank.tolist(), expected.slot.tolist(), strict=True)):
-        if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
-            data = ranks[expected.source_rank[at]]
-            if not isinstance(target.rank, Load):
-                wrong = "which is taken" if place in seen else "which does not exist"
-                raise NoRoutingError(
-                    f"whatever is given to it, `{shuffle.name}` on {topology} goes to slot "
-                    f"{place[1]} of rank {place[0]}, {wrong}"
-                )
-            entry = Domain(shuffle, data).entries(target.rank)[expected.point[at]]
-            data.inputs[target.rank.input].view(-1)[int(entry)] = -1
-        seen.add(place)
+    for is_last in (False, True):
+        expected = expect(shuffle, topology, ranks, points_of(shuffle, topology, ranks))
+        seen: set[tuple[int, int]] = set()
+        num_dropped = 0
+        places = zip(expected.rank.tolist(), expected.slot.tolist(), strict=True)
+        for at, place in enumerate(places):
+            if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
+                if not route_loads(shuffle, target.rank):
+                    wrong = "which is taken" if place in seen else "which does not exist"
+                    raise NoRoutingError(
+                        f"whatever is given to it, `{shuffle.name}` on {topology} goes to slot "
+                        f"{place[1]} of rank {place[0]}, {wrong}"
+                    )
+                if is_last:  # what was dropped has sent others elsewhere
+                    reject()
+                data = ranks[expected.source_rank[at]]
+                _drop(shuffle, data, target.rank, expected.point[at : at + 1])
+                num_dropped += 1
+            seen.add(place)
+        if isinstance(target.rank, Load) or not num_dropped:
+            return
 
 
 def slot_load(shuffle: ShuffleSpec, target: DenseTarget) -> Load | None:
     """The element of a route input that the slot is computed from, if there is one."""
-    routes = {each.name for each in shuffle.inputs if each.role == "route"}
-    loads = (part for part in subexpressions(target.slot) if isinstance(part, Load))
-    return next((load for load in loads if load.input in routes and load != target.rank), None)
+    of_rank = set(subexpressions(target.rank))
+    loads = [load for load in route_loads(shuffle, target.slot) if load not in of_rank]
+    # Rather an element of the point's own than one that others look up, too.
+    return min(loads, key=lambda load: len(list(subexpressions(load))), default=None)
 
 
 def only_length(shuffle: ShuffleSpec, extent: Extent) -> bool:

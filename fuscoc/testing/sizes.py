@@ -27,8 +27,8 @@ MAX_MULTIPLE = 3
 def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> list[RankData]:
     """Every rank's extents and inputs, uneven and often empty; routes are all -1 as yet.
 
-    All sizes are multiples of what they are divided by, and alike where slots are computed from
-    them. Routings of many ranks have fewer rows.
+    All sizes are multiples of what they are divided by, positive where they are divisors, and alike
+    where slots are computed from them. Routings of many ranks have fewer rows.
     """
     num_ranks = topology.num_ranks
     inner = [index.extent for index in shuffle.domain[1:]]
@@ -36,9 +36,10 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
     most = min(MAX_ROWS, max(1, MAX_POINTS // (num_ranks * per_row)))
     outer = {part for part in subexpressions(shuffle.domain[0].extent) if isinstance(part, Extent)}
     extents: list[dict[str, int]] = [builtin_extents(rank, num_ranks) for rank in range(num_ranks)]
+    divisors = {part for each in divisions(shuffle) for part in subexpressions(each.rhs)}
     for name in shuffle.extents:
         is_outer = Extent(name) in outer
-        least = 0 if is_outer else 1
+        least = 0 if is_outer and Extent(name) not in divisors else 1
         drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
         if shuffle.computes_slots:
             drawn[:] = drawn[0]
@@ -58,6 +59,15 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
         )
         for rank, e in enumerate(extents)
     ]
+
+
+def divisions(shuffle: ShuffleSpec) -> list[BinaryOp]:
+    """Every division and remainder that a run makes, whose divisors have to be positive."""
+    starts = [subscript.start for subscript in shuffle.source.subscripts]
+    target = shuffle.target
+    places = [target.key] if target.kind == "packed" else [target.slot, target.rank]
+    parts = [p for each in (*size_scalars(shuffle), *starts, *places) for p in subexpressions(each)]
+    return [part for part in parts if isinstance(part, BinaryOp) and part.op in "/%"]
 
 
 def _input(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.routes import draw_routes
 from fuscoc.testing.routing import Routing
-from fuscoc.testing.sizes import draw_sizes
+from fuscoc.testing.sizes import divisions, draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
 from fuscoc.testing.texts import texts
 from fuscoc_runtime.plan import Plan
@@ -59,7 +59,8 @@ def topologies(
 
 
 def fits(spec: Spec, topology: Topology) -> bool:
-    """Whether the ranks can own the keys of ``spec``, and its sizes for so many come out even."""
+    """Whether the ranks can own the keys of ``spec``, its sizes for so many come out even, and it
+    divides by nothing that is 0 then."""
     shuffle, target = spec.shuffle, spec.shuffle.target
     sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
     if target.kind == "dense":
@@ -67,20 +68,26 @@ def fits(spec: Spec, topology: Topology) -> bool:
     elif target.placement.kind == "block" and target.num_keys % topology.num_ranks:
         return False
     scope = Scope(builtin_extents(0, topology.num_ranks))
-    return all(_is_exact(part, scope) for size in sizes for part in subexpressions(size))
+    divisors = [each.rhs for each in divisions(shuffle) if _is_known(each.rhs, scope)]
+    return all(evaluate(each, scope) > 0 for each in divisors) and all(
+        _is_exact(part, scope) for size in sizes for part in subexpressions(size)
+    )
 
 
 def _is_exact(part: Scalar, scope: Scope) -> bool:
     """Whether a division leaves no remainder; sizes that are drawn are chosen so."""
     if not isinstance(part, BinaryOp) or part.op != "/":
         return True
-    for each in subexpressions(part):
-        if isinstance(each, Load | Index) or (
-            isinstance(each, Extent) and each.name not in scope.extents
-        ):
-            return True
+    if not _is_known(part, scope):
+        return True
     divisor = evaluate(part.rhs, scope)
     return divisor > 0 and evaluate(part.lhs, scope) % divisor == 0
+
+
+def _is_known(scalar: Scalar, scope: Scope) -> bool:
+    """Whether it is made of constants and of what ``scope`` has."""
+    parts = [each for each in subexpressions(scalar) if isinstance(each, Load | Index | Extent)]
+    return all(isinstance(each, Extent) and each.name in scope.extents for each in parts)
 
 
 def specs(topology: Topology | None = None) -> st.SearchStrategy[Spec]:

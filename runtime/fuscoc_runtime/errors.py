@@ -187,6 +187,12 @@ class SlotOutOfRangeError(FuscoRuntimeError):
     length: int
     source: tuple[int, int]
 
+    @property
+    def message(self) -> str:
+        """The sentence; -1 looks as if it dropped the segment, as it would as a rank."""
+        hint = "; what drops a segment is a rank of -1" if self.slot == -1 else ""
+        return super().message + hint
+
 
 @dataclass(eq=False)
 class CapacityError(FuscoRuntimeError):
@@ -303,7 +309,7 @@ class ProtocolError(FuscoRuntimeError):
     """Ranks out of step: a bug in fuscoc, or ranks that made different calls."""
 
     code: ClassVar[str] = "FSR090"
-    text: ClassVar[str] = "internal error: {problem}"
+    text: ClassVar[str] = "the ranks disagree: {problem}"
     problem: str
 
 

@@ -128,6 +128,22 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 2
 
 
+def test_architecture_that_the_compiler_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    def reject(text: str, arch: str) -> bytes:
+        raise cuda.CudaError("nvcc rejects the generated kernels")
+
+    monkeypatch.setattr(cuda, "find_compiler", lambda: cuda.Compiler("nvcc", "13"))
+    monkeypatch.setattr(cuda, "cubin", reject)
+    spec, out = str(EXAMPLES / "moe.fsc"), tmp_path / "moe"
+    done = CliRunner().invoke(app, ["compile", spec, "-o", str(out), "--cubin", "sm_999"])
+    assert (done.exit_code, out.exists()) == (1, False)
+    assert done.output.startswith("error: sm_999: nvcc rejects")
+
+
 def test_command_line_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 

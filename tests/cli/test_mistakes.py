@@ -33,6 +33,8 @@ def here(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "words.npy").write_text("words")
     np.save(tmp_path / "reals.npy", np.zeros((8, 4, 2)))
     np.save(tmp_path / "texts.npy", np.full((8, 4, 2), "a"))
+    np.save(tmp_path / "long.npy", np.zeros((8, 4, 2), np.longdouble))
+    np.save(tmp_path / "one.npy", np.int64(1))
     np.savez(tmp_path / "other.npz", header="{}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -55,8 +57,11 @@ def here(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run art --seed 99999999999", 2, "Invalid value for '--seed'"),
         ("plan art --tokens 4 --save no/plan.npz", 1, "error: no: no such file or directory"),
         ("plan art --tokens 4 --html no/plan.html", 1, "error: no: no such file or directory"),
+        ("compile moe.fsc --emit ast -o new", 2, "--emit writes no artifact"),
         ("plan art --routing words.npy", 1, "words.npy is no .npy file of plain arrays"),
         ("plan art --routing texts.npy", 1, "texts.npy: `topk_idx` holds <U1 and no numbers"),
+        ("plan art --routing long.npy", 1, "`topk_idx` holds float128 and no numbers"),
+        ("plan art --routing one.npy", 1, "`topk_idx` has 0 rows, one for each of 8 ranks"),
         ("plan art --routing reals.npy", 1, "`topk_idx` holds float64, the spec says i64"),
         ("test moe.fsc --replay other.npz", 1, "it is no file of `fuscoc test`"),
         ("test moe.fsc --topology 1x3", 1, "256 keys, which 3 ranks (1x3) do not divide"),

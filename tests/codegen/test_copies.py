@@ -144,6 +144,23 @@ def test_rows_longer_than_the_registers(name: str) -> None:
         np.testing.assert_array_equal(after, wanted)
 
 
+def test_runs_further_apart_than_32_bits_count() -> None:
+    """The source is as large, but next to none of its memory is touched."""
+    width = 2**30 + 5
+    kernels = built_of(blocks((("x", "u8", ()),), (3, 4), (width,)))
+    source, rows = zeros((3, width), np.uint8), fresh({"x": 12})
+    source[:, :4] = np.arange(1, 13).reshape(3, 4)
+    kernels.kernels.launch(
+        "blocks_pack",
+        num_descriptors=1,
+        src_offset=int64s([0]),
+        dst_row=int64s([1]),
+        x_src=source,
+        **named(rows, "dst"),
+    )
+    assert rows["x"][1].tolist() == list(range(1, 13))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "u8", "f8e4m3", "i64"])
 def test_bits_survive(dtype: str) -> None:
     """Every bit pattern of a row comes through, whatever its dtype makes of it."""

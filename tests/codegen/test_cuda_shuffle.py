@@ -88,6 +88,8 @@ def test_the_header_shows_the_spec() -> None:
 def test_reasons() -> None:
     assert "dense" in reason(vit_patches())
     assert "40 destinations" in reason(moe(num_topk=40))
+    far_apart = replace(moe().target, num_keys=2048, align=2**20)
+    assert "more slots than its kernels count" in reason(replace(moe(), target=far_apart))
     weighted = moe().combine
     assert weighted is not None
     assert weighted.weight is not None

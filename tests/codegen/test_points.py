@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc.lang.checked import Const
 from tests.codegen.memory import Int64s, int64s
-from tests.codegen.specs import built, built_of
+from tests.codegen.specs import blocks, built, built_of
 from tests.specs import vit_patches
 
 UNTOUCHED = -99
@@ -154,3 +155,14 @@ def test_inputs_of_any_integer_type() -> None:
         **found,
     )
     assert found["cells"][0] == 1 << 40
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**32 - 1, 2**32])
+def test_numbers_beyond_32_bits_are_signed(number: int) -> None:
+    checked = blocks((("x", "u8", ()),))
+    checked = replace(
+        checked, target=replace(checked.target, slot=Const(number), rank=Const(number))
+    )
+    found = outputs("source src_offset rank slot", 1)
+    built_of(checked).kernels.launch("blocks_relation", num_points=1, num_ranks=4, **found)
+    check(found, {"rank": [-2], "slot": [number]})

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.codegen.arguments import RESERVED
-from fuscoc.codegen.triton import MAX_COLUMNS, triton_module
-from fuscoc.codegen.triton_expressions import expression, wrap_call
+from fuscoc.codegen.triton import triton_module
+from fuscoc.codegen.triton_expressions import MAX_COLUMNS, expression, wrapped
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle, Load
@@ -282,10 +282,18 @@ def test_parentheses(tree: Any) -> None:
 
 
 def test_long_calls_are_wrapped() -> None:
-    assert wrap_call("x = tl.load(a + (b, c)[0], mask=f(1, 2), other=0)") == [
+    mask = "f(1, 2)" + " & live" * 12
+    assert wrapped("", f"x = tl.load(a + (b, c)[0], mask={mask}, other=0)") == [
         "x = tl.load(",
         "    a + (b, c)[0],",
-        "    mask=f(1, 2),",
+        f"    mask={mask},",
         "    other=0,",
         ")",
     ]
+
+
+@pytest.mark.parametrize("long", ["x = (a{0}) * (b{0})", "x = f(a{0}) + f(b{0})", "x = (a{0})"])
+def test_long_arithmetic_is_not(long: str) -> None:
+    """A comma in its parentheses would make tuples of them."""
+    text = long.format(" + t" * 25)
+    assert wrapped("    ", text) == [f"    {text}"]

@@ -11,6 +11,10 @@ LISTS = """
   sym_name = "out"} : () -> ()
 "fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
   per = "rank", sym_name = "back", terms = ["term_slot"]} : () -> ()
+"fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
+  per = "rank", sym_name = "weighed", terms = ["term_slot", "term_point"]} : () -> ()
+"fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_peer", "term_begin",
+  "term_end"], per = "node", sym_name = "nowhere"} : () -> ()
 """
 
 
@@ -43,7 +47,7 @@ VALID = [
     step("exchange", EXCHANGE),
     step("scatter_recv", SCATTER),
     step("reduce", SUM),
-    step("reduce", f"{SUM}, wait = [2], weight = @spec.factors"),
+    step("reduce", f"{SUM.replace('@back', '@weighed')}, wait = [2], weight = @spec.factors"),
     step("reduce", SUM.replace("dst = bf16", "dst = f32")),
     step("reduce", COPY_BACK),
     path("")
@@ -104,6 +108,18 @@ INVALID = [
         step("gather_send", COPY.replace("= 0", "= -1")),
         "attribute 'signal' must be at least 0, not -1",
     ),
+    *(
+        (step(name, attributes), f"'fsc.{name}' op needs a list that places the dst of its rows")
+        for name, attributes in (
+            ("gather_send", COPY.replace("@out", "@nowhere")),
+            ("scatter_recv", SCATTER.replace("@out", "@nowhere")),
+            ("reduce", SUM.replace("@back", "@nowhere")),
+        )
+    ),
+    (
+        step("gather_send", COPY.replace("@out", "@back")),
+        "'fsc.gather_send' op needs a list that places the src of its rows",
+    ),
     (
         step("exchange", EXCHANGE.replace('forward"', 'up"')),
         "'fsc.exchange' op attribute 'direction' must be one of forward, back, not 'up'",
@@ -137,6 +153,10 @@ INVALID = [
     (
         step("reduce", SUM.replace("@back", "@out")),
         "'fsc.reduce' op needs a list with terms, and @out has none",
+    ),
+    (
+        step("reduce", f"{SUM}, weight = @spec.factors"),
+        "'fsc.reduce' op needs the points of the terms that it weighs",
     ),
     (
         step("reduce", f"{SUM}, weight = @spec.rows"),

@@ -161,6 +161,27 @@ def test_inexact_division() -> None:
     assert str(error).endswith("`height[n]` is 5 at n = 2 on rank 1, which 2 does not divide")
 
 
+def test_inexact_division_in_a_layout() -> None:
+    """No index has this extent; that what a view reads exists follows from its division."""
+    text = """
+    shuffle halves {
+      index n : images  index i : height(n)  index s : length
+      segment item { x : i32 }
+      layout rows[n, y] of i32 dense(height(n) / 2)
+      layout slots[s] of item
+      view doubled[n, i] = rows[n, i / 2]
+      route where(n) -> (rank, slot) = input places : int64[2]
+      dispatch doubled[n, i] -> slots[where(n).slot + i] on where(n).rank
+    }"""
+
+    def change(named: Named) -> None:
+        named |= {"images": 2, "height": torch.tensor([2, 3]), "places": torch.zeros(2, 2).long()}
+
+    error = failure(lockstep(text, "1x2"), change)
+    assert isinstance(error, InexactDivisionError)
+    assert str(error).endswith("`height[n]` is 3 at n = 1 on rank 1, which 2 does not divide")
+
+
 def test_negative_size() -> None:
     error = failure(lockstep(specs.patches(), "1x4"), poke("width", 0, -2))
     assert isinstance(error, InputError)

@@ -10,7 +10,13 @@ import pytest
 
 import fuscoc
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.errors import HopTimeoutError, IndexOutOfRangeError, ProtocolError
+from fuscoc_runtime.errors import (
+    ArtifactError,
+    HopTimeoutError,
+    IndexOutOfRangeError,
+    ProtocolError,
+    TopologyError,
+)
 from fuscoc_runtime.topology import Topology
 from tests.engine import rank_work, specs
 from tests.engine.pool import Died, Pool
@@ -93,6 +99,31 @@ def test_options_have_to_agree(pool: Pool) -> None:
     each = [(path(SMALL), {"num_programs": number}) for number in (1, 2)]
     outcomes = pool.outcomes(rank_work.open_each, 2, *each)
     assert all(isinstance(outcome, ProtocolError) for outcome in outcomes)
+    assert {outcome.problem for outcome in outcomes} == {
+        "rank 1 has num_programs=2 where rank 0 has num_programs=1"
+    }
+
+
+def test_a_rank_that_does_not_come_to_the_opening(tmp_path: Path) -> None:
+    """Its machine has no artifact, say. What it finds itself is what it raises."""
+    pool = Pool(3)
+    try:
+        paths = [path(SMALL), str(tmp_path / "nothing"), path(SMALL)]
+        each = [(artifact, {"timeout": 1.0}) for artifact in paths]
+        outcomes = pool.outcomes(rank_work.open_each, 3, *each)
+        assert isinstance(outcomes[1], ArtifactError)
+        for rank in (0, 2):
+            assert isinstance(outcomes[rank], HopTimeoutError), outcomes[rank]
+            assert (outcomes[rank].rank, outcomes[rank].peer) == (rank, 1)
+    finally:
+        pool.close()
+
+
+def test_topologies_have_to_agree(pool: Pool) -> None:
+    each = [(path(SMALL), {"topology": topology}) for topology in ("2x1", "1x2")]
+    outcomes = pool.outcomes(rank_work.open_each, 2, *each)
+    assert all(isinstance(outcome, TopologyError) for outcome in outcomes), outcomes
+    assert "rank 1 has the topology 1x2 where rank 0 has 2x1" in str(outcomes[0])
 
 
 def test_artifacts_have_to_agree(pool: Pool, tmp_path: Path) -> None:

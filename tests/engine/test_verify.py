@@ -14,7 +14,7 @@ from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
 from fuscoc_runtime.reference import RankResult
 from fuscoc_runtime.scalar import BinaryOp, Inside, Load
-from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.schema import DenseTarget, PackedTarget
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, lockstep
@@ -104,3 +104,8 @@ def test_unknown_relations_are_refused() -> None:
     fixed = replace(spec.target, key=Load("idx", (place, 0)))
     with pytest.raises(NoDataError, match="is computed from an input"):
         generate(replace(spec, target=fixed), Topology(1, 1), 4, 0)
+    spec = specs.artifact(specs.patches()).shuffle()
+    assert isinstance(spec.target, DenseTarget)
+    both = BinaryOp("+", Load("packing", (0, 0)), Load("packing", (0, 1)))
+    with pytest.raises(NoDataError, match=r"entries: packing\[0, 0\], packing\[0, 1\]"):
+        generate(replace(spec, target=replace(spec.target, slot=both)), Topology(1, 1), 4, 0)

@@ -214,7 +214,11 @@ def test_everything_is_printed(explain) -> None:
     assert "58,720,256 (58.7 MB)" in out
     assert ["dispatch", "moe_pack", "net_send", "source", "→", "slices"] in rows_of(out)
     assert "there are 2 nodes, and CUDA kernels only work inside one" in out
-    assert "by every dispatch, which depends on topk_idx, tokens" in out
+    assert "by every dispatch, which depends on topk_idx, tokens; combine uses its plan." in out
+    code, out, _ = explain(EXAMPLES / "kv_pages.fsc")
+    assert code == 0
+    assert "There is no way back." in out
+    assert "combine" not in out
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)

@@ -174,6 +174,14 @@ def test_differences_see_through_multiplication() -> None:
     assert constant_difference(I_, J_) is None
 
 
+def test_a_quotient_of_what_may_wrap_around_proves_nothing() -> None:
+    big = Const(2**62)
+    quotient = BinaryOp("/", times(I_, big), big)
+    for start in (quotient, plus(quotient, Const(0))):
+        assert not stays_inside(start, 1, Const(8), {"i": Const(8)})
+    assert constant_difference(quotient, I_) is None
+
+
 subscripts = st.lists(
     st.builds(
         lambda step, index, first, length: Subscript(

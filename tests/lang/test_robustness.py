@@ -71,6 +71,18 @@ def test_garbage_in_a_shuffle_is_answered(text: str) -> None:
     assert_answered(f"shuffle a {{ {text} }}")
 
 
+@given(st.sampled_from(GOOD), st.sampled_from("é@$"), st.booleans(), st.data())
+def test_one_foreign_character_is_one_error(
+    text: str, char: str, behind: bool, data: st.DataObject
+) -> None:
+    """Before or behind any word of a spec, its keywords included."""
+    plain = re.sub("//.*", lambda comment: " " * len(comment[0]), text)
+    word = data.draw(st.sampled_from(list(re.finditer(r"\w+|->|\.\.|\S", plain))))
+    at = word.end() if behind else word.start()
+    (found,) = answer(text[:at] + char + text[at:])
+    assert (found.code, found.primary.span.start) == ("FSC002", at)
+
+
 @given(texts.filter(lambda text: text not in BAD), st.data())
 def test_one_missing_name_is_found_where_it_is(text: str, data: st.DataObject) -> None:
     """A layout's segment, misspelt beyond recognition: the first error is right there."""

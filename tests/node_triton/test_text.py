@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fuscoc.codegen.cuda_types import Unsupported
+from fuscoc.codegen.triton_expressions import MAX_COLUMNS
 from fuscoc.codegen.triton_node import triton_node
-from fuscoc.codegen.triton_rows import MAX_COLUMNS
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import CompiledShuffle

@@ -94,8 +94,10 @@ def test_overlapping_slots_name_both_sources() -> None:
     )
 
 
-@pytest.mark.parametrize("slot", [-1, 4])
-def test_slot_out_of_range(slot: int) -> None:
+@pytest.mark.parametrize(
+    ("slot", "hint"), [(-1, "; what drops a segment is a rank of -1"), (-2, ""), (4, "")]
+)
+def test_slot_out_of_range(slot: int, hint: str) -> None:
     spec = patches(p=1)
     ranks = [
         patches_data([], [], length=4),
@@ -104,8 +106,15 @@ def test_slot_out_of_range(slot: int) -> None:
     error = failure_of_every_rank(spec, TWO, ranks)[0]
     assert isinstance(error, errors.SlotOutOfRangeError)
     assert str(error) == (
-        f"[FSR013] segment 0 of rank 1 goes to slot {slot} of rank 0, which has 4 slots"
+        f"[FSR013] segment 0 of rank 1 goes to slot {slot} of rank 0, which has 4 slots{hint}"
     )
+
+
+def test_a_target_that_no_memory_holds() -> None:
+    ranks = [patches_data([(1, 1)], [[0, 0]], length=4), patches_data([], [], length=2**50)]
+    error = failure_of_every_rank(patches(p=1), TWO, ranks)[0]
+    assert isinstance(error, errors.PreparationError)
+    assert error.rank == 1
 
 
 def test_capacity_counts_padding() -> None:

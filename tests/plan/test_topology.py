@@ -82,6 +82,6 @@ def test_a_topology_is_for_all_ranks_of_the_group(
 ) -> None:
     monkeypatch.setattr(group.dist, "get_rank", lambda _: 0)
     monkeypatch.setattr(group.dist, "get_world_size", lambda _: 2)
-    monkeypatch.setattr(group, "_gather_objects", lambda mine, *_: [mine, mine])
+    monkeypatch.setattr(group, "_greet", lambda mine, *_: [mine, mine])
     with pytest.raises(TopologyError, match=f"the topology {topology} is not for 2 ranks"):
         group.find_members(cast(Any, "both"), topology, torch.device("cpu"), ())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fuscoc.testing import (
@@ -14,6 +14,7 @@ from fuscoc.testing import (
     RoutingFileError,
     cases,
     load_spec,
+    plan_of,
     points_of,
     routings,
     specs,
@@ -22,6 +23,8 @@ from fuscoc.testing import (
 from fuscoc.testing.oracle import expect
 from fuscoc.testing.points import owners
 from fuscoc_runtime import reference
+from fuscoc_runtime.engine.divisions import check_divisions
+from fuscoc_runtime.reference import on_their_ranks
 from fuscoc_runtime.topology import Topology
 from tests.testing import broken
 
@@ -107,6 +110,80 @@ def test_points_and_slots_are_those_of_the_reference(data: st.DataObject) -> Non
         ]
     )
     assert first_cells.tolist() == [int(each.origin.cells[0]) for each in deliveries]
+
+
+COMPUTED = {
+    "a slot of each expert": """
+shuffle rows {
+  const experts = 8, cap = 5
+  index t : tokens
+  index k : 2
+  segment token { x : f32[4] }
+  layout by_token[t] of token
+  layout slots[q] of token dense(experts / ranks * ranks * cap)
+  route r(t, k) -> (expert, position) = input assignment : int64[2]
+  dispatch by_token[t]
+    -> slots[(r(t, k).expert % (experts / ranks) * ranks + rank) * cap + r(t, k).position]
+    on r(t, k).expert / (experts / ranks)
+}""",
+    "a divisor of this run": """
+shuffle rows {
+  index t : tokens
+  segment token { x : f32[4] }
+  layout part[t] of token
+  layout whole[i, p] of token dense(tokens / ranks, ranks)
+  dispatch part[t] -> whole[t % (tokens / ranks), rank] on t / (tokens / ranks)
+}""",
+    "a divisor of this cluster": """
+shuffle rows {
+  const experts = 2
+  index t : tokens
+  segment token { x : f32[4] }
+  layout by_token[t] of token
+  index q : room
+  layout slots[q] of token
+  route r(t) -> (rank, slot) = input to : int64[2]
+  dispatch by_token[t] -> slots[r(t).slot + t % (experts / ranks)] on r(t).rank
+}""",
+    "a rank beside one that is looked up": """
+shuffle rows {
+  index m : moves
+  index h : 2
+  index q : requests
+  segment page { x : f32[4] }
+  layout pages[m, h] of page
+  index s : room
+  layout arrived[s] of page
+  route of(m) -> request = input request_of : int32
+  route home(q) -> (rank, slot) = input homes : int32[2]
+  route nth(m) -> n = input position : int32
+  dispatch pages[m, h] -> arrived[home(of(m)).slot + nth(m)] on home(of(m)).rank + h
+}""",
+}
+
+
+@pytest.mark.parametrize("text", COMPUTED.values(), ids=COMPUTED)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_routings_of_computed_places_are_correct(text: str, data: st.DataObject) -> None:
+    spec = load_spec(text)
+    routing = data.draw(cases(spec, max_nodes=3, max_ranks_per_node=2))
+    for rank, each in enumerate(on_their_ranks(routing.ranks)):
+        check_divisions(spec.shuffle, rank, each.extents)
+    plan_of(spec, routing)
+
+
+@pytest.mark.parametrize("text", COMPUTED.values(), ids=COMPUTED)
+def test_routings_of_computed_places_reach_several_ranks(text: str) -> None:
+    spec = load_spec(text)
+
+    def spreads(routing: Routing) -> bool:
+        points = points_of(spec.shuffle, routing.topology, routing.ranks)
+        expected = expect(spec.shuffle, routing.topology, routing.ranks, points)
+        return len(np.unique(expected.rank)) > 1 and len(expected.rank) > 2
+
+    unshrunk = settings(FEW, phases=[Phase.generate])
+    find(cases(spec, max_nodes=2, max_ranks_per_node=2), spreads, settings=unshrunk)
 
 
 def test_owners_of_a_block_placement() -> None:

@@ -140,7 +140,7 @@ def groups(group: Any, artifact: str) -> list[str]:
             sums = (given["weights"] * (given["idx"] >= 0)).sum(1, keepdim=True)
             torch.testing.assert_close(y, given["x"] * sums)
             seen.append(repr(shuffle))
-    for wrong in (mesh, "ep", dist.GroupMember.NON_GROUP_MEMBER):
+    for wrong in (mesh, (mesh, "tp"), "ep", dist.GroupMember.NON_GROUP_MEMBER):
         try:
             Shuffle(artifact, group=wrong)
         except FuscoRuntimeError as error:

@@ -7,7 +7,7 @@ import pickle
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 from weakref import ReferenceType, ref
@@ -22,6 +22,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from fuscoc_runtime.comm.liveness import Liveness, ProcessId, this_process
 from fuscoc_runtime.errors import (
     ClosedError,
+    HopTimeoutError,
     NetworkError,
     OptionError,
     ProtocolError,
@@ -129,15 +130,16 @@ def process_group(group: Group | None) -> dist.ProcessGroup | None:
     """The process group that ``group`` names; ``None`` is all of the job.
 
     Raises:
-        TopologyError: a mesh of several dimensions, or this rank is not in the group.
+        TopologyError: a mesh of several dimensions, or without the one that is named, or this rank
+            is not in the group.
     """
     mesh, dim = group if isinstance(group, tuple) else (group, None)
     if isinstance(mesh, DeviceMesh):
-        if dim is None and mesh.ndim != 1:
-            names = ", ".join(mesh.mesh_dim_names or map(str, range(mesh.ndim)))
+        names = mesh.mesh_dim_names or ()
+        if (dim is None and mesh.ndim != 1) or (isinstance(dim, str) and dim not in names):
             raise TopologyError(
-                f"the mesh has the dimensions {names}: pass one of them, as `mesh[name]` or "
-                "`(mesh, name)`"
+                f"the mesh has the dimensions {', '.join(names or map(str, range(mesh.ndim)))}: "
+                "pass one of them, as `mesh[name]` or `(mesh, name)`"
             )
         return mesh.get_group(dim)
     if mesh is None or isinstance(mesh, dist.ProcessGroup):
@@ -176,32 +178,75 @@ def find_members(
     node. ``agreed`` are settings that must be the same on every rank.
 
     Raises:
-        TopologyError: ranks are not numbered node by node, or ``topology`` has another size.
+        TopologyError: ranks are not numbered node by node, or ``topology`` has another size or is
+            not the same on all of them.
         ProtocolError: ranks differ in ``agreed``.
-        NetworkError: a rank has ended, or has not come after ``timeout`` seconds.
+        HopTimeoutError: a rank has not come after ``timeout`` seconds; names the first.
+        NetworkError: a rank has ended, or the communication library failed.
     """
     world = group if group is not None else dist.group.WORLD
     if world is None:
         raise TopologyError("there is no process group: call torch.distributed.init_process_group")
     rank, num_ranks = dist.get_rank(world), dist.get_world_size(world)
-    mine = (host_id(), this_process(), secrets.token_hex(8), agreed)
-    theirs: list[tuple[str, ProcessId, str, tuple[object, ...]]]
-    try:
-        theirs = _gather_objects(mine, world, device, timeout)
-    except (RuntimeError, TimeoutError) as error:
-        # Who the others are is what this would have told.
-        raise NetworkError(rank, MEETING, str(error)) from error
-    hosts, processes, tokens, settings = zip(*theirs, strict=True)
+    mine = (host_id(), this_process(), secrets.token_hex(8), topology, agreed)
+    theirs: list[tuple[str, ProcessId, str, Topology | None, tuple[object, ...]]]
+    theirs = _greet(mine, world, device, timeout)
+    hosts, processes, tokens, topologies, settings = zip(*theirs, strict=True)
     for peer, setting in enumerate(settings):
         if setting != settings[0]:
-            raise ProtocolError(f"rank {peer} has {setting} where rank 0 has {settings[0]}")
-    found = topology if topology is not None else Topology.from_hosts(hosts)
+            one, other = _first_difference(setting, settings[0])
+            raise ProtocolError(f"rank {peer} has {one} where rank 0 has {other}")
+    by_host = Topology.from_hosts(hosts) if None in topologies else None
+    found, *others = (each or by_host for each in topologies)
+    for peer, each in enumerate(others, 1):
+        if each != found:
+            raise TopologyError(f"rank {peer} has the topology {each} where rank 0 has {found}")
+    assert found is not None
     if found.num_ranks != num_ranks:
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
     store = PrefixStore(f"fuscoc/{tokens[0]}", _get_default_store())
     liveness = Liveness(store, rank, processes)
     return Membership(rank, found, ref(world), device, store, liveness, timeout)
+
+
+def _first_difference(theirs: tuple[object, ...], ours: tuple[object, ...]) -> tuple[str, str]:
+    """What two ranks' settings differ in: the option by its name, all else as it is."""
+    one, other = next(pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1])
+    if not is_dataclass(one) or not is_dataclass(other):
+        return repr(one), repr(other)
+    names = (each.name for each in fields(one))
+    name = next(each for each in names if getattr(one, each) != getattr(other, each))
+    return f"{name}={getattr(one, name)!r}", f"{name}={getattr(other, name)!r}"
+
+
+def _greet(
+    mine: object, group: dist.ProcessGroup, device: torch.device, timeout: float
+) -> list[Any]:
+    """What every rank has to say, when all are here. Errors are those of ``find_members``."""
+    rank, names = dist.get_rank(group), [str(each) for each in dist.get_process_group_ranks(group)]
+    # Who the others are is what they will say; until then there is a list of those who have come.
+    arrivals = PrefixStore(f"fuscoc/opening/{group.group_name}", _get_default_store())
+    started = time.monotonic()
+    try:
+        arrivals.set(names[rank], "here")
+        greetings = _gather_objects(mine, group, device, timeout)
+        arrivals.delete_key(names[rank])
+        return greetings
+    except (RuntimeError, TimeoutError) as error:
+        seconds = time.monotonic() - started
+        absent = _absent(arrivals, names) if seconds >= timeout else []
+        if absent:
+            raise HopTimeoutError(rank, "opening", absent[0], round(seconds, 1)) from error
+        raise NetworkError(rank, MEETING, str(error)) from error
+
+
+def _absent(arrivals: Store, names: list[str]) -> list[int]:
+    """The ranks that are not on the list; none if it cannot be read any more."""
+    try:
+        return [rank for rank, name in enumerate(names) if not arrivals.check([name])]
+    except RuntimeError:
+        return []
 
 
 def _gather_objects(

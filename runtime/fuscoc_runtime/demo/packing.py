@@ -126,8 +126,8 @@ def _route_load(shuffle: ShuffleSpec, scalar: Scalar) -> Load | None:
     inner = {each for part in parts if isinstance(part, Inside) for each in subexpressions(part)}
     found = {part for part in parts if isinstance(part, Load) and part.input in routes} - inner
     if len(found) > 1:
-        names = ", ".join(sorted(load.input for load in found))
-        raise NoDataError(f"one expression reads several route entries: {names}")
+        entries = ", ".join(sorted(map(render, found)))
+        raise NoDataError(f"one expression reads several route entries: {entries}")
     return next(iter(found), None)
 
 

@@ -28,6 +28,9 @@ from fuscoc_runtime.scalar import (
 )
 from fuscoc_runtime.schema import PackedTarget
 
+MAX_PROGRAMS = 2**16
+"""Of a relation kernel, which counts the first point of a program, and its stride, in 32 bits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
@@ -77,7 +80,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     values |= {f"input.{name}": address(anywhere) for name in empty}
     values |= {"num_points": num_points, "num_ranks": machine.context.topology.num_ranks}
     if num_points:
-        num_programs = -(-num_points // shuffle.relation.block)
+        num_programs = min(-(-num_points // shuffle.relation.block), MAX_PROGRAMS)
         _launch(machine, shuffle.relation.kernel, values, num_programs)
     length = None
     if shuffle.target.kind == "dense":

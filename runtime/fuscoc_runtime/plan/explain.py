@@ -61,14 +61,15 @@ def explain_extents(
     """
     index = shuffle.domain[0].name
     scope = Scope(extents, inputs, {index: outer})
-    for inner in shuffle.domain[1:]:
-        for scalar in subexpressions(inner.extent):
+    sizes = [*(inner.extent for inner in shuffle.domain[1:]), *shuffle.source.dims[1:]]
+    for size in sizes:
+        for scalar in subexpressions(size):
             if isinstance(scalar, BinaryOp) and scalar.op == "/":
                 value, divisor = evaluate(scalar.lhs, scope), evaluate(scalar.rhs, scope)
                 if value % divisor:
                     dividend = render(scalar.lhs)
                     return InexactDivisionError(rank, index, outer, dividend, value, divisor)
-    for size in (*(inner.extent for inner in shuffle.domain[1:]), *shuffle.source.dims[1:]):
+    for size in sizes:
         value = evaluate(size, scope)
         if value < 0:
             return InputError(render(size), rank, f"is {value} at {index} = {outer}: no size")

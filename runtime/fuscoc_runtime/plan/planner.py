@@ -187,7 +187,9 @@ def finish_plan(
     arrived = others.pop() if weights is not None else None
     if ctx.shuffle.target.kind == "dense":
         length = int(census.length[ctx.rank])
-        yield from agree(check_slots(ctx, words, census.points[:, ctx.rank], length))
+        counts = census.points[:, ctx.rank]
+        # Of a target that is too large, the table to find overlaps with does not fit either.
+        yield from agree(attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length)))
     forwards = others.pop() if others else described.forwards
     if shares.hands_over:
         blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
