@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,10 +96,12 @@ ROUTED = specs.routed("f32")
         (
             replace("topk_idx", torch.zeros(4, 3)),
             "topk_idx",
-            "is no argument of this call, which takes x, idx, tokens",
+            "is no argument of this call, which takes x, idx, tokens, weights",
         ),
         (replace("tokens", 5), "x", "has the shape [4, 24]; the spec says [tokens, 24] = [5, 24]"),
         (replace("tokens", -1), "tokens", "is -1; an extent is a whole number"),
+        (replace("tokens", True), "tokens", "is True; an extent is a whole number"),
+        (replace("tokens", np.int64(5)), "x", "the spec says [tokens, 24] = [5, 24]"),
     ],
 )
 def test_arguments(change: Callable[[Named], None], name: str, problem: str) -> None:

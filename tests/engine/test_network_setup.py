@@ -267,9 +267,10 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     """To free them waits for kernels, and one may wait for that rank; a CPU has to let go."""
 
     class Comm:
-        is_open = True
+        is_open, num_runs = True, 0
 
         def run(self, _: object) -> None:
+            self.num_runs += 1
             raise HopTimeoutError(1, "network (slice 0)", 2, 7.0)
 
         def close(self) -> None:
@@ -278,18 +279,21 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     kept: list[Any] = []
     monkeypatch.setattr(engine_process, "outlast_process", kept.append)
     engine = object.__new__(engine_process.ProcessEngine)
-    engine.members, engine.comm = replace(members(), device=device), cast(Any, Comm())
+    comm = Comm()
+    engine.members, engine.comm = replace(members(), device=device), cast(Any, comm)
     engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
     engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
-    engine.is_lost = False
+    engine.loss = None
     for _ in range(2):
-        with pytest.raises(HopTimeoutError):
+        with pytest.raises(HopTimeoutError, match="rank 2 in the network"):
             engine.run("combine", cast(Any, None))
-    assert engine.is_lost
-    engine.settle()  # does not wait again
+    with pytest.raises(HopTimeoutError, match="rank 2 in the network"):
+        engine.check()
+    engine.settle()
+    assert comm.num_runs == 1  # nothing was waited for again
     engine.close()
-    assert engine.comm.is_open == (device is GPU)
-    assert kept == ([engine.comm] if device is GPU else [])
+    assert comm.is_open == (device is GPU)
+    assert kept == ([comm] if device is GPU else [])
 
 
 @pytest.mark.parametrize(("work", "said"), [("pass", "freed\n"), ("outlast_process(held)", "")])
@@ -329,11 +333,11 @@ class Lost(engine_process.ProcessEngine):
     """A rank of several, one of which has not come."""
 
     def __init__(self) -> None:
-        self.members, self.is_lost = members(), False
+        self.members, self.loss = members(), None
 
     def settle(self) -> None:
-        self.is_lost = True
-        raise HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+        self.loss = HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+        raise self.loss
 
     def close(self) -> None: ...
 

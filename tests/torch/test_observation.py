@@ -55,6 +55,14 @@ def test_messages(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> 
     assert "closed after 1 dispatches" in third
 
 
+def test_sizes_that_stay_exact_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    with Shuffle(specs.artifact(specs.MOVED), max_sources=5):
+        pass
+    [said] = (each for each in caplog.records if each.levelno == logging.WARNING)
+    assert "moved: sizes are exact, and max_sources has no effect: " in said.message
+    assert "dense" in said.message
+
+
 @pytest.mark.parametrize(("level", "shown"), [("info", 1), ("INFO", 1), ("warning", 0), ("", 0)])
 def test_the_variable(level: str, shown: int) -> None:
     code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -97,7 +98,8 @@ class Checker:
         inputs = {item.name: item for item in spec.inputs if item.role != "weight"}
         weights = {name: given[name] for name in self._weight_names() if name in given}
         others = {name: value for name, value in given.items() if name not in weights}
-        self._check_names(others, [*fields, *inputs], optional=spec.extents)
+        optional = *spec.extents, *self._weight_names()
+        self._check_names(others, [*fields, *inputs], optional)
         shapes: dict[str, Shape] = {
             **{field.name: self._source_shape(field.shape) for field in spec.source.fields},
             **{name: item.shape for name, item in inputs.items()},
@@ -226,7 +228,8 @@ class Checker:
     def _source_shape(self, cell: tuple[int, ...]) -> Shape:
         dims = self.shuffle.source.dims
         if is_ragged(dims):
-            return (" * ".join(map(render, dims[1:])) + " of every " + render(dims[0]), *cell)
+            rows = f"sum of {' * '.join(map(render, dims[1:]))} over {render(dims[0])}"
+            return (rows, *cell)
         return (*dims, *cell)
 
     def _extents(
@@ -236,8 +239,8 @@ class Checker:
         extents = builtin_extents(self.rank, self.num_ranks)
         for name in self.shuffle.extents:
             value = given.get(name)
-            if value is not None and (not isinstance(value, int) or not 0 <= value <= MAX_SIZE):
-                raise self.problem(name, f"is {value!r}; an extent is a whole number, 0 or more")
+            if value is not None:
+                value = self._size(name, value)
             sizes = (
                 tensors[tensor].shape[axis]
                 for tensor, shape in shapes.items()
@@ -249,6 +252,12 @@ class Checker:
                 raise self.problem(name, "is in no tensor's shape: pass it by name")
             extents[name] = found
         return extents
+
+    def _size(self, name: str, value: Any) -> int:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_whole or not 0 <= value <= MAX_SIZE:
+            raise self.problem(name, f"is {value!r}; an extent is a whole number, 0 or more")
+        return int(value)
 
     def _check_shape(
         self, name: str, tensor: Tensor, shape: Shape, extents: Mapping[str, int]

@@ -170,7 +170,7 @@ class Executor:
                 error = _error_of(self.engine.settle)
                 engine = self.engine
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
-                is_lost = isinstance(engine, ProcessEngine) and engine.is_lost
+                is_lost = isinstance(engine, ProcessEngine) and engine.loss is not None
                 if members.device.type == "cuda" and not is_lost:
                     torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from typing import Any, Literal
@@ -41,6 +42,8 @@ CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
 Engine = ProcessEngine | NodeEngine
+
+_log = logging.getLogger("fuscoc.runtime")
 
 
 def open_engine(
@@ -92,6 +95,8 @@ def open_engine(
         with current_device(chosen):
             kernels = TritonNode(artifact, shuffle, node, *rest)
         return NodeEngine(shuffle, members, kernels, "triton")
+    if options.max_sources is not None and members.rank == 0:
+        _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
     missing = missing_dtype(shuffle, gpu)
     if missing is not None:
         raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")

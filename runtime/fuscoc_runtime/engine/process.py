@@ -42,7 +42,7 @@ class ProcessEngine:
 
     Attributes:
         link: what was measured; ``None`` also inside one node.
-        is_lost: whether a rank has not come in time.
+        loss: the error of the rank that has not come in time; no call follows.
     """
 
     link: Link | None = None
@@ -73,7 +73,8 @@ class ProcessEngine:
         self.machine.set_timeout(members.timeout)
         self._streams = StreamOrder(members.device)
         self._waits = True
-        self._under_way = self.is_lost = False
+        self._under_way = False
+        self.loss: HopTimeoutError | None = None
         if measures and members.topology.num_nodes > 1:
             link = self.link = self._measured()
             measured = replace(
@@ -111,7 +112,7 @@ class ProcessEngine:
 
     def settle(self) -> None:
         """As ``check``, if there are calls that have not waited themselves, and that may end."""
-        if self._under_way and not self.is_lost:
+        if self._under_way and self.loss is None:
             self.check()
 
     @contextmanager
@@ -140,7 +141,7 @@ class ProcessEngine:
         A GPU frees memory when all its work has ended, and some never does after a loss: then the
         windows stay as long as the process.
         """
-        if not (self.is_lost and self.members.device.type == "cuda"):
+        if self.loss is None or self.members.device.type != "cuda":
             self.comm.close()
 
     def _measured(self) -> Link:
@@ -173,12 +174,14 @@ class ProcessEngine:
 
     @contextmanager
     def _noticing_a_loss(self) -> Iterator[None]:
+        if self.loss is not None:  # ranks are out of step: whoever comes now answers another call
+            raise replace(self.loss)
         try:
             yield
-        except HopTimeoutError:
-            if not self.is_lost and self.members.device.type == "cuda":
+        except HopTimeoutError as error:
+            if self.members.device.type == "cuda":
                 outlast_process(self.comm)
-            self.is_lost = True
+            self.loss = replace(error)
             raise
 
     def _end(self, path: str, started: float) -> None:
