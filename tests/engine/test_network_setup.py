@@ -283,7 +283,6 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     engine.members, engine.comm = replace(members(), device=device), cast(Any, comm)
     engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
     engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
-    engine.loss = None
     for _ in range(2):
         with pytest.raises(HopTimeoutError, match="rank 2 in the network"):
             engine.run("combine", cast(Any, None))
@@ -333,7 +332,7 @@ class Lost(engine_process.ProcessEngine):
     """A rank of several, one of which has not come."""
 
     def __init__(self) -> None:
-        self.members, self.loss = members(), None
+        self.members = members()
 
     def settle(self) -> None:
         self.loss = HopTimeoutError(1, "network (slice 0)", 2, 7.0)

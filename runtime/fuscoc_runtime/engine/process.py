@@ -46,6 +46,7 @@ class ProcessEngine:
     """
 
     link: Link | None = None
+    loss: HopTimeoutError | None = None
 
     def __init__(
         self,
@@ -74,7 +75,6 @@ class ProcessEngine:
         self._streams = StreamOrder(members.device)
         self._waits = True
         self._under_way = False
-        self.loss: HopTimeoutError | None = None
         if measures and members.topology.num_nodes > 1:
             link = self.link = self._measured()
             measured = replace(
