@@ -73,18 +73,24 @@ def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:
 
     Raises:
         FileExistsError: something that is no artifact has the name; it is left as it is.
+        OSError: that names ``directory``, also where the disk is full.
     """
     target = Path(directory).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
-        new = Path(beside) / "new"
-        for name, content in files.items():
-            path = new / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        with _locked(target.parent), _uninterrupted():
-            _check_replaceable(target)
-            _replace(target, new, Path(beside) / "old")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
+            new = Path(beside) / "new"
+            for name, content in files.items():
+                path = new / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            with _locked(target.parent), _uninterrupted():
+                _check_replaceable(target)
+                _replace(target, new, Path(beside) / "old")
+    except OSError as error:
+        if error.errno is not None:  # the system's, of a file that nobody knows
+            error.filename = str(directory)
+        raise
     return target
 
 

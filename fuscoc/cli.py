@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
 import sys
@@ -66,6 +67,8 @@ def main() -> None:
     SIGTERM ends it as Ctrl-C does: whatever is half-written is removed.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # specs are UTF-8, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     logging.basicConfig(format="%(message)s")
     try:
         app()

@@ -89,18 +89,23 @@ def write_source(before: SourceFile, after: SourceFile) -> None:
 
     Raises:
         FileChangedError: the file does not hold the text ``before``; it is left as it is.
+        OSError: that names it, also where the disk is full.
     """
     target = Path(os.path.realpath(before.path))  # what a link leads to is replaced, not the link
     found = target.read_bytes()
     mark = codecs.BOM_UTF8 if found.startswith(codecs.BOM_UTF8) else b""
     if found != mark + before.text.encode():
         raise FileChangedError(f"{before.path} is not UTF-8, or has just been changed: not fixed")
-    descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(mark + after.text.encode())
-        shutil.copymode(target, beside)
-        os.replace(beside, target)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(mark + after.text.encode())
+            shutil.copymode(target, beside)
+            os.replace(beside, target)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        error.filename = before.path
         raise

@@ -105,7 +105,8 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         if combine.weight is not None and combine.weight.dtype != "f32":
             raise Unsupported(f"its weights are {combine.weight.dtype}, not f32")
         if not _is_in_order(checked):
-            raise Unsupported(f"its segments are not all of `{source.layout}` in order")
+            entries = f"the entries of `{source.layout}`, one each and in order"
+            raise Unsupported(f"it has a combine, and its segments are not {entries}")
     return CudaShuffle(
         name=checked.name,
         spec=checked.source_file.plain_name,

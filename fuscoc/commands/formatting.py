@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -83,6 +84,8 @@ def _format(path: Path, *, dry: bool, print_diff: bool) -> bool:
 
 
 def _read_stdin() -> SourceFile:
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed", "<stdin>")
     try:
         return SourceFile("<stdin>", sys.stdin.buffer.read().decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +64,15 @@ DiagnosticFormat = Annotated[
 ColourWhen = Annotated[
     Colour, typer.Option("--color", help="Colour; auto is on a terminal unless NO_COLOR is set.")
 ]
+
+
+def load_numpy() -> None:
+    """To be called where torch is about to be loaded.
+
+    Torch's own C++ loads numpy otherwise, and drops the exception that Ctrl-C or SIGTERM raise in
+    it: the command would go on.
+    """
+    import_module("numpy")
 
 
 def parse_defines(texts: list[str] | None, option: str = "-D") -> dict[str, int]:

@@ -14,6 +14,7 @@ from fuscoc.commands.options import (
     ShuffleName,
     SpecOrArtifact,
     defines_for,
+    load_numpy,
 )
 
 
@@ -81,9 +82,11 @@ def plan(
 
         fuscoc plan moe.fsc --nodes 4 --routing topk_idx.npy --save plan.npz
     """
+    load_numpy()
     from fuscoc.planning import command
     from fuscoc_runtime import Topology
-    from fuscoc_runtime.errors import FuscoRuntimeError
+    from fuscoc_runtime.errors import FuscoRuntimeError, NativeBuildError
+    from fuscoc_runtime.plan.native import BuildError
 
     try:
         options = command.PlanOptions(
@@ -101,4 +104,7 @@ def plan(
         command.run(what, shuffle, defines_for(what, define), options)
     except (FuscoRuntimeError, command.RoutingError, command.MissingExtraError) as error:
         typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except BuildError as error:  # of the stages, or of the other policies
+        typer.echo(f"error: {NativeBuildError(0, str(error))}", err=True)
         raise typer.Exit(1) from None

@@ -16,6 +16,7 @@ from fuscoc.commands.options import (
     ShuffleName,
     SpecOrArtifact,
     defines_for,
+    load_numpy,
 )
 
 
@@ -66,6 +67,7 @@ def run(
 
     from rich.console import Console
 
+    load_numpy()
     from fuscoc import run_report
     from fuscoc_runtime.errors import ArtifactError, FuscoRuntimeError
     from fuscoc_runtime.run import RankDiedError, run

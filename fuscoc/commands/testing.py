@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from fuscoc.commands.options import Define, ShuffleName, Spec, parse_defines, parse_topologies
+from fuscoc.commands.options import (
+    Define,
+    ShuffleName,
+    Spec,
+    load_numpy,
+    parse_defines,
+    parse_topologies,
+)
 
 
 def property_test(
@@ -48,6 +55,7 @@ def property_test(
 
         fuscoc test my.fsc --replay FILE
     """
+    load_numpy()
     try:
         from fuscoc.testing.routes import NoRoutingError
         from fuscoc.testing.routing import RoutingFileError

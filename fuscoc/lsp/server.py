@@ -1,6 +1,8 @@
 """The protocol: what an editor asks, answered from the text that it holds.
 
-Nothing is kept between requests: checking a spec takes milliseconds.
+Nothing is kept between requests: checking a spec takes milliseconds. Editors send the whole text
+with every change: pygls applies partial ones by Python's lines, which also end at a form feed or
+U+2028, and those of the protocol do not.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class OpenText:
 
 def make_server() -> LanguageServer:
     """A server, ready to be started."""
-    server = LanguageServer("fuscoc", fuscoc.__version__)
+    server = LanguageServer(
+        "fuscoc", fuscoc.__version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full
+    )
 
     def opened(uri: str) -> OpenText:
         return OpenText(server.workspace.get_text_document(uri), server)

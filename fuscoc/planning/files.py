@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.files import NO_ARRAYS
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scope, evaluate
 from fuscoc_runtime.schema import ShuffleSpec
@@ -54,7 +54,7 @@ def _load(shuffle: ShuffleSpec, path: Path) -> dict[str, Any]:
                 return {name: file[name] for name in file.files}
     except OSError as error:
         raise RoutingError(f"{path}: {error.strerror}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except NO_ARRAYS as error:
         raise RoutingError(f"{path} is no {path.suffix} file of plain arrays") from error
     return {route_input(shuffle): file}
 

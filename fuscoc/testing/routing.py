@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.files import whole_file
+from fuscoc_runtime.files import NO_ARRAYS, whole_file
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -82,7 +81,7 @@ class Routing:
                     for rank, extents in enumerate(header["extents"])
                 )
                 return cls(shuffle.name, Topology.parse(header["topology"]), ranks)
-        except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, *NO_ARRAYS) as error:
             reason = (
                 error.strerror if isinstance(error, OSError) else "it is no file of `fuscoc test`"
             )

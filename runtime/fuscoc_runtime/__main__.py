@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -31,11 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--trace", help="write what every rank did when, for Perfetto")
     options = parser.parse_args(arguments)
 
+    # Ahead of torch, whose C++ would load it and drop what Ctrl-C raises in it.
+    import_module("numpy")
     from fuscoc_runtime.run import RankDiedError, run
 
     try:
         report = run(**vars(options), progress=_tell)
-    except (FuscoRuntimeError, RankDiedError) as error:
+    except (FuscoRuntimeError, RankDiedError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if os.environ.get("RANK", "0") == "0":

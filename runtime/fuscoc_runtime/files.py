@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+NO_ARRAYS = (
+    ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
+"""What reading a damaged ``.npz`` raises, or one of other arrays; ``zipfile`` has RuntimeError for
+a password and for what it cannot unpack."""
 
 
 @contextmanager
@@ -21,8 +29,8 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     """
     target = Path(os.path.realpath(path))  # what a link leads to is replaced, not the link
     try:
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
+        if os.path.exists(path) and not target.is_file():  # a pipe of /dev/stdout has no real path
+            with open(path, "wb") as file:
                 yield file
             return
         handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

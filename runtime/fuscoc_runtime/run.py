@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fuscoc_runtime.comm.group import join
 from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
 from fuscoc_runtime.demo.rank import Progress, RankReport, run_rank
 from fuscoc_runtime.demo.worker import Job
+from fuscoc_runtime.engine.options import check_timeout
 from fuscoc_runtime.engine.trace import write_trace
 from fuscoc_runtime.errors import OptionError, TopologyError
 from fuscoc_runtime.topology import Topology
@@ -60,13 +62,15 @@ def run(
     ``progress`` is told what all ranks have got through (under torchrun: this rank), in words.
 
     Raises:
-        OptionError: fewer than 0 tokens, a seed of more than 32 bits, or no such device.
+        OptionError: fewer than 0 tokens, a seed of more than 32 bits, a timeout that is no time,
+            or no such device.
         FuscoRuntimeError: what every rank raised.
         RankDiedError: a rank failed in another way; the others are ended too.
+        OSError: the trace cannot be written; where its folder is missing, before anything runs.
     """
     opened = load_artifact(artifact)
     name = opened.shuffle(shuffle).name
-    _check_options(tokens, seed, device)
+    _check_options(tokens, seed, timeout, device)
     if "RANK" in os.environ:
         topology = None if nodes == 1 else Topology(nodes, int(os.environ["WORLD_SIZE"]) // nodes)
         chosen = join(timeout, torch.device(device) if device is not None else None)
@@ -86,6 +90,8 @@ def run(
     else:
         if ranks < 1 or nodes < 1 or ranks % nodes:
             raise TopologyError(f"{ranks} ranks cannot be split evenly over {nodes} nodes")
+        if trace is not None and not (folder := Path(trace).parent).is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         available = torch.cuda.device_count()
         if device == "cuda" and available < ranks:
             raise OptionError("device", f"is cuda for {ranks} ranks; this machine has {available}")
@@ -108,7 +114,8 @@ def run(
     return RunReport(str(artifact), name, found, seed, tuple(reports))
 
 
-def _check_options(tokens: int, seed: int, device: str | None) -> None:
+def _check_options(tokens: int, seed: int, timeout: float, device: str | None) -> None:
+    check_timeout(timeout)
     if tokens < 0:
         raise OptionError("tokens", f"is {tokens}; it must be 0 or more")
     if not 0 <= seed < 2**32:

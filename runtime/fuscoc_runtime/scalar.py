@@ -7,7 +7,7 @@ them. It serves what needs one value at a time: shapes, lengths, error messages,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -142,6 +142,13 @@ def render(scalar: Scalar, indices: Mapping[str, int] | None = None) -> str:
     if isinstance(scalar, BinaryOp):
         return f"{_operand(scalar.lhs, indices)} {scalar.op} {_operand(scalar.rhs, indices)}"
     return _operand(scalar, indices)
+
+
+def render_product(factors: Sequence[Scalar]) -> str:
+    """The product of several expressions as text, for messages."""
+    if len(factors) == 1:
+        return render(factors[0])
+    return " * ".join(_operand(factor, None) for factor in factors)
 
 
 def _operand(scalar: Scalar, indices: Mapping[str, int] | None) -> str:

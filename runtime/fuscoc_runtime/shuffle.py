@@ -16,10 +16,10 @@ from fuscoc_runtime.calls import AnyHandle
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.open import Engine, sms_to_use
-from fuscoc_runtime.engine.options import Options, as_device
+from fuscoc_runtime.engine.options import Options, as_device, as_topology
 from fuscoc_runtime.engine.stats import Memory, ShuffleStats
 from fuscoc_runtime.engine.trace import Span
-from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
 from fuscoc_runtime.pool import Pool
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
@@ -83,7 +83,8 @@ class Shuffle:
 
     Raises:
         ArtifactError, TopologyError, ProtocolError: what was asked for does not fit together.
-        OptionError: a number that makes no sense, or a device that is not there.
+        OptionError: a number that makes no sense, a device that is not there, or what is no
+            topology or pool.
         BackendError: the spec says ``backend cuda``, and that cannot be.
         CudaError, KernelError: no compiler for the CUDA kernels; Triton is missing.
     """
@@ -110,12 +111,14 @@ class Shuffle:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
         self._num_sms = num_sms
+        if not isinstance(pool, Pool | None):
+            raise OptionError("pool", f"is {pool!r}; it must be a Pool")
         self._pool = pool if pool is not None else Pool()
         self._held: Executor | None = self._pool.take(
             opened,
             self.spec,
             process_group(group),
-            Topology.parse(topology) if isinstance(topology, str) else topology,
+            as_topology(topology),
             as_device(device),
             Options(
                 timeout,

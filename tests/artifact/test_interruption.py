@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import signal
@@ -66,6 +67,19 @@ def test_an_interrupted_write_changes_nothing(old: Path, monkeypatch: pytest.Mon
     assert os.listdir(old.parent) == ["out"]
 
 
+def test_a_full_disk_is_told_of_the_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        artifact.write_artifact(tmp_path / "out", FILES)
+    assert caught.value.filename == str(tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
 SLOW = """
 import signal, sys, time
 from pathlib import Path
@@ -103,6 +117,26 @@ def test_a_stopped_command_leaves_nothing(
     assert "Traceback" not in err
     assert command.returncode == code
     assert os.listdir(tmp_path) == []
+
+
+IN_NUMPY = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy.matrixlib":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from fuscoc.cli import main
+sys.argv = ["fuscoc", sys.argv[1], "examples/moe.fsc"]
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "test"])
+def test_a_command_stops_also_while_numpy_is_being_loaded(command: str) -> None:
+    """Torch's C++ would load it, too, and forget the exception."""
+    done = subprocess.run([sys.executable, "-c", IN_NUMPY, command], timeout=60, check=False)
+    assert done.returncode == 130
 
 
 @pytest.mark.parametrize(

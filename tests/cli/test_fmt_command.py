@@ -20,9 +20,10 @@ NEAT = "shuffle a {\n  index t : tokens\n}\n"
 def fmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run ``fuscoc fmt`` in this process: returns its exit code, stdout and stderr."""
 
-    def run(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+    def run(*arguments: str | Path, stdin: bytes | None = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fuscoc", "fmt", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        text = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
+        monkeypatch.setattr(sys, "stdin", text)
         with pytest.raises(SystemExit) as exit_:
             main()
         output = capsys.readouterr()
@@ -92,3 +93,16 @@ def test_standard_input(fmt) -> None:
     code, out, err = fmt("-", stdin=b"shuffle {")
     assert (code, out) == (1, "")
     assert "<stdin>:1:9" in err
+
+
+def test_what_is_written_is_utf8_in_every_locale(fmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    spec = f"// 雪\n{NEAT}".encode()
+    assert fmt("-", stdin=spec)[0] == 0
+    sys.stdout.flush()
+    assert written.getvalue() == spec
+
+
+def test_closed_standard_input(fmt) -> None:
+    assert fmt("-", stdin=None) == (1, "", "error: <stdin>: it is closed\n")

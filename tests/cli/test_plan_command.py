@@ -18,6 +18,8 @@ from fuscoc.planning.files import RoutingError
 from fuscoc.planning.routing import make_routing
 from fuscoc_runtime import Topology, load_artifact
 from fuscoc_runtime.plan import Plan, key_to_rank
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.native import BuildError
 from fuscoc_runtime.schema import ShuffleSpec
 
 MOE, VIT = Path("examples/moe.fsc"), Path("examples/vit_patches.fsc")
@@ -54,6 +56,18 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def moe(artifacts: dict[str, Path]) -> ShuffleSpec:
     return load_artifact(artifacts["moe"]).shuffle()
+
+
+def test_without_a_c_compiler(
+    plan: Run, artifacts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lpt(demand: object) -> None:
+        raise BuildError("no compiler")
+
+    monkeypatch.setitem(POLICIES, "lpt", lpt)
+    code, _, err = plan(artifacts["moe"], "--nodes", "2", "--gpus-per-node", "2", "--tokens", "4")
+    assert code == 1
+    assert "error: [FSR004] rank 0 cannot plan: no compiler" in err
 
 
 def keys(shuffle: ShuffleSpec, topology: Topology, routing: str, tokens: int = 200) -> list:
@@ -208,6 +222,7 @@ def test_routing_from_files(moe: ShuffleSpec, tmp_path: Path) -> None:
         ("wide.npy", r"is \[5, 3\], the spec says \[5, 4\]"),
         ("other.npz", "holds no `0.topk_idx`"),
         ("floats.npy", "`topk_idx` holds float64, the spec says i64"),
+        ("damaged.npz", "damaged.npz is no .npz file of plain arrays"),
     ],
 )
 def test_routings_that_do_not_fit(
@@ -219,6 +234,10 @@ def test_routings_that_do_not_fit(
     np.save("wide.npy", np.zeros((4, 5, 3), np.int64))
     np.savez("other.npz", other=np.zeros(3))
     np.save("floats.npy", np.zeros((4, 5, 4)))
+    np.savez_compressed("damaged.npz", topk_idx=np.zeros((4, 5, 4), np.int64))
+    damaged = bytearray(Path("damaged.npz").read_bytes())
+    damaged[90:100] = bytes(10)
+    Path("damaged.npz").write_bytes(damaged)
     with pytest.raises(RoutingError, match=problem):
         make_routing(moe, FOUR, routing, None, seed=0)
 

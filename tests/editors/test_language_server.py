@@ -117,6 +117,9 @@ async def editing(text: str) -> AsyncIterator[Editor]:
     )
     assert answer.server_info is not None
     assert answer.server_info.name == "fuscoc"
+    sync = answer.capabilities.text_document_sync
+    assert isinstance(sync, lsp.TextDocumentSyncOptions)
+    assert sync.change == lsp.TextDocumentSyncKind.Full  # pygls misplaces partial changes
     assert answer.capabilities.hover_provider
     assert answer.capabilities.definition_provider
     assert answer.capabilities.document_formatting_provider

@@ -201,6 +201,7 @@ def test_sizes_beyond_all_integers(height: int, width: int) -> None:
 
     error = failure(lockstep(specs.patches(), "1x4"), change)
     assert isinstance(error, InputError)
+    assert error.input == "(height[n] / 2) * (width[n] / 2)"
     assert error.problem.endswith("more than kernels can count")
 
 
@@ -254,6 +255,8 @@ def test_positional_arguments() -> None:
         shuffle.dispatch([[x, idx]], [{}])
     with pytest.raises(InputError, match="given by position and by name"):
         shuffle.dispatch([[x]], [{"x": x, "idx": idx}])
+    with pytest.raises(InputError, match="`x` on rank 0 is a dict; pass what it holds by name"):
+        shuffle.dispatch([[{"x": x, "idx": idx}]], [{}])
 
 
 def test_combine_arguments() -> None:

@@ -70,6 +70,7 @@ def test_progress_and_awkward_data() -> None:
     ("options", "message"),
     [
         ({"tokens": -3}, r"`tokens` is -3; it must be 0 or more"),
+        ({"timeout": float("inf")}, r"`timeout` is inf; it must be a positive number"),
         ({"device": "tpu"}, r"`device` is tpu; it must be cpu or cuda"),
         ({"device": "cuda", "ranks": 99}, r"`device` is cuda"),
     ],
@@ -130,6 +131,15 @@ def is_running(pid: int) -> bool:
 def test_command_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(tmp_path)]) == 1
     assert "not an artifact" in capsys.readouterr().err
+
+
+def test_a_trace_that_cannot_be_written_is_an_error_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_module, "start_ranks", None)
+    artifact, trace = specs.artifact(specs.routed("f32")).path, tmp_path / "none" / "trace.json"
+    assert main(["run", str(artifact), "--device", "cpu", "--trace", str(trace)]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 def with_kernel_line(tmp_path: Path, line: str) -> Path:

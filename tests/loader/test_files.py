@@ -54,6 +54,14 @@ def test_what_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "plan").read_text() == "new"
 
 
+def test_a_pipe_without_a_path_is_written_to() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as end, os.fdopen(writer, "wb"):
+        with whole_file(f"/dev/fd/{writer}") as file:
+            file.write(b"through")
+        assert end.read(7) == b"through"
+
+
 def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

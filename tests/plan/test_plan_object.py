@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import pickle
 import zipfile
@@ -162,7 +163,14 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     np.savez(file, header=np.array(json.dumps({"format": 99})))
     refused(file, "has plan format 99")
     worked().save(file)
-    file.write_bytes(file.read_bytes()[:2000])
+    whole = file.read_bytes()
+    file.write_bytes(whole[:2000])
+    refused(file, "is not a plan")
+    entry = whole.index(b"PK\x01\x02")
+    file.write_bytes(whole[: entry + 8] + b"\x01" + whole[entry + 9 :])
+    refused(file, "is not a plan: .* is encrypted")
+    with np.load(io.BytesIO(whole)) as arrays:
+        np.savez(file, **{**arrays, "keys": np.zeros(99, np.int64)})
     refused(file, "is not a plan")
 
 

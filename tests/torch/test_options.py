@@ -41,7 +41,13 @@ ROUTED = specs.routed("f32", keys=4, topk=2)
         ({"slice_bytes": 0}, "`slice_bytes` is 0; it must be"),
         ({"timeout": -1}, "`timeout` is -1; it must be a positive number"),
         ({"timeout": float("nan")}, "`timeout` is nan; it must be a positive number"),
+        ({"timeout": 1e300}, "`timeout` is 1e+300; it must be 100000000 seconds or less"),
         ({"nic_bandwidth": 0.0}, "`nic_bandwidth` is 0.0; it must be a positive number"),
+        (
+            {"topology": (1, 1)},
+            "`topology` is (1, 1); it must be a Topology, or text such as '2x4'",
+        ),
+        ({"pool": 3}, "`pool` is 3; it must be a Pool"),
         ({"device": "tpu0"}, "`device` is tpu0; it must be cpu or cuda"),
         ({"device": "meta"}, "`device` is meta; it must be cpu or cuda"),
     ],

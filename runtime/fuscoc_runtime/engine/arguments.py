@@ -23,6 +23,7 @@ from fuscoc_runtime.scalar import (
     builtin_extents,
     evaluate,
     render,
+    render_product,
     subexpressions,
 )
 from fuscoc_runtime.schema import InputSpec, ShuffleSpec
@@ -202,6 +203,9 @@ class Checker:
             raise self.problem(unknown[0], f"is no argument of this call, which takes {takes}")
         for name in required:
             if name not in given:
+                for other, value in given.items():
+                    if isinstance(value, Mapping):  # as dispatch returns rows of several fields
+                        raise self.problem(other, "is a dict; pass what it holds by name, as `**`")
                 raise self.problem(name, "is missing")
 
     def _tensor(self, name: str, value: Any, dtype: str) -> Tensor:
@@ -228,7 +232,7 @@ class Checker:
     def _source_shape(self, cell: tuple[int, ...]) -> Shape:
         dims = self.shuffle.source.dims
         if is_ragged(dims):
-            rows = f"sum of {' * '.join(map(render, dims[1:]))} over {render(dims[0])}"
+            rows = f"sum of {render_product(dims[1:])} over {render(dims[0])}"
             return (rows, *cell)
         return (*dims, *cell)
 

@@ -9,9 +9,12 @@ from typing import Any, Literal
 import torch
 
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.topology import Topology
 
 OVERLAP: Literal["overlap"] = "overlap"
 DEVICES = ("cpu", "cuda")
+MAX_TIMEOUT = 10**8
+"""Seconds, three years: what PyTorch's waits can count."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Options:
     trace: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive("timeout", self.timeout)
+        check_timeout(self.timeout)
         if self.nic_bandwidth is not None:
             _check_positive("nic_bandwidth", self.nic_bandwidth)
         if self.num_sms != OVERLAP:
@@ -44,6 +47,13 @@ class Options:
         if self.num_handles is None:
             raise OptionError("num_handles", "is None; it must be a whole number of 1 or more")
         _check_count("num_handles", self.num_handles, 1)
+
+
+def check_timeout(value: Any) -> None:
+    """Raise ``OptionError`` unless it is a number of seconds that can be waited for."""
+    _check_positive("timeout", value)
+    if value > MAX_TIMEOUT:
+        raise OptionError("timeout", f"is {value!r}; it must be {MAX_TIMEOUT} seconds or less")
 
 
 def as_device(device: torch.device | str | None) -> torch.device | None:
@@ -63,6 +73,20 @@ def as_device(device: torch.device | str | None) -> torch.device | None:
     if found.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device", f"is {device}; this machine has no CUDA device")
     return found
+
+
+def as_topology(topology: Topology | str | None) -> Topology | None:
+    """The topology that a user names.
+
+    Raises:
+        OptionError: it is no topology, such as a tuple of sizes.
+        TopologyError: text of another form, or sizes that cannot be.
+    """
+    if isinstance(topology, str):
+        return Topology.parse(topology)
+    if topology is None or isinstance(topology, Topology):
+        return topology
+    raise OptionError("topology", f"is {topology!r}; it must be a Topology, or text such as '2x4'")
 
 
 def _check_count(name: str, value: Any, least: int, otherwise: str = "") -> None:

@@ -25,6 +25,7 @@ from fuscoc_runtime.scalar import (
     Scope,
     evaluate,
     render,
+    render_product,
 )
 from fuscoc_runtime.schema import PackedTarget
 
@@ -64,7 +65,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
         sizes = [_size(machine, index.extent, arguments) for index in shuffle.domain]
         num_points = math.prod(sizes)
         if num_points > MAX_SIZE:
-            names = " * ".join(render(index.extent) for index in shuffle.domain)
+            names = render_product([index.extent for index in shuffle.domain])
             raise machine.checker.problem(names, f"is {num_points}: more than kernels can count")
     owners = None
     if shuffle.target.kind == "packed":
@@ -160,7 +161,7 @@ def _check_magnitude(machine: Machine, arguments: Arguments, num_outer: int) -> 
         known = {**arguments.extents, machine.shuffle.domain[0].name: num_outer}
         most = math.prod(_magnitude(size, known, highest) for size in sizes)
         if most * max(num_outer, 1) > MAX_SIZE:
-            names = " * ".join(map(render, sizes))
+            names = render_product(sizes)
             raise machine.checker.problem(names, f"is up to {most}: more than kernels can count")
 
 

@@ -115,7 +115,9 @@ def _compile(command: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
         whole: list[str | Path] = [*command, "-o", made, *SOURCES, *LIBRARIES]
-        done = subprocess.run(whole, capture_output=True, text=True)
+        # A compiler that is killed leaves its own files: there, they are removed with the rest.
+        environment = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(whole, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
         made.replace(target)

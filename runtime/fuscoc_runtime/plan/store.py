@@ -7,7 +7,6 @@ unsigned type that holds them.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.encode import encode
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.files import whole_file
+from fuscoc_runtime.files import NO_ARRAYS, whole_file
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.rounds import Side
@@ -97,9 +96,11 @@ def read(path: Path) -> Parts:
                     str(path), f"has plan format {header['format']}; this runtime reads {FORMAT}"
                 )
             return _read(header, file)
+    except ArtifactError:
+        raise
     except FileNotFoundError as error:
         raise ArtifactError(str(path), "there is no such file") from error
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, *NO_ARRAYS) as error:
         raise ArtifactError(str(path), f"is not a plan: {error}") from error
 
 
