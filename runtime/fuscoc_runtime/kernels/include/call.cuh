@@ -217,11 +217,12 @@ __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
 }
 
 // The last CTA to enter runs `advance`: what it changes, every CTA has read before. Thread 0 reads
-// it and tells the others, so that no thread's load is still under way.
+// it and tells the others, so that no thread's load is still under way. The last thread does the rest:
+// its warp has the least to do in small calls.
 template <class Advance>
 __device__ __forceinline__ void entered(const Call& call, Advance advance) {
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == blockDim.x - 1) {
     __threadfence();
     if (atomicAdd(&call.state->entries, 1u) == gridDim.x - 1) {
       call.state->entries = 0;

@@ -56,8 +56,9 @@ struct Combine {
   __device__ __forceinline__ u64* flag(int window, int from, int index) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
   }
-  __device__ __forceinline__ u64* refused(int window) const {
-    return reinterpret_cast<u64*>(call.window[window] + call.refused_at);
+  // Writes the call into a peer's window: this rank has got there.
+  __device__ __forceinline__ void tell(i64 section, int peer) const {
+    store_relaxed(reinterpret_cast<u64*>(call.window[peer] + section) + call.rank, shared.tag);
   }
   __device__ __forceinline__ bool joins(int rank) const { return !(shared.refusing >> rank & 1); }
   // Whether a rank has begun a dispatch since: what it has not sent for this call will not come.
@@ -184,10 +185,11 @@ struct Combine {
     bool there = true;
     if (senders(point) >> lane & 1) {
       const u64* at = flag(call.rank, lane, item);
+      const u64* refused = reinterpret_cast<u64*>(call.window[call.rank] + call.refused_at) + lane;
       // A rank that has refused this call, or a later one with the handle, has sent all that it ever will.
       const Outcome outcome = wait_until(
           call, kCombineGroup, lane, item, [&] { return load_acquire(at) == shared.tag; },
-          [&] { return reached(load_acquire(refused(call.rank) + lane), shared.tag) || has_left(lane); });
+          [&] { return reached(load_acquire(refused), shared.tag) || has_left(lane); });
       there = outcome == kReady;
       const u32 now = call.state->num_combines;
       if (outcome == kNever && atomicExch(&call.state->noted[lane], now) != now) note(call, call.state->refusals[lane]);
@@ -287,15 +289,14 @@ struct Combine {
   // since then, which has said so already, their staging may be written when they have told it, too.
   __device__ void enter() const {
     const int peer = threadIdx.x;
-    if (peer < call.num_ranks && joins(peer)) {
-      u64* const own = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at);
-      u64* const theirs = reinterpret_cast<u64*>(call.window[peer] + call.barrier_at);
-      if (blockIdx.x == 0) store_relaxed(theirs + call.rank, shared.tag);
-      if (!shared.planned) {
-        wait_until(call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(own + peer), shared.tag); },
-                   [&] { return has_left(peer); });
-        fence_system();
-      }
+    const bool asks = peer < call.num_ranks && joins(peer);
+    if (asks && blockIdx.x == 0) tell(call.barrier_at, peer);
+    if (shared.planned) return;
+    if (asks) {
+      const u64* told = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at) + peer;
+      wait_until(call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); },
+                 [&] { return has_left(peer); });
+      fence_system();
     }
     __syncthreads();
   }
@@ -303,9 +304,8 @@ struct Combine {
   // Instead of joining the call.
   __device__ void refuse() const {
     if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
-    fence_system();
-    store_relaxed(reinterpret_cast<u64*>(call.window[threadIdx.x] + call.barrier_at) + call.rank, shared.tag);
-    store_relaxed(refused(threadIdx.x) + call.rank, shared.tag);
+    tell(call.barrier_at, threadIdx.x);
+    tell(call.refused_at, threadIdx.x);
   }
 
   // Few items: every team knows its own, so nothing is drawn or told. It reduces before it waits.
