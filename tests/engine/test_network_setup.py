@@ -281,7 +281,10 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     engine = object.__new__(engine_process.ProcessEngine)
     comm = Comm()
     engine.members, engine.comm = replace(members(), device=device), cast(Any, comm)
-    engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
+    stops: list[bool] = []
+    waits = SimpleNamespace(are_stopped=False, stop=lambda: stops.append(True))
+    engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext, waits=waits))
+    engine._patience = engine_process.Patience(cast(Any, waits), engine.members)
     engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
     for _ in range(2):
         with pytest.raises(HopTimeoutError, match="rank 2 in the network"):
@@ -292,7 +295,8 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     assert comm.num_runs == 1  # nothing was waited for again
     engine.close()
     assert comm.is_open == (device is GPU)
-    assert kept == ([comm] if device is GPU else [])
+    assert kept == ([(comm, waits)] if device is GPU else [])
+    assert len(stops) == len(kept)
 
 
 @pytest.mark.parametrize(("work", "said"), [("pass", "freed\n"), ("outlast_process(held)", "")])
