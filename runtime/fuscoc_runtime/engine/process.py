@@ -197,7 +197,8 @@ class ProcessEngine:
         with self.machine.current_device():
             self.machine.waits.tell()
             self.comm.synchronize(path)
-            self.machine.waits.resume()
+            with self.machine.waits.lock:
+                self.machine.waits.resume()
             self.machine.tracer.settle()
         late = self.machine.late()
         if late is not None:

@@ -24,7 +24,7 @@ class Waits:
     Attributes:
         words: int32 [2] on the device, ``abort`` of the ABI.
         are_stopped: whether the host has raised the first one.
-        lock: to be held from looking at what is under way to stopping it.
+        lock: held from a look at what is under way to stopping it, and while waits begin again.
     """
 
     def __init__(self, kernels: Iterable[str], device: torch.device) -> None:
