@@ -16,6 +16,7 @@ from benchmarks.moe_cases import (
     routing,
 )
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.state import Trouble, parse_state
 
 
 def make_source(model: Model, num_tokens: int, generator: torch.Generator) -> list[torch.Tensor]:
@@ -60,7 +61,7 @@ def run_case(
         source, inputs, [num_tokens], num_tokens, weights if model.sums else None
     )
     torch.cuda.synchronize()
-    if problems := engine.errors():
+    if problems := troubles(engine):
         return problems
     expected = expected_rows(gather_ragged(topk_idx, None), owner, model.align, rank)
     wrong = check_dispatch(engine, handle, source, expected, None)
@@ -70,10 +71,16 @@ def run_case(
             result = torch.full_like(source[0], float("nan"))
             engine.combine(outputs, handle, result)
             torch.cuda.synchronize()
-            wrong += engine.errors() + check_combine(
+            wrong += troubles(engine) + check_combine(
                 result, source[0], topk_idx, weights, model.experts
             )
     return wrong
+
+
+def troubles(engine: NodeShuffle) -> list[str]:
+    """What went wrong on this rank since the engine was opened; waits for it."""
+    now = parse_state(engine.state.tolist())
+    return [] if now == Trouble() else [str(now)]
 
 
 def settle(wrong: list[str], what: str) -> bool:

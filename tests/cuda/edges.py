@@ -25,10 +25,10 @@ from benchmarks.moe_cases import (
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
-from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.node.state import Handle, Limits, parse_state
 from fuscoc_runtime.reference import cast_fields
 from fuscoc_runtime.schema import CastSpec, FieldSpec
-from tests.cuda.checks import make_source, settle
+from tests.cuda.checks import make_source, settle, troubles
 
 TOKENS = 520
 BLOCK = 128
@@ -68,7 +68,7 @@ def guards(device: torch.device) -> bool:
     printed = program(model)
     for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
         limits = Limits(most, 256)
-        engine = NodeShuffle(printed, limits, dist.group.WORLD, device, timeout_s=5)
+        engine = NodeShuffle(printed, limits, dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(5)
         source = make_source(model, num_tokens, generator)
         weights = torch.rand(num_tokens, 2, device=device)
@@ -76,10 +76,10 @@ def guards(device: torch.device) -> bool:
         topk_idx[0, 0], topk_idx[1, 0] = 8, -2
         engine.dispatch(source, [topk_idx], [num_tokens], num_tokens, weights)
         torch.cuda.synchronize()
-        found = engine.errors()
-        wrong = [] if any("2 points have a key" in line for line in found) else [f"keys: {found}"]
+        found = parse_state(engine.state.tolist())
+        wrong = [] if found.bad_keys == 2 else [f"keys: {found}"]
         # Every rank sends all its rows to rank 0: the third rank's no longer fit.
-        if dist.get_rank() >= 2 and not any("capacity" in line for line in found):
+        if dist.get_rank() >= 2 and not found.overflowed:
             wrong.append(f"overflow: {found}")
         if settle(wrong, f"guards of {most}"):
             return True
@@ -92,9 +92,7 @@ def copies(device: torch.device) -> bool:
     generator = torch.Generator(device).manual_seed(7 + rank)
     for model in COPIED:
         limits = Limits(TOKENS, num_ranks * TOKENS + model.experts * model.align)
-        engine = NodeShuffle(
-            taking_back(model, "copy"), limits, dist.group.WORLD, device, timeout_s=5
-        )
+        engine = NodeShuffle(taking_back(model, "copy"), limits, dist.group.WORLD, device)
         wrong = []
         for tokens in (TOKENS, 100 + rank, 0):
             topk_idx = routing("messy", tokens, model, num_ranks, generator)
@@ -103,7 +101,7 @@ def copies(device: torch.device) -> bool:
             handle = engine.dispatch(source, inputs, [tokens], tokens)
             result = engine.combine(engine.rows[0], handle, torch.full_like(source[0], 7))
             torch.cuda.synchronize()
-            wrong += engine.errors()
+            wrong += troubles(engine)
             if not torch.equal(result, source[0] * (topk_idx >= 0)):
                 wrong.append(f"{tokens} tokens did not come back")
         if settle(wrong, f"copies {model}"):
@@ -118,7 +116,7 @@ def maxima(device: torch.device) -> bool:
     owner = owners(LARGEST, num_ranks, device)
     limits = Limits(n, num_ranks * n * LARGEST.topk + LARGEST.experts * LARGEST.align)
     group = dist.group.WORLD
-    engine = NodeShuffle(taking_back(LARGEST, "max"), limits, group, device, timeout_s=5)
+    engine = NodeShuffle(taking_back(LARGEST, "max"), limits, group, device)
     topk_idx = routing("messy", n, LARGEST, num_ranks, generator)
     [x] = make_source(LARGEST, n, generator)
     x[0, 0] = float("nan")
@@ -133,7 +131,7 @@ def maxima(device: torch.device) -> bool:
     largest = torch.where(live, terms, float("-inf")).amax(1)
     want = torch.where(live.any(1), largest, torch.zeros_like(x))
     same = torch.isclose(result, want, rtol=0, atol=0, equal_nan=True)
-    return settle(engine.errors() + ([] if same.all() else ["a maximum differs"]), "maxima")
+    return settle(troubles(engine) + ([] if same.all() else ["a maximum differs"]), "maxima")
 
 
 def casts(device: torch.device) -> bool:
@@ -151,7 +149,7 @@ def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
     generator = torch.Generator(device).manual_seed(9 + rank)
     owner = owners(model, num_ranks, device)
     limits = Limits(most, num_ranks * TOKENS * model.topk + model.experts * model.align)
-    engine = NodeShuffle(quantising(model), limits, dist.group.WORLD, device, timeout_s=5)
+    engine = NodeShuffle(quantising(model), limits, dist.group.WORLD, device)
     fields = (
         FieldSpec("x", "f8e4m3", (model.hidden,)),
         FieldSpec("scales", "f32", (model.hidden // BLOCK,)),
@@ -163,7 +161,7 @@ def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
         weights = torch.rand(tokens, model.topk, device=device, generator=generator)
         handle = engine.dispatch([x], [topk_idx], [tokens], tokens, weights)
         torch.cuda.synchronize()
-        wrong += engine.errors()
+        wrong += troubles(engine)
         expected = expected_rows(gather_ragged(topk_idx, None), owner, model.align, rank)
         cast = cast_fields((CastSpec("x", "scales", BLOCK),), {"x": x}, fields)
         quantised = [cast[field.name].view(tokens, -1) for field in fields]
@@ -175,7 +173,7 @@ def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
         outputs = expert_outputs(rows, expected, model.experts)
         result = engine.combine(outputs, handle, torch.empty_like(x))
         torch.cuda.synchronize()
-        wrong += engine.errors()
+        wrong += troubles(engine)
         wrong += check_combine(result, x, topk_idx, weights, model.experts)
     return wrong
 
@@ -185,7 +183,7 @@ def wide_partials(device: torch.device) -> bool:
     num_ranks, rank, n = dist.get_world_size(), dist.get_rank(), 40
     model = HALF
     limits = Limits(n, num_ranks * n * 3 + model.experts * model.align)
-    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device, timeout_s=5)
+    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
     x = torch.full((n, model.hidden), 4e4, device=device).half()
     last = (rank + 1) % num_ranks * (model.experts // num_ranks)  # twice to the next rank
     topk_idx = torch.tensor(
@@ -195,36 +193,52 @@ def wide_partials(device: torch.device) -> bool:
     handle = engine.dispatch([x], [topk_idx], [n], n, weights)
     result = engine.combine(engine.rows[0], handle, torch.zeros_like(x))
     torch.cuda.synchronize()
-    wrong = engine.errors() + ([] if torch.equal(result, x) else ["a partial sum overflowed"])
+    wrong = troubles(engine) + ([] if torch.equal(result, x) else ["a partial sum overflowed"])
     return settle(wrong, "wide partials")
 
 
+def lost(engine: NodeShuffle, handle: Handle, wanted: torch.Tensor) -> list[str]:
+    """Which sums of a combine are NaN, if they are not those that have to be."""
+    sums = torch.zeros(len(wanted), engine.rows[0].shape[1], device=wanted.device)
+    result = engine.combine(engine.rows[0], handle, sums.to(engine.rows[0].dtype))
+    found = result.isnan().any(1)
+    same = torch.equal(found, wanted)
+    return [] if same else [f"{int(found.sum())} sums are NaN, not {int(wanted.sum())}"]
+
+
 def refusals(device: torch.device) -> bool:
-    """A rank that does not join a call makes the others give up at once, in either kernel."""
-    if dist.get_world_size() == 1:
+    """A rank that refuses calls is one without rows, in either kernel; the next calls are whole."""
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
+    last = num_ranks - 1
+    if num_ranks == 1:
         return False
     model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
-    printed, rank = program(model), dist.get_rank()
-    last = dist.get_world_size() - 1
+    printed, here = program(model), 8 // num_ranks
     for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
-        limits = Limits(most, 4096)
-        engine = NodeShuffle(printed, limits, dist.group.WORLD, device, timeout_s=60)
+        engine = NodeShuffle(printed, Limits(most, 4096), dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(6)
         x = make_source(model, num_tokens, generator)
         weights = torch.rand(num_tokens, 2, device=device)
         topk_idx = torch.randint(8, (num_tokens, 2), device=device, generator=generator)
-        engine.refuse()  # all do: a later call is not harmed
-        handle = engine.dispatch(x, [topk_idx], [num_tokens], num_tokens, weights)
-        torch.cuda.synchronize()
-        wrong = engine.errors()
+        needs_last = (topk_idx >= last * here).any(1)
+        given = (x, [topk_idx], [num_tokens], num_tokens, weights)
+        wrong: list[str] = []
+        engine.refuse_dispatch()  # all do
         if rank == last:
-            engine.refuse()
+            engine.refuse_dispatch()
         else:
-            engine.combine(engine.rows[0], handle, torch.empty_like(x[0]))
+            wrong += lost(engine, engine.dispatch(*given), needs_last)
+        handle = engine.dispatch(*given)
+        wrong += lost(engine, handle, torch.zeros_like(needs_last))
+        if rank == last:
+            engine.refuse_combine(handle)
+        else:
+            wrong += lost(engine, handle, needs_last)
+        wrong += lost(engine, handle, torch.zeros_like(needs_last))
         torch.cuda.synchronize()
-        found = engine.errors()
-        if rank != last and found != [f"rank {last} raised an error instead of joining a call"]:
-            wrong.append(f"refused combine: {found}")
+        found = parse_state(engine.state.tolist()).refusals
+        if found[last] != 2 * (rank != last) or sum(found) != found[last]:
+            wrong.append(f"refusals: {found}")
         if settle(wrong, f"refusals of {most}"):
             return True
     return False

@@ -8,6 +8,7 @@ every mismatch, when something is wrong.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fuscoc_runtime.errors import (
     InputError,
     KeyRangeError,
     NoSlotError,
+    OutdatedError,
     RefusedCallError,
 )
 
@@ -142,11 +144,14 @@ class Faces:
         self.raises("no max_sources", BackendError, lambda: Shuffle(self.quantised))
 
     def mistakes(self) -> None:
+        """Of all ranks: told once, by check, and no later call is harmed."""
         shuffle = Shuffle(self.moe, max_sources=64)
         x, idx, weights = self.batch(MOE, "uniform", 64)
         bad = idx.clone()
         bad[0, 0], bad[1, 1] = MOE.experts, -2
         _, old = shuffle.dispatch(x, topk_idx=bad, topk_weights=weights)
+        if int(old.dropped) != 2:
+            self.note("bad keys", [f"{int(old.dropped)} points were dropped"])
         self.raises("bad keys", KeyRangeError, shuffle.check)
         shuffle.check()
         self.raises(
@@ -160,39 +165,102 @@ class Faces:
         )
         shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
         self.raises("outdated", InputError, lambda: shuffle.combine(rows, old))
+        self.check_moe(shuffle, "uniform", 64, "after mistakes")
 
         small = Shuffle(self.moe, max_sources=64, capacity=128)
         small.dispatch(x, topk_idx=torch.zeros_like(idx), topk_weights=weights)
-        torch.cuda.synchronize()
-
-        def calls() -> None:
-            for _ in range(4):  # every rank notices at the same one, because each is waited for
-                small.dispatch(x, topk_idx=torch.full_like(idx, -1), topk_weights=weights)
-                torch.cuda.synchronize()
-
-        self.raises("no room", NoSlotError, calls)
+        for _ in range(4):  # none of them says what the first one did
+            small.dispatch(x, topk_idx=torch.full_like(idx, -1), topk_weights=weights)
+            torch.cuda.synchronize()
+        if self.rank == 0 or self.num_ranks > 1:
+            self.raises("no room", NoSlotError, small.check)
+        small.check()
 
     def refused(self) -> None:
-        """An error of one rank ends the others' wait long before the timeout."""
+        """An error of one rank: the others go on without its rows, and all are whole afterwards."""
         if self.num_ranks == 1:
             return
-        shuffle = Shuffle(self.moe, max_sources=64, timeout=100)
+        shuffle = Shuffle(self.moe, max_sources=64)
         x, idx, weights = self.batch(MOE, "uniform", 64)
         if self.rank == 0:
             self.raises("unsent", InputError, lambda: shuffle.dispatch(x, topk_idx=idx[1:]))
         else:
-            shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            lost = shuffle.combine(rows, handle).isnan().any(1)
+            if not torch.equal(lost, (idx // (MOE.experts // self.num_ranks) == 0).any(1)):
+                self.note("refused", [f"{int(lost.sum())} sums are NaN"])
             self.raises("refused", RefusedCallError, shuffle.check)
-        dist.barrier()
+        self.check_moe(shuffle, "uniform", 64, "after a refusal")
+
+    def replays_and_handles(self) -> None:
+        """A replay among eager calls leaves their handles alone, and takes the window's rows."""
+        shuffle = Shuffle(self.moe, max_sources=64)
+        x, idx, weights = self.batch(MOE, "uniform", 64)
+        given = {"topk_idx": idx, "topk_weights": weights}
+        for _ in range(2):
+            shuffle.combine(*shuffle.dispatch(x, **given))
+        graph = torch.cuda.CUDAGraph()
+        other = self.batch(MOE, "single", 64)
+        with torch.cuda.graph(graph):
+            captured = shuffle.dispatch(other[0], topk_idx=other[1], topk_weights=other[2])
+            result = shuffle.combine(*captured)
+        rows, handle = shuffle.dispatch(x, **given)
+        kept = rows.clone()
+        graph.replay()
+        self.note("kept rows", self.off(shuffle.combine(kept, handle), x, idx, weights))
+        if not shuffle.combine(rows, handle).isnan().all():
+            self.note("overwritten rows", ["plausible numbers"])
+        self.raises("overwritten", OutdatedError, shuffle.check)
+        self.note("replayed", self.off(result, *other))
+        idx.fill_(-5)
+        other[1].fill_(-5)  # a server that only replays learns of it so
+        graph.replay()
+        if int(captured[1].dropped) != idx.numel():
+            self.note("replayed", [f"{int(captured[1].dropped)} points were dropped"])
+        self.raises("replayed", KeyRangeError, shuffle.check)
+
+    def off(self, result: Any, x: Any, idx: Any, weights: Any) -> list[str]:
+        want = x.float() * (weights * (idx >= 0)).sum(1, keepdim=True)
+        error = float((result.float() - want).norm() / want.norm())
+        return [] if error < 1e-2 else [f"off by {error:.1e}"]
+
+    def two_streams(self) -> None:
+        """Two shuffles on two streams, on which ranks are late in turn, and by chance."""
+        shuffles = [Shuffle(self.moe, max_sources=MOST) for _ in range(2)]
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        x, idx, weights = self.batch(MOE, "uniform", MOST)
+        torch.cuda.synchronize()
+        results = []
+        for turn in range(20):
+            for which, (shuffle, stream) in enumerate(zip(shuffles, streams, strict=True)):
+                with torch.cuda.stream(stream):
+                    late = turn < 10 and which != self.rank % 2
+                    cycles = torch.randint(2_000_000, ()).item() if turn >= 10 else 5_000_000 * late
+                    torch.cuda._sleep(int(cycles))
+                    rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+                    results.append(shuffle.combine(rows, handle))
+        for shuffle in shuffles:
+            shuffle.check()
+        for result in results:
+            self.note("two streams", self.off(result, x, idx, weights))
 
     def late(self) -> None:
+        """By less than the timeout is no error; by more names the rank, and what waits ends."""
         if self.num_ranks == 1:
             return
+        shuffle = Shuffle(self.moe, max_sources=64, timeout=30)
+        if self.rank == 0:
+            time.sleep(3)
+        self.check_moe(shuffle, "uniform", 64, "a late rank")
         shuffle = Shuffle(self.moe, max_sources=64, timeout=1)
         x, idx, weights = self.batch(MOE, "uniform", 64)
         if self.rank > 0:
-            shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            result = shuffle.combine(rows, handle)
             self.raises("late", HopTimeoutError, shuffle.check)
+            if not result.isnan().all():
+                self.note("late", ["plausible numbers"])
+            self.raises("lost", HopTimeoutError, lambda: shuffle.combine(rows, handle))
         dist.barrier()
 
 
@@ -205,6 +273,8 @@ def main() -> int:
         faces.table_and_fields,
         faces.mistakes,
         faces.refused,
+        faces.replays_and_handles,
+        faces.two_streams,
         faces.late,
     )
     for check in checks:

@@ -44,7 +44,7 @@ def model_cases(
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator(device).manual_seed(100 + rank)
     limits = Limits(most, num_ranks * tokens * model.topk + model.experts * model.align)
-    engine = NodeShuffle(printed, limits, dist.group.WORLD, device, timeout_s=5)
+    engine = NodeShuffle(printed, limits, dist.group.WORLD, device)
     for kind in ("uniform", "single", "messy"):
         if kind == "single" and model.topk > model.experts // num_ranks:
             continue

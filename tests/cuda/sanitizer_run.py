@@ -90,7 +90,7 @@ def calls(model: Model, most: int, device: torch.device, planted: bool = False) 
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator(device).manual_seed(100 + rank)
     limits = Limits(most, num_ranks * TOKENS * model.topk + model.experts * model.align)
-    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device, timeout_s=20)
+    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
     for kind, tokens, schedule in (
         ("uniform", TOKENS, ONE_SM),
         ("messy", TOKENS - 7 * rank, TWO_SMS),

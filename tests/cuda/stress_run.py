@@ -22,6 +22,7 @@ from benchmarks.moe_cases import Model, expected_rows, gather_ragged, owners, pr
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
+from tests.cuda.checks import troubles
 
 KINDS = ("uniform", "single", "skewed", "messy")
 SCHEDULES = (
@@ -56,7 +57,7 @@ class Stress:
         device, num_ranks = torch.device("cuda", torch.cuda.current_device()), dist.get_world_size()
         limits = Limits(most, num_ranks * most * model.topk + model.experts * model.align)
         self.name = f"{most} tokens{', compact' if model.compact else ''}"
-        self.engine = NodeShuffle(program(model), limits, dist.group.WORLD, device, timeout_s=10)
+        self.engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(50 + dist.get_rank())
         self.batches = []
         for kind in KINDS * 2:
@@ -141,9 +142,9 @@ def main() -> int:
             if int(count):
                 break
     found = [
-        f"{each.name}: {each.mismatches.tolist()} rows and elements differ {each.engine.errors()}"
+        f"{each.name}: {each.mismatches.tolist()} rows and elements differ {troubles(each.engine)}"
         for each in stresses
-        if each.mismatches.any() or each.engine.errors()
+        if each.mismatches.any() or troubles(each.engine)
     ]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -21,18 +22,20 @@ from fuscoc_runtime.engine.choice import (
 )
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
-    GAVE_UP,
-    OVERFLOWED,
-    REFUSED,
+    MAX_RANKS,
+    PAGE_WORDS,
     STATE_WORDS,
+    Places,
     Trouble,
+    parse_page,
     parse_state,
+    parse_wait,
 )
-from fuscoc_runtime.engine.node.watch import find_error
+from fuscoc_runtime.engine.node.watch import find_errors
 from fuscoc_runtime.errors import (
-    HopTimeoutError,
     KeyRangeError,
     NoSlotError,
+    OutdatedError,
     RefusedCallError,
     from_json,
     to_json,
@@ -141,29 +144,67 @@ def test_the_worst_capacity_is_always_enough(
         assert slots <= worst_capacity(shuffle, num_ranks, 1)
 
 
-def state(gave_up: int = 0, bad_keys: int = 0, overflowed: int = 0) -> Trouble:
-    words = [0] * STATE_WORDS
-    words[GAVE_UP], words[BAD_KEYS], words[OVERFLOWED] = gave_up, bad_keys, overflowed
-    return parse_state(words)
+COUNTS = st.integers(0, 3)
+TROUBLES = st.builds(Trouble, COUNTS, COUNTS, COUNTS, COUNTS, st.tuples(*[COUNTS] * MAX_RANKS))
 
 
-def test_errors_of_a_device() -> None:
-    assert find_error(spec(), 1, 5.0, 64, FINE, state()) is None
-    error = find_error(spec(), 1, 5.0, 64, FINE, state(bad_keys=3))
-    assert isinstance(error, KeyRangeError)
-    assert (error.count, error.highest, error.key) == (3, 255, "topk_idx[t, k]")
-    error = find_error(spec(), 1, 5.0, 64, state(bad_keys=3), state(bad_keys=3, overflowed=2))
-    assert isinstance(error, NoSlotError)
-    assert (error.count, error.capacity) == (2, 64)
-    before = state(bad_keys=3, overflowed=2)
-    assert find_error(spec(), 1, 5.0, 64, before, before) is None
-    word = (2 << 24 | 3 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
-    late = state(gave_up=word, bad_keys=3)
-    error = find_error(spec(), 1, 5.0, 64, late, late)
-    assert isinstance(error, HopTimeoutError)
-    assert (error.peer, error.hop) == (3, "rows of group 17")
-    refused = state(gave_up=(REFUSED << 24 | 2 << 20 | 1 << 31) - (1 << 32))
-    error = find_error(spec(), 1, 5.0, 64, refused, refused)
-    assert isinstance(error, RefusedCallError)
-    assert error.peer == 2
-    assert str(from_json(to_json(error))) == str(error)
+@given(trouble=TROUBLES)
+def test_words_of_a_device(trouble: Trouble) -> None:
+    """State and page hold the same counts, in the same order."""
+    counts = [trouble.bad_keys, trouble.overflowed, trouble.outdated, trouble.overwritten]
+    counts += trouble.refusals
+    words = [7] * STATE_WORDS
+    words[BAD_KEYS : BAD_KEYS + len(counts)] = counts
+    assert parse_state(words) == trouble
+    assert len(counts) == PAGE_WORDS - 2
+    assert parse_page([7, 7, *counts]) == trouble
+
+
+@given(before=TROUBLES, now=TROUBLES)
+def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
+    """Every count that has grown is told once, an error a kind and a peer."""
+    found = list(find_errors(spec(), 1, 64, before, now))
+    told = Counter[str]()
+    for error, _ in found:
+        assert str(from_json(to_json(error))) == str(error)
+        match error:
+            case KeyRangeError():
+                assert (error.highest, error.key) == (255, "topk_idx[t, k]")
+                told["bad"] += error.count
+            case NoSlotError():
+                assert error.capacity == 64
+                told["over"] += error.count
+            case RefusedCallError():
+                told[f"refused {error.peer}"] += error.count
+            case OutdatedError():
+                told[error.what] += error.count
+    grown = {
+        "bad": now.bad_keys - before.bad_keys,
+        "over": now.overflowed - before.overflowed,
+        "routing": now.outdated - before.outdated,
+        "rows": now.overwritten - before.overwritten,
+    }
+    for peer, (old, new) in enumerate(zip(before.refusals, now.refusals, strict=True)):
+        grown[f"refused {peer}"] = new - old
+    assert told == {name: count for name, count in grown.items() if count > 0}
+    if found:
+        assert list(find_errors(spec(), 1, 64, found[-1][1], now)) == []
+
+
+def test_a_wait_that_is_shown() -> None:
+    code = (2 << 24 | 3 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
+    assert parse_wait(code << 32 | 5) == (3, "rows of group 17")
+
+
+@given(num_handles=st.integers(1, 4), captured=st.lists(st.booleans(), max_size=20))
+def test_memory_of_handles(num_handles: int, captured: list[bool]) -> None:
+    """A place is live until ``num_handles`` further ones of its kind; no two live ones share."""
+    places = Places(num_handles)
+    taken = [places.next(each) for each in captured]
+    assert len({place.ticket for place in taken}) == len(taken)
+    live = [place for place in taken if places.is_live(place)]
+    assert len({place.index for place in live}) == len(live)
+    assert all(0 <= place.index < 2 * num_handles for place in taken)
+    for kind in (False, True):
+        mine = [place for place in taken if place.captured == kind]
+        assert [place for place in live if place.captured == kind] == mine[-num_handles:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -12,11 +13,11 @@ import pytest
 import torch
 
 from fuscoc_runtime.engine import executor as executor_module
+from fuscoc_runtime.engine import streams
 from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.engine.streams import StreamOrder
 
 
 class Stream:
@@ -24,7 +25,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.capture: int | None = None
-        self.waited_for: list[Stream] = []
+        self.waited_for: list[object] = []
 
     def wait_stream(self, other: Stream) -> None:
         assert self.capture == other.capture, "cudaErrorStreamCaptureIsolation"
@@ -37,18 +38,43 @@ class Stream:
         return self
 
 
+class End:
+    """The event that ends calls: external, so that captures may wait for it and record it."""
+
+    cuda_event = 77
+
+    def __init__(self, external: bool = False) -> None:
+        assert external
+        self.recorded: list[Stream] = []
+
+    def record(self, stream: Stream) -> None:
+        assert stream.capture is None, "this would be a node between kernels"
+        self.recorded.append(stream)
+
+    def wait(self, stream: Stream) -> None:
+        stream.waited_for.append(self)
+
+
 class Device:
     """A GPU with one current stream."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.main, self.side = Stream(), Stream()
         self.current = self.main
-        self.order = StreamOrder(torch.device("cuda", 0))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.current)
+        self.nodes: list[str] = []
+        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "Event", End)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.on)
         monkeypatch.setattr(
             torch.cuda, "is_current_stream_capturing", lambda: self.current.capture is not None
         )
+        count = ctypes.c_size_t(1)
+        monkeypatch.setattr(
+            streams, "_capture_info", lambda stream: (stream.capture, None, None, count)
+        )
+        monkeypatch.setattr(streams, "_driver", lambda function, *_: self.nodes.append(function))
+        self.order = streams.CallOrder(torch.device("cuda", 0))
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
@@ -56,15 +82,19 @@ class Device:
         yield
         self.current = before
 
-    def call(self, stream: Stream) -> list[Stream]:
+    def call(self, stream: Stream) -> list[object]:
         """What a call on ``stream`` waits for."""
         stream.waited_for.clear()
-        with self.on(stream):
-            self.order.enter()
+        with self.on(stream), self.order.turn():
+            pass
         return stream.waited_for
 
     def capture(self, number: int | None) -> None:
         self.main.capture = self.side.capture = number
+
+    @property
+    def end(self) -> Any:
+        return self.order._ended
 
 
 @pytest.fixture
@@ -72,37 +102,69 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
-@pytest.mark.parametrize("capture", [None, 1])
-def test_calls_follow_each_other(device: Device, capture: int | None) -> None:
-    device.capture(capture)
+def test_a_device_has_one_order(device: Device) -> None:
+    assert streams.call_order(torch.device("cuda", 1)) is streams.call_order(torch.device("cuda:1"))
+    streams.call_order.cache_clear()
+
+
+def test_calls_follow_each_other(device: Device) -> None:
+    """Each waits for the end of the one before, and not for what its stream was given since."""
+    device.call(device.main)
     assert device.call(device.main) == []
+    assert device.call(device.side) == [device.end]
+    assert device.call(device.main) == [device.end]
+    assert device.end.recorded[1:] == [device.main, device.main, device.side, device.main]
+
+
+def test_a_call_that_fails_is_over(device: Device) -> None:
+    device.call(device.main)
+    with pytest.raises(InterruptedError), device.order.turn():
+        raise InterruptedError
+    assert len(device.end.recorded) == 3
+
+
+def test_calls_of_a_capture(device: Device) -> None:
+    """Replays wait for the call before and end it, once, beside their kernels; the calls of one
+    graph follow each other in it."""
+    device.call(device.side)
+    device.capture(1)
+    assert device.call(device.main) == [device.end]
     assert device.call(device.main) == []
     assert device.call(device.side) == [device.main]
-    assert device.call(device.main) == [device.side]
+    assert device.nodes == ["cuGraphAddEventRecordNode", *["cuGraphAddDependencies"] * 2]
 
 
-def test_a_capture_does_not_wait_for_what_was_before_it(device: Device) -> None:
-    device.call(device.side)
-    device.main.capture = 1
-    assert device.call(device.main) == []
-
-
-def test_a_capture_does_not_wait_for_an_earlier_one(device: Device) -> None:
+def test_captures_are_apart(device: Device) -> None:
     device.capture(1)
     device.call(device.main)
-    device.call(device.side)
+    device.capture(2)
+    assert device.call(device.side) == [device.end]
+    assert device.nodes == ["cuGraphAddEventRecordNode"] * 2
+
+
+def test_calls_after_a_capture_wait_for_replays(device: Device) -> None:
+    """They come unseen, on whichever stream."""
+    device.call(device.main)
+    device.capture(1)
+    device.call(device.main)
     device.capture(None)
-    device.main.capture = 2
-    assert device.call(device.main) == []
+    assert device.call(device.main) == [device.end]
+    assert device.call(device.main) == [device.end]
 
 
 @pytest.mark.parametrize(
-    ("kind", "looks"), [(NodeEngine, "_watch.raise_all"), (ProcessEngine, "_end")]
+    ("kind", "looks"), [(NodeEngine, "_watch.raise_new"), (ProcessEngine, "_end")]
 )
-def test_check_waits_for_calls_on_other_streams(kind: Any, looks: str) -> None:
+def test_check_takes_its_turn(kind: Any, looks: str) -> None:
     done: list[str] = []
     engine = object.__new__(kind)
-    engine._streams = SimpleNamespace(enter=lambda: done.append("in order"))
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        done.append("in order")
+        yield
+
+    engine.order = engine._order = SimpleNamespace(turn=turn)
     owner, _, name = looks.rpartition(".")
     held = engine
     if owner:
@@ -132,8 +194,10 @@ def test_a_call_beside_others_keeps_its_handle(
 
 def test_numbers_wait_for_a_call_beside_others(device: Device) -> None:
     executor = object.__new__(Executor)
-    executor.engine = SimpleNamespace(members=SimpleNamespace(device=torch.device("cuda", 0)))  # type: ignore[assignment]
-    seen: list[list[Stream]] = []
+    executor.engine = SimpleNamespace(  # type: ignore[assignment]
+        members=SimpleNamespace(device=torch.device("cuda", 0)), settle=lambda: None
+    )
+    seen: list[list[object]] = []
     tally = SimpleNamespace(stats=lambda: seen.append([*device.main.waited_for]))
     executor.observer = SimpleNamespace(tally=tally)  # type: ignore[assignment]
     executor._stream = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -155,25 +155,119 @@ def mistakes(group: Any, artifact: str) -> list[str]:
         idx = torch.tensor(keys)
         weights = torch.ones(idx.shape)
         shuffle.dispatch(torch.ones(len(idx), 24), idx=idx, weights=weights)
-        try:
-            shuffle.check()
-            found.append("no error")
-        except FuscoRuntimeError as error:
-            found.append(str(error))
+        found.append(said_by(shuffle.check))
+        while found[-1] != "no error":
+            found.append(said_by(shuffle.check))
     return found
 
 
-def one_refuses(group: Any, artifact: str) -> str:
-    """Rank 1 passes more segments than there is room for, the others join and wait for it."""
-    shuffle = open_shuffle(group, artifact)
-    tokens = MAX_SOURCES + 1 if shuffle.rank == 1 else 2
-    idx = torch.zeros(tokens, 3, dtype=torch.int64)
+def one_bad_index(group: Any, artifact: str) -> tuple[list[str], list[int]]:
+    """Good calls around one with a key that does not exist on rank 1, and one beyond the capacity
+    of rank 0: what ``check`` says after each, and what each handle says of dropped points."""
+    shuffle = open_shuffle(group, artifact, capacity=40)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    messages, dropped = [], []
+    for number, key in enumerate([1, 99, 1, 0, 1]):
+        tokens = 10 if key == 0 else 3
+        idx = torch.arange(3 * tokens).view(tokens, 3) % 12
+        if key == 0:
+            idx[:] = 0
+        elif rank == 1:
+            idx[2, 1] = key
+        x, weights = torch.rand(tokens, 24), torch.rand(tokens, 3)
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        # Slots of key 0 are dealt out to the points of rank 0 first.
+        points = torch.arange(3 * tokens).view(tokens, 3) + rank * 3 * tokens
+        lives = (idx < 12) & ((idx != 0) | (points < 40))
+        result = shuffle.combine(rows, handle)
+        torch.testing.assert_close(result, x * (weights * lives).sum(1, keepdim=True))
+        dropped.append(int(handle.dropped))
+        assert dropped[-1] == int((~lives).sum()), number
+        if number in (2, 4):  # not by the call after the bad one
+            messages.append(said_by(shuffle.check))
+            messages.append(said_by(shuffle.check))
+    assert num_ranks == 2
+    return messages, dropped
+
+
+def said_by(call: Callable[[], object]) -> str:
     try:
-        shuffle.dispatch(torch.ones(tokens, 24), idx=idx, weights=torch.ones(tokens, 3))
-        shuffle.check()
+        call()
     except FuscoRuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
+
+
+def one_refuses(group: Any, artifact: str) -> list[str]:
+    """Rank 1 has too many segments, then rows of a wrong shape, then no handle; the others join.
+    What is said on every rank; each call in between is whole, and compared with the reference."""
+    shuffle = open_shuffle(group, artifact)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    said = []
+
+    def whole(seed: int) -> None:
+        run(shuffle, batch(shuffle.spec, [3] * num_ranks, seed), combines=2)
+
+    tokens = MAX_SOURCES + 1 if rank == 1 else 4
+    x, weights = torch.rand(tokens, 24), torch.rand(tokens, 3)
+    idx = torch.arange(3 * tokens).view(tokens, 3) % 12
+    own = idx // (12 // num_ranks)
+    needs_one = (own == 1).any(1)
+    handle: Any = None
+
+    def dispatch() -> None:
+        nonlocal handle
+        _, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+
+    said.append(said_by(dispatch))
+    if handle is not None:
+        full = torch.rand(handle.num_slots, 24)
+        lost = shuffle.combine(full, handle).isnan()
+        assert torch.equal(lost.any(1), needs_one)
+        assert torch.equal(lost.all(1), needs_one)
+    said.append(said_by(shuffle.check))
+    whole(1)
+    x, idx, weights = (each[:4] for each in (x, idx, weights))
+    for wrong in (torch.rand(1, 24), None):
+        dispatch()
+        given = torch.rand(handle.num_slots, 24)
+        if rank != 1:
+            lost = shuffle.combine(given, handle).isnan().any(1)
+            assert torch.equal(lost, needs_one)
+        elif wrong is None:
+            said.append(said_by(lambda given=given: shuffle.combine(given, None)))
+            said.append(said_by(lambda given=given: shuffle.combine(given, handle)))
+        else:
+            said.append(said_by(lambda wrong=wrong: shuffle.combine(wrong, handle)))
+            whole(2)  # rank 1's next dispatch comes while its peers have not looked yet
+        if wrong is not None and rank != 1:
+            whole(2)
+    whole(3)
+    said.append(said_by(shuffle.check))
+    said.append(said_by(shuffle.check))
+    return said
+
+
+def one_is_late(group: Any, artifact: str) -> None:
+    """By much more than it takes to show a wait, and less than the timeout."""
+    shuffle = open_shuffle(group, artifact)
+    for number in range(2):
+        if shuffle.rank == number:
+            time.sleep(2.5)
+        run(shuffle, batch(shuffle.spec, [3] * shuffle.topology.num_ranks, number), combines=1)
+    shuffle.check()
+
+
+def two_in_turn(group: Any, artifact: str) -> list[bool]:
+    """Handles of refused and of live dispatches, of two shuffles that share a pool or not."""
+    shuffle = open_shuffle(group, artifact)
+    x, weights = torch.rand(2, 24), torch.rand(2, 3)
+    idx = torch.zeros(2, 3, dtype=torch.int64)
+    _, first = shuffle.dispatch(x, idx=idx, weights=weights)
+    assert said_by(lambda: shuffle.dispatch(x.double(), idx=idx)).startswith("InputError")
+    live = [first.is_live]
+    shuffle.dispatch(x, idx=idx, weights=weights)
+    return [*live, first.is_live]
 
 
 def one_is_absent(group: Any, artifact: str, timeout: float) -> str:
@@ -181,10 +275,9 @@ def one_is_absent(group: Any, artifact: str, timeout: float) -> str:
     shuffle = open_shuffle(group, artifact, timeout=timeout)
     if shuffle.rank == 1:
         return ""
-    try:
-        idx = torch.zeros(1, 3, dtype=torch.int64)
-        shuffle.dispatch(torch.ones(1, 24), idx=idx, weights=torch.ones(1, 3))
-        shuffle.check()
-    except FuscoRuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+    idx = torch.zeros(1, 3, dtype=torch.int64)
+    rows, handle = shuffle.dispatch(torch.ones(1, 24), idx=idx, weights=torch.ones(1, 3))
+    assert len(handle.key_counts.nonzero()) == 0
+    first, second = said_by(shuffle.check), said_by(lambda: shuffle.combine(rows, handle))
+    assert first == second
+    return first

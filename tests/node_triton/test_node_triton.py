@@ -64,22 +64,53 @@ def test_gradients_of_a_compact_target(pool: Pool) -> None:
 
 
 def test_mistakes_are_raised_by_check(pool: Pool) -> None:
-    """Two ranks, a capacity of 8 slots: four segments send three rows each to key 0."""
+    """Two ranks, a capacity of 8 slots: four segments send three rows each to key 0. Each kind of
+    mistake is raised once."""
     first, second = pool.run(rank_work.mistakes, 2, path(SMALL))
     for messages in (first, second):
         assert "2 points" in messages[0]
         assert "idx[t, k]" in messages[0]
+        assert "1 points" in messages[1]
         assert messages[2] == "no error"
-    assert "4 points" in first[1]
-    assert "12 points" in second[1]
+        assert messages[4:] == ["no error"] * 2
+    assert "4 points" in first[3]
+    assert "12 points" in second[3]
 
 
-def test_a_call_that_one_rank_refuses(pool: Pool) -> None:
-    messages = pool.run(rank_work.one_refuses, 3, path(SMALL))
-    assert messages[1].startswith("InputError")
-    for message in (messages[0], messages[2]):
-        assert message.startswith("RefusedCallError")
-        assert "rank 1" in message
+def test_one_bad_index(pool: Pool) -> None:
+    """It is dropped, and told once, on the rank that gave it; all other calls are whole."""
+    first, second = pool.run(rank_work.one_bad_index, 2, path(SMALL))
+    assert first == (["no error"] * 4, [0, 0, 0, 0, 0])
+    messages, dropped = second
+    assert dropped == [0, 1, 0, 20, 0]
+    assert messages[0].startswith("KeyRangeError: [FSR017] `idx[t, k]` is no key for 1 points")
+    assert messages[2].startswith("NoSlotError: [FSR018] 20 points of rank 1")
+    assert messages[1::2] == ["no error"] * 2
+
+
+@pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
+def test_calls_that_one_rank_refuses(pool: Pool, text: str) -> None:
+    """The others go on without its rows, and their check names it; every other call is whole."""
+    first, second, third = pool.run(rank_work.one_refuses, 3, path(text))
+    for said in (first, third):
+        assert said[0] == "no error"
+        assert "rank 1 refused 1 calls" in said[1]
+        assert "rank 1 refused 2 calls" in said[2]
+        assert said[3] == "no error"
+    assert "has 13 segments; max_sources is 12" in second[0]
+    assert second[1] == "no error"
+    assert "has the shape [1, 24]" in second[2]
+    assert "`handle` on rank 1" in second[3]
+    assert "is older than a combine that was given no handle" in second[4]
+    assert second[5:] == ["no error"] * 2
+
+
+def test_a_refused_dispatch_takes_its_turn(pool: Pool) -> None:
+    assert pool.run(rank_work.two_in_turn, 2, path(SMALL)) == [[True, False]] * 2
+
+
+def test_a_rank_that_is_late(pool: Pool) -> None:
+    pool.run(rank_work.one_is_late, 2, path(SMALL))
 
 
 def test_a_rank_that_does_not_come(pool: Pool) -> None:
