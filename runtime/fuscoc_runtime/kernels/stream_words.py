@@ -13,8 +13,6 @@ from typing import Any
 import torch
 
 WORD_BYTES = 4
-NO_MEMORY_BARRIER = 1
-"""Nobody reads what kernels have written because of such a word."""
 
 
 class StreamWords:
@@ -44,7 +42,7 @@ class StreamWords:
             return
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         address = self._address + index * WORD_BYTES
-        status = _write_value()(stream, address, value & 0xFFFFFFFF, NO_MEMORY_BARRIER)
+        status = _write_value()(stream, address, value & 0xFFFFFFFF, 0)
         if status:
             raise RuntimeError(f"cuStreamWriteValue32 failed with CUDA error {status}")
 
