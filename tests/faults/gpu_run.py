@@ -1,6 +1,6 @@
 """One rank that shuffles without end, over a pretended network where there are several nodes.
 
-    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY sync|async TIMEOUT
+    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY sync|async|fixed|replayed TIMEOUT
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
 have shuffled once, and at last the error that ended it, as JSON.
@@ -21,6 +21,10 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
 
 
+MOST = 1000
+"""Segments of a call of fixed capacity."""
+
+
 def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool) -> None:
     """Batches of changing sizes; the error that ends it is raised."""
     [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
@@ -37,6 +41,35 @@ def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool)
             print("shuffled", flush=True)
 
 
+def shuffle_fixed(shuffle: fuscoc_runtime.Shuffle, rank: int, is_replayed: bool) -> None:
+    """Calls of a fixed capacity, none of which waits; or replays of them, which none of fuscoc's
+    code sees: there only ``check`` can raise."""
+    [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
+    random = torch.Generator("cuda").manual_seed(rank)
+    x = torch.randn(MOST, *field.shape, device="cuda", generator=random).bfloat16()
+    scores = torch.rand(MOST, constants["experts"], device="cuda", generator=random)
+    idx = scores.topk(constants["topk"], dim=1).indices
+    weights = torch.rand(idx.shape, device="cuda")
+
+    def call() -> None:
+        rows, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+        shuffle.combine(rows, handle)
+
+    call()
+    shuffle.check()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    print("shuffled", flush=True)
+    for number in itertools.count():
+        if is_replayed:
+            graph.replay()
+        else:
+            call()
+        if number % 50 == 0:  # so that the host does not run away
+            shuffle.check() if is_replayed else torch.cuda.synchronize()
+
+
 def main() -> None:
     artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
@@ -46,10 +79,17 @@ def main() -> None:
     device = torch.device("cuda", rank % num_gpus if topology.ranks_per_node == 1 else gpu)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
+    is_fixed = kind in ("fixed", "replayed")
     shuffle = fuscoc_runtime.Shuffle(
-        artifact, topology=topology, device=device, timeout=float(timeout)
+        artifact,
+        topology=topology,
+        device=device,
+        timeout=float(timeout),
+        max_sources=MOST if is_fixed else None,
     )
     try:
+        if is_fixed:
+            shuffle_fixed(shuffle, rank, kind == "replayed")
         shuffle_for_ever(shuffle, rank, kind == "async")
     except FuscoRuntimeError as error:
         found = {"type": type(error).__name__, "text": str(error)}

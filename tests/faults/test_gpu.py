@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,14 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("topology", ["1x2", "2x1", "2x2"])
+@pytest.mark.parametrize(
+    ("topology", "kind"),
+    [
+        *product(["1x2", "2x1", "2x2"], ["sync", "async"]),
+        ("1x2", "fixed"),
+        ("1x2", "replayed"),
+    ],
+)
 def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs 2 GPUs, found {torch.cuda.device_count()}")

@@ -102,8 +102,8 @@ class Membership:
 def join(timeout: float | None, device: torch.device | None = None) -> torch.device:
     """Join the job that torchrun's variables describe, unless this process has joined one.
 
-    ``timeout`` is in seconds; ``None`` is torch's own for the backend. Returns the device of this rank: ``device``, or the CUDA device
-    LOCAL_RANK, or on a machine without any the CPU.
+    ``timeout`` is in seconds; ``None`` is torch's own for the backend. Returns the device of this
+    rank: ``device``, or the CUDA device LOCAL_RANK, or on a machine without any the CPU.
 
     Raises:
         OptionError: the machine has fewer CUDA devices: some ranks would join by NCCL, and others
