@@ -20,7 +20,6 @@ import fuscoc_runtime
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
 
-
 MOST = 1000
 """Segments of a call of fixed capacity."""
 
