@@ -156,8 +156,8 @@ def test_words_of_a_device(trouble: Trouble) -> None:
     words = [7] * STATE_WORDS
     words[BAD_KEYS : BAD_KEYS + len(counts)] = counts
     assert parse_state(words) == trouble
-    assert len(counts) == PAGE_WORDS - 2
-    assert parse_page([7, 7, *counts]) == trouble
+    assert parse_page([7, 7, *counts, 7]) == trouble
+    assert len([7, 7, *counts, 7]) == PAGE_WORDS
 
 
 @given(before=TROUBLES, now=TROUBLES)

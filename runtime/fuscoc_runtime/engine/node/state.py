@@ -24,11 +24,14 @@ STAGES = (
     "slots of segments planned together, part",
 )
 
-# Positions in call.cuh's State, of which the words from BAD_KEYS on are copied to its Page,
+# Positions in call.cuh's State,
 STATE_WORDS = 41
-ABORT, BAD_KEYS = 12, 17
+BAD_KEYS = 17
 NUM_TROUBLES = 4 + MAX_RANKS
-PAGE_WORDS = 2 + NUM_TROUBLES  # behind the wait that is shown there, a word of 64 bits
+
+# in its Page, behind the wait that is shown there, a word of 64 bits,
+PAGE_WORDS = 3 + NUM_TROUBLES
+PAGE_TROUBLES, PAGE_ABORT = 2, 2 + NUM_TROUBLES
 
 # and in its Routing.
 ROUTING_WORDS = 16
@@ -130,7 +133,7 @@ class NodeKernels(Protocol):
 
     Attributes:
         state: int32 [STATE_WORDS], on the device; what `parse_state` reads.
-        page: int32 [PAGE_WORDS], in memory of the host that kernels write to.
+        page: int32 [PAGE_WORDS], in memory of the host that kernels address.
     """
 
     limits: Limits
@@ -191,7 +194,7 @@ def parse_state(words: Sequence[int]) -> Trouble:
 
 def parse_page(words: Sequence[int]) -> Trouble:
     """Read a copy of ``NodeKernels.page``: what calls did before the latest one."""
-    return _trouble(words[2:])
+    return _trouble(words[PAGE_TROUBLES:])
 
 
 def parse_wait(word: int) -> tuple[int, str]:

@@ -13,7 +13,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
-    ABORT,
+    PAGE_ABORT,
     NodeKernels,
     Trouble,
     parse_page,
@@ -75,12 +75,10 @@ class NodeWatch:
         self._state = node.state
         self._told, self._logged = Trouble(), Trouble()
         self._loss_told = False
-        # Kernels write there at any time, and no call of CUDA is needed to look.
+        # Kernels read and write it at any time, and it takes no call of CUDA to do so here.
         self._page = node.page.numpy()
         self._waiting = node.page[:2].view(torch.int64).numpy()
         self._seen, self._since = 0, 0.0
-        self._raised = torch.ones(1, dtype=torch.int32, pin_memory=node.state.is_cuda)
-        self._abort = node.state[ABORT : ABORT + 1]
         self._stream: Any = None
         if node.state.is_cuda:
             self._stream = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
@@ -142,6 +140,4 @@ class NodeWatch:
         peer, stage = parse_wait(waiting)
         self.loss = self._members.liveness.explain(stage, seconds, stage, peer)
         _log.error("%s: %s", self._shuffle.name, self.loss)
-        # By a copy engine: the waiting kernels may hold all SMs.
-        with torch.cuda.stream(self._stream):
-            self._abort.copy_(self._raised, non_blocking=True)
+        self._page[PAGE_ABORT] = 1

@@ -78,7 +78,7 @@ def tell_troubles(call):
     state = array(call, words.STATE, tl.int32)
     troubles = tl.atomic_add(state + words.TROUBLES, 0)
     if troubles != tl.load(state + words.TOLD):
-        page = array(call, words.PAGE, tl.int32) + 2
+        page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
         for index in range(words.NUM_TROUBLES):
             tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
         tl.store(state + words.TOLD, troubles)
@@ -86,10 +86,17 @@ def tell_troubles(call):
 
 @triton.jit
 def show(call, polls, shown, stage: tl.constexpr, peer, item):
-    """Show a wait to the host, which has the clock, when it has taken long; one at a time."""
-    if (shown == 0) & (polls % word(call, words.LONG_WAIT) == 0):
+    """Show a wait to the host, which has the clock, when it has taken long; one at a time. The
+    host's memory is far away: who has seen it raise ABORT tells the others."""
+    if polls % word(call, words.LONG_WAIT) == 0:
         state = array(call, words.STATE, tl.int32)
-        if tl.atomic_cas(state + words.TELLING, 0, 1) == 0:
+        abort = array(call, words.PAGE, tl.int32) + words.PAGE_ABORT
+        if tl.load(abort, volatile=True) != 0:
+            tl.atomic_xchg(state + words.ABORT, 1, sem="relaxed", scope="gpu")
+        telling = 1
+        if shown == 0:
+            telling = tl.atomic_cas(state + words.TELLING, 0, 1)
+        if telling == 0:
             shown = 1
             calls = tl.load(state + words.PLAN_EPOCH) + tl.load(state + words.NUM_COMBINES)
             code = wait_code(stage, peer, item).to(tl.int64) << 32

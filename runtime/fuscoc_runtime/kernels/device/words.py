@@ -42,7 +42,7 @@ COMBINE_GROUP = tl.constexpr(34)
 REFUSED_AT = tl.constexpr(35)  # i64 [num_ranks] latest combine of the handle that each has refused
 ROW_INDEX_AT = tl.constexpr(36)  # i64 [capacity] row of every slot of a compact target, -1: padding
 WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank before its own, likewise
-PAGE = tl.constexpr(38)  # address of the page: a wait that takes long, i64, and the troubles, i32
+PAGE = tl.constexpr(38)  # address of the page, words of which are below
 PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
 NUM_WORDS = tl.constexpr(40)
 
@@ -53,7 +53,7 @@ COMBINE_SAW_PLAN = tl.constexpr(2)  # dispatches finished before the last combin
 EXITS = tl.constexpr(3)  # programs that have left the running kernel
 NEXT_ITEM = tl.constexpr(4)  # work counters of the running kernel: to expand or to reduce,
 NEXT_GROUP = tl.constexpr(5)  # and to finalise
-ABORT = tl.constexpr(12)  # not 0: the host wants nobody to wait any more
+ABORT = tl.constexpr(12)  # not 0: somebody has seen that the host wants nobody to wait any more
 TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
 TROUBLES = tl.constexpr(14)  # all that is counted below,
 TOLD = tl.constexpr(15)  # and how much of it the page has
@@ -65,6 +65,10 @@ OVERWRITTEN = tl.constexpr(20)  # combines of rows that a later dispatch had rep
 REFUSALS = tl.constexpr(21)  # [MAX_RANKS] calls that a rank refused while this one had joined them
 NOTED = tl.constexpr(29)  # [MAX_RANKS] the latest of them that was a combine, by NUM_COMBINES
 NUM_TROUBLES = tl.constexpr(12)  # words from BAD_KEYS on
+
+# Words of the page, in the host's memory, behind a wait that takes long, i64.
+PAGE_TROUBLES = tl.constexpr(2)  # those of the state
+PAGE_ABORT = tl.constexpr(14)  # not 0: the host wants nobody to wait any more
 
 # A handle's words, behind the source segments of every rank.
 MOST_SOURCES = tl.constexpr(8)  # the most of any

@@ -20,7 +20,7 @@ struct State {
   u32 next_expand[2];
   u32 next_reduce[2];
   u32 next_finalise[2];
-  u32 abort;               // not 0: the host wants nobody to wait any more
+  u32 abort;               // not 0: somebody has seen that the host wants nobody to wait any more
   u32 telling;             // whether somebody's wait is on the page
   u32 troubles;            // all that is counted below,
   u32 told;                // and how much of it the page has
@@ -37,10 +37,12 @@ struct State {
 };
 constexpr int kNumTroubles = 4 + kMaxRanks;  // words from `bad_keys` on
 
-// In the host's memory, for its own threads to look at: no call of CUDA is needed for that.
+// In the host's memory, where host and kernels meet without a call of CUDA: the host may be waiting in
+// one, for these very kernels, and its other threads could then make none.
 struct Page {
   u64 waiting;               // 0, or {wait_code, calls begun} of a wait that takes long
   u32 troubles[kNumTroubles];  // the words of `State`, as of the latest call but those under way
+  u32 abort;                 // not 0: the host wants nobody to wait any more
 };
 
 // What belongs to the memory of a handle and changes with every dispatch that uses it.
@@ -156,12 +158,13 @@ __device__ __forceinline__ void tell_troubles(const Call& call) {
   state.told = troubles;
 }
 
-constexpr u32 kLongWait = 1 << 16;  // polls, some milliseconds
+constexpr u32 kLongWait = 1 << 16;  // polls, some milliseconds: after so many the page is worth a look
 
 enum Outcome { kReady, kNever, kAborted };
 
 // Polls ready() until it holds, or never(), which is asked now and then, or the host has raised `abort`.
-// A wait that takes long is shown to the host, which has the clock; one at a time.
+// A wait that takes long is shown to the host, which has the clock; one at a time. The host's memory is
+// far away: who has seen it raise `abort` tells the others.
 template <class Ready, class Never>
 __device__ __forceinline__ Outcome wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready, Never never) {
   if (ready()) return kReady;
@@ -175,10 +178,13 @@ __device__ __forceinline__ Outcome wait_until(const Call& call, Stage stage, int
         outcome = ready() ? kReady : kNever;
         break;
       }
-      if (polls % kLongWait == 0 && !shown && atomicCAS(&state.telling, 0u, 1u) == 0) {
-        shown = true;
-        const u32 calls = state.plan_epoch + state.num_combines;
-        store_relaxed(&call.page->waiting, tagged(calls, wait_code(stage, peer, item)));
+      if (polls % kLongWait == 0) {
+        if (load_relaxed(&call.page->abort)) *(volatile u32*)&state.abort = 1;
+        if (!shown && atomicCAS(&state.telling, 0u, 1u) == 0) {
+          shown = true;
+          const u32 calls = state.plan_epoch + state.num_combines;
+          store_relaxed(&call.page->waiting, tagged(calls, wait_code(stage, peer, item)));
+        }
       }
     }
     __nanosleep(32);
