@@ -19,7 +19,7 @@ from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.program import NodeProgram
-from fuscoc_runtime.engine.node.state import Handle
+from fuscoc_runtime.engine.node.rings import Handle
 from fuscoc_runtime.kernels.cuda import ARCH_VARIABLE
 
 TORCH_DTYPES = {

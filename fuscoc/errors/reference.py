@@ -27,9 +27,10 @@ is generated from the definitions: `make docs`.
 RUNTIME = """# While a shuffle runs
 
 These are Python exceptions, `fuscoc_runtime.errors.FuscoRuntimeError` with a `code`. They carry
-what their message says as attributes. What is wrong with a call is raised on all ranks, with
-`max_sources` as FSR022 by those whose own arguments are right. What kernels find (FSR017, FSR018)
-and failures of ranks or of the network (FSR020, FSR021) are raised where they are noticed.
+what their message says as attributes. What is wrong with a call is raised on all ranks. With
+`max_sources` it is raised by the call on the rank that is wrong, and what kernels find (FSR017,
+FSR018, FSR022, FSR023) by `check`, `stats` and `close`. Failures of ranks or of the network
+(FSR020, FSR021) are raised where they are noticed.
 """
 SPEC = "spec.fsc"
 

@@ -218,9 +218,9 @@ class Shuffle:
             HopTimeoutError: a rank ended or did not come in time; names it.
             NetworkError: the communication library failed.
 
-        With ``max_sources`` kernels look at routing on the device. They drop what cannot be, and
-        this rank's next call that notices, or ``check``, raises KeyRangeError, NoSlotError,
-        RefusedCallError (a peer raised an error instead of joining a call) or HopTimeoutError.
+        With ``max_sources`` arguments are checked on this rank alone, and kernels look at routing
+        on the device. They drop what cannot be: ``handle.dropped`` counts it, and ``check`` raises
+        it. If this rank raises InputError, the others go on without its rows.
         """
         return calls.dispatch(self._executor, fields, named, handle, async_op, after)
 
@@ -261,10 +261,14 @@ class Shuffle:
         return calls.combine(self._executor, rows, handle, inputs, async_op, after)
 
     def check(self) -> None:
-        """Wait for all calls so far and raise what went wrong on this rank; not collective.
+        """Wait for all calls so far, replayed ones too, and raise what went wrong on this rank; not
+        collective. Each thing is raised once, and one kind of error at a time, but a lost rank
+        always.
 
         Raises:
             KeyRangeError, NoSlotError: points that were dropped.
+            RefusedCallError: a peer raised an error for calls that this rank had joined.
+            OutdatedError: combines whose rows or handle had been replaced.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.
         """
         self._executor.engine.check()
@@ -273,6 +277,9 @@ class Shuffle:
         """The latest dispatch in numbers; None before the first. Waits for it.
 
         Shuffles that share a pool share these, too.
+
+        Raises:
+            as ``check`` does, what has not been raised yet.
         """
         return self._executor.stats()
 
@@ -292,8 +299,7 @@ class Shuffle:
         what this method would raise is logged under ``fuscoc`` instead.
 
         Raises:
-            as ``check`` does, after the memory is free: what went wrong in calls whose end nobody
-            has waited for, if that has not been raised yet.
+            as ``check`` does, after the memory is free, what has not been raised yet.
         """
         self._close(together=True)
 

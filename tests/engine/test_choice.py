@@ -20,12 +20,12 @@ from fuscoc_runtime.engine.choice import (
     missing_dtype,
     worst_capacity,
 )
+from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
     MAX_RANKS,
     PAGE_WORDS,
     STATE_WORDS,
-    Places,
     Trouble,
     parse_page,
     parse_state,
@@ -198,13 +198,13 @@ def test_a_wait_that_is_shown() -> None:
 
 @given(num_handles=st.integers(1, 4), captured=st.lists(st.booleans(), max_size=20))
 def test_memory_of_handles(num_handles: int, captured: list[bool]) -> None:
-    """A place is live until ``num_handles`` further ones of its kind; no two live ones share."""
-    places = Places(num_handles)
-    taken = [places.next(each) for each in captured]
-    assert len({place.ticket for place in taken}) == len(taken)
-    live = [place for place in taken if places.is_live(place)]
-    assert len({place.index for place in live}) == len(live)
-    assert all(0 <= place.index < 2 * num_handles for place in taken)
+    """An entry is live until ``num_handles`` further ones of its kind; no two live ones share."""
+    rings = HandleRings(num_handles)
+    taken = [rings.next(each) for each in captured]
+    assert len({entry.ticket for entry in taken}) == len(taken)
+    live = [entry for entry in taken if rings.is_live(entry)]
+    assert len({entry.index for entry in live}) == len(live)
+    assert all(0 <= entry.index < 2 * num_handles for entry in taken)
     for kind in (False, True):
-        mine = [place for place in taken if place.captured == kind]
-        assert [place for place in live if place.captured == kind] == mine[-num_handles:]
+        mine = [entry for entry in taken if entry.captured == kind]
+        assert [entry for entry in live if entry.captured == kind] == mine[-num_handles:]

@@ -113,8 +113,8 @@ class NodeEngine:
                 num_sources,
                 None if weights is None else aligned(weights),
             )
-        if not launched.place.captured:
-            self._held = launched.place.ticket
+        if not launched.entry.captured:
+            self._held = launched.entry.ticket
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
@@ -200,7 +200,7 @@ class NodeEngine:
             )
         self._check_handle(handle)
         handle.check_live()
-        if handle.launched.place.ticket <= self._out_of_step:
+        if handle.launched.entry.ticket <= self._out_of_step:
             problem = "is older than a combine that was given no handle: dispatch again"
             raise self.checker.problem("handle", problem)
         handle.check_weights()
@@ -209,10 +209,10 @@ class NodeEngine:
         given = rows if isinstance(rows, Tensor) else rows[name]
         if not self.lends(given):
             return tensor, 0
-        place = handle.launched.place
-        if place.ticket != self._held and not place.captured:
-            raise self.checker.problem(name, overwritten(place.ticket, self._held))
-        return tensor, place.ticket
+        entry = handle.launched.entry
+        if entry.ticket != self._held and not entry.captured:
+            raise self.checker.problem(name, overwritten(entry.ticket, self._held))
+        return tensor, entry.ticket
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
@@ -230,7 +230,7 @@ class NodeEngine:
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self._out_of_step = self._held
-        elif handle.is_live and handle.launched.place.ticket > self._out_of_step:
+        elif handle.is_live and handle.launched.entry.ticket > self._out_of_step:
             self.node.refuse_combine(handle.launched)
 
     def _is_capturing(self) -> bool:

@@ -17,17 +17,14 @@ import torch.distributed as dist
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Handle, HandleRings, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     PAGE_WORDS,
-    ROUTING_WORDS,
     SLOT_BITS,
     STATE_WORDS,
-    Handle,
     Limits,
-    Place,
-    Places,
     lay_out,
     view_points,
 )
@@ -97,7 +94,7 @@ class NodeShuffle:
                 sections["rows"], self._row_bytes, program.fields, strict=True
             )
         )
-        self._places = Places(limits.num_handles)
+        self._rings = HandleRings(limits.num_handles)
         self._handles = [
             (
                 torch.full(
@@ -107,7 +104,7 @@ class NodeShuffle:
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),
             )
-            for _ in range(limits.num_places)
+            for _ in range(limits.num_entries)
         ]
         self._sections_at = {
             name: sections[name] for name in ("points", "row_index", "barrier", "refused")
@@ -149,12 +146,12 @@ class NodeShuffle:
             "counts": [2 * num_ranks * (program.num_columns + 1) * 8],
             "dispatch_flags": [sources * 4],
             "combine_flags": [sources * 8],
-            "barrier": [num_ranks * 8] * limits.num_places,
-            "refused": [num_ranks * 8] * limits.num_places,
-            "points": [sources * program.fanout * 8] * limits.num_places,
+            "barrier": [num_ranks * 8] * limits.num_entries,
+            "refused": [num_ranks * 8] * limits.num_entries,
+            "points": [sources * program.fanout * 8] * limits.num_entries,
             "staging": [sources * self._partial_bytes if self._combine else 0],
             "staged": [2 * num_ranks * self._staged_sources * size for size in self._row_bytes],
-            "row_index": [limits.capacity * 8 * program.compact] * limits.num_places,
+            "row_index": [limits.capacity * 8 * program.compact] * limits.num_entries,
             "rows": [
                 limits.row_capacity(num_ranks, program.compact) * size for size in self._row_bytes
             ],
@@ -213,16 +210,16 @@ class NodeShuffle:
             raise ValueError(f"{num_sources} segments, more than {self.limits.max_sources}")
         if program.weighted and weights is None:
             raise ValueError(f"{program.name} needs weights")
-        place = self._next_place()
-        row_index = self._row_index(place) if program.compact else None
-        handle = Handle(place, num_sources, *self._handles[place.index], weights, row_index)
+        entry = self._next_entry()
+        row_index = self._row_index(entry) if program.compact else None
+        handle = Handle(entry, num_sources, *self._handles[entry.index], weights, row_index)
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
         for position, tensor in enumerate(inputs):
             call.inputs[position] = tensor.data_ptr()
         for position, extent in enumerate(extents):
             call.extents[position] = extent
-        self._bind(place)
+        self._bind(entry)
         self._bind_points(handle)
         address = (stream or torch.cuda.current_stream()).cuda_stream
         if row_index is not None:  # before the peers know that this rank has joined the call
@@ -261,7 +258,7 @@ class NodeShuffle:
             raise ValueError(f"{self.program.name} declares no combine")
         if not self.is_live(handle):
             raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
-        self._bind(handle.place)
+        self._bind(handle.entry)
         self._bind_points(handle)
         call = self._call
         call.rows, call.rows_ticket = rows.data_ptr(), rows_ticket
@@ -270,27 +267,27 @@ class NodeShuffle:
         self._launch(self._combine, self._ctas, address)
         return result
 
-    def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> Place:
+    def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:
         """Take a dispatch's turn without joining it: for the peers this rank has no segments.
 
         Every rank learns of it on its device; sums that a combine would need this rank for are NaN.
         """
-        place = self._next_place()
-        self._bind(place)
+        entry = self._next_entry()
+        self._bind(entry)
         self._refuse.launch(1, self._call, (stream or torch.cuda.current_stream()).cuda_stream)
-        return place
+        return entry
 
     def refuse_combine(self, handle: Handle, stream: torch.cuda.Stream | None = None) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
         assert self._combine is not None
-        self._bind(handle.place)
+        self._bind(handle.entry)
         call = self._call
         call.rows = call.rows_ticket = call.result = 0
         call.refuses = 1
         self._combine.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
 
-    def _next_place(self) -> Place:
-        return self._places.next(torch.cuda.is_current_stream_capturing())
+    def _next_entry(self) -> RingEntry:
+        return self._rings.next(torch.cuda.is_current_stream_capturing())
 
     def _launch(self, kernel: CudaKernel, num_ctas: int, address: int, early: bool = False) -> None:
         """Beside other work CTAs come in pairs: single ones leave odd numbers of SMs in a GPC, and
@@ -312,25 +309,25 @@ class NodeShuffle:
 
     def points(self, handle: Handle) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
-        at = self._sections_at["points"][handle.place.index]
+        at = self._sections_at["points"][handle.entry.index]
         shape = (self._call.num_ranks, self.limits.max_sources, self.program.fanout)
         return view_points(self._window.local, at, shape)
 
-    def _row_index(self, place: Place) -> torch.Tensor:
-        at = self._sections_at["row_index"][place.index]
+    def _row_index(self, entry: RingEntry) -> torch.Tensor:
+        at = self._sections_at["row_index"][entry.index]
         return self._window.local[at : at + 8 * self.limits.capacity].view(torch.int64)
 
     def is_live(self, handle: Handle) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
-        return self._places.is_live(handle.place)
+        return self._rings.is_live(handle.entry)
 
-    def _bind(self, place: Place) -> None:
+    def _bind(self, entry: RingEntry) -> None:
         call = self._call
         for name, at in self._sections_at.items():
-            setattr(call, f"{name}_at", at[place.index])
-        call.ticket = place.ticket
-        call.routing = self._handles[place.index][-1].data_ptr()
+            setattr(call, f"{name}_at", at[entry.index])
+        call.ticket = entry.ticket
+        call.routing = self._handles[entry.index][-1].data_ptr()
 
     def _bind_points(self, handle: Handle) -> None:
         call = self._call

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Handle
+from fuscoc_runtime.engine.node.rings import Handle
+from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.kernels.loader import device_module, launching
 
 TILE = 1024

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.node.rings import Handle, RingEntry
+
 MAX_RANKS = 8
 SLOT_BITS = 27
 ALIGNMENT = 1024
@@ -29,13 +31,9 @@ STATE_WORDS = 41
 BAD_KEYS = 17
 NUM_TROUBLES = 4 + MAX_RANKS
 
-# in its Page, behind the wait that is shown there, a word of 64 bits,
+# and in its Page, behind the wait that is shown there, a word of 64 bits.
 PAGE_WORDS = 3 + NUM_TROUBLES
 PAGE_TROUBLES, PAGE_ABORT = 2, 2 + NUM_TROUBLES
-
-# and in its Routing.
-ROUTING_WORDS = 16
-TICKET, USES, DROPPED = 9, 13, 14
 
 
 @dataclass(frozen=True)
@@ -54,78 +52,9 @@ class Limits:
         return min(self.capacity, num_ranks * self.max_sources) if is_compact else self.capacity
 
     @property
-    def num_places(self) -> int:
+    def num_entries(self) -> int:
         """Memories of handles: of ``num_handles`` eager dispatches, and of as many captured."""
         return 2 * self.num_handles
-
-
-@dataclass(frozen=True)
-class Place:
-    """The memory of a handle, and the dispatch that uses it.
-
-    Attributes:
-        index: of the memory, the same on all ranks.
-        ticket: the dispatch, told apart from all others of this rank: the device keeps the ticket
-            of the latest dispatch in this memory, so it notices replays, too.
-        number: of the dispatch, among those that were captured, or that were not.
-    """
-
-    index: int
-    ticket: int
-    number: int
-    captured: bool
-
-
-class Places:
-    """Deals out the memories of handles in turn.
-
-    Captured dispatches have some of their own: a replay comes unseen, and must not take what an
-    eager dispatch has left for its combine.
-    """
-
-    def __init__(self, num_handles: int) -> None:
-        self._num_handles = num_handles
-        self._numbers = {False: 0, True: 0}
-        self._tickets = 0
-
-    def next(self, captured: bool) -> Place:
-        number = self._numbers[captured]
-        self._numbers[captured] += 1
-        self._tickets = self._tickets % 0xFFFFFFFF + 1
-        index = number % self._num_handles + self._num_handles * captured
-        return Place(index, self._tickets, number, captured)
-
-    def is_live(self, place: Place) -> bool:
-        """Whether the memory is still that of the dispatch, as far as the host knows."""
-        return self._numbers[place.captured] - place.number <= self._num_handles
-
-
-@dataclass(frozen=True, eq=False)
-class Handle:
-    """What combine needs of its dispatch.
-
-    ``key_counts[i]`` rows of this rank's i-th key start at slot ``key_starts[i]``; both are int32
-    [num_keys], ``codes`` int32 [max_sources, fanout]. ``routing`` are the int32 words of call.cuh's
-    Routing, which begin with the source segments of every rank. Of a compact target ``row_index``,
-    int64 [capacity], has the row of every slot, -1 for padding.
-    """
-
-    place: Place
-    num_sources: int
-    codes: Tensor
-    key_counts: Tensor
-    key_starts: Tensor
-    routing: Tensor
-    weights: Tensor | None
-    row_index: Tensor | None = None
-
-    @property
-    def dropped(self) -> Tensor:
-        """int64 [], points of the latest dispatch in this memory that were not moved; -1 if that
-        is another dispatch by now. On the device: nothing waits."""
-        words = self.routing.long()
-        count = torch.where(words[USES] % 2 == 1, words[DROPPED + 1], words[DROPPED])
-        return torch.where(words[TICKET] & 0xFFFFFFFF == self.place.ticket, count, -1)
 
 
 class NodeKernels(Protocol):
@@ -154,7 +83,7 @@ class NodeKernels(Protocol):
         self, rows: Tensor, handle: Handle, result: Tensor, rows_ticket: int = 0
     ) -> Tensor: ...
 
-    def refuse_dispatch(self) -> Place: ...
+    def refuse_dispatch(self) -> RingEntry: ...
 
     def refuse_combine(self, handle: Handle) -> None: ...
 

@@ -14,17 +14,14 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Handle, HandleRings, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     PAGE_WORDS,
-    ROUTING_WORDS,
     SLOT_BITS,
     STATE_WORDS,
-    Handle,
     Limits,
-    Place,
-    Places,
     lay_out,
     view_points,
 )
@@ -89,13 +86,13 @@ class TritonNode:
         self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
         self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=not self._interpreted)
         self._scratch = self._allocate_scratch()
-        self._buffers = [self._allocate_buffers() for _ in range(limits.num_places)]
+        self._buffers = [self._allocate_buffers() for _ in range(limits.num_entries)]
         self._key_to_rank: torch.Tensor | None = None
         if self._target.placement.kind != "table":
             self._key_to_rank = key_to_rank(
                 self._target, members.topology, members.rank, {}, self._device
             )
-        self._places = Places(limits.num_handles)
+        self._rings = HandleRings(limits.num_handles)
         words = device_module("words", interpreted=self._interpreted)
         self._tables = [self._empty(torch.int64, words.NUM_WORDS.value) for _ in self._buffers]
         self.configure(model_programs(self._device, num_sms))
@@ -119,17 +116,17 @@ class TritonNode:
         ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
         relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine.
         """
-        place = self._next_place()
-        buffers = self._buffers[place.index]
+        entry = self._next_entry()
+        buffers = self._buffers[entry.index]
         handle = Handle(
-            place,
+            entry,
             num_sources,
             buffers["codes"],
             buffers["key_counts"],
             buffers["key_starts"],
             buffers["routing"],
             weights,
-            self._row_index(place),
+            self._row_index(entry),
         )
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
@@ -164,22 +161,22 @@ class TritonNode:
         self._kernels["combine"].launch(values, self._programs.combine)
         return result
 
-    def refuse_dispatch(self) -> Place:
+    def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `NodeShuffle.refuse_dispatch`."""
-        place = self._next_place()
-        values = {"call": self._tables[place.index].data_ptr(), "ticket": place.ticket}
+        entry = self._next_entry()
+        values = {"call": self._tables[entry.index].data_ptr(), "ticket": entry.ticket}
         values |= {"columns": self._columns, "blocks": self._plan_blocks}
         self._refuse.launch(values, 1)
-        return place
+        return entry
 
     def refuse_combine(self, handle: Handle) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
         values = self._values(handle) | {"rows": 0, "result": 0, "rows_ticket": -1}
         self._kernels["combine"].launch(values, 1)
 
-    def _next_place(self) -> Place:
+    def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
-        return self._places.next(is_captured)
+        return self._rings.next(is_captured)
 
     @property
     def window_bytes(self) -> int:
@@ -194,26 +191,26 @@ class TritonNode:
 
     def points(self, handle: Handle) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
-        at = self._sections["points"][handle.place.index]
+        at = self._sections["points"][handle.entry.index]
         shape = (self._num_ranks, self.limits.max_sources, self.shuffle.fanout)
         return view_points(self._window.local, at, shape)
 
-    def _row_index(self, place: Place) -> torch.Tensor | None:
+    def _row_index(self, entry: RingEntry) -> torch.Tensor | None:
         if not self.shuffle.is_compact:
             return None
-        at = self._sections["row_index"][place.index]
+        at = self._sections["row_index"][entry.index]
         return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
 
     def is_live(self, handle: Handle) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
-        return self._places.is_live(handle.place)
+        return self._rings.is_live(handle.entry)
 
     def _values(self, handle: Handle) -> dict[str, int]:
         """What the launches of a handle pass alike."""
         return {
-            "call": self._tables[handle.place.index].data_ptr(),
-            "ticket": handle.place.ticket,
+            "call": self._tables[handle.entry.index].data_ptr(),
+            "ticket": handle.entry.ticket,
             "num_sources": handle.num_sources,
             "weights": 0 if handle.weights is None else address(handle.weights),
         }
@@ -258,11 +255,11 @@ class TritonNode:
                 "plan_flags": [num_ranks * self._plan_blocks * 4],
                 "dispatch_flags": [sources * 4],
                 "combine_flags": [sources * 8],
-                "barrier": [num_ranks * 8] * limits.num_places,
-                "refused": [num_ranks * 8] * limits.num_places,
-                "points": [sources * shuffle.fanout * 8] * limits.num_places,
+                "barrier": [num_ranks * 8] * limits.num_entries,
+                "refused": [num_ranks * 8] * limits.num_entries,
+                "points": [sources * shuffle.fanout * 8] * limits.num_entries,
                 "staging": [sources * self._row_bytes[0] if sums else 0],
-                "row_index": [limits.capacity * 8 * is_compact] * limits.num_places,
+                "row_index": [limits.capacity * 8 * is_compact] * limits.num_entries,
                 "rows": [self._num_rows * size for size in self._row_bytes],
             }
         )

@@ -1,0 +1,81 @@
+"""Handles of dispatches, and the memory that they take in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROUTING_WORDS = 16
+"""Of call.cuh's Routing; positions of some:"""
+TICKET, USES, DROPPED = 9, 13, 14
+
+
+@dataclass(frozen=True)
+class RingEntry:
+    """The memory of a handle, and the dispatch that uses it.
+
+    Attributes:
+        index: of the memory, the same on all ranks.
+        ticket: the dispatch, told apart from all others of this rank: the device keeps the ticket
+            of the latest dispatch in this memory, so it notices replays, too.
+        number: of the dispatch, among those that were captured, or that were not.
+    """
+
+    index: int
+    ticket: int
+    number: int
+    captured: bool
+
+
+class HandleRings:
+    """Deals out the memories of handles in turn.
+
+    Captured dispatches have some of their own: a replay comes unseen, and must not take what an
+    eager dispatch has left for its combine.
+    """
+
+    def __init__(self, num_handles: int) -> None:
+        self._num_handles = num_handles
+        self._numbers = {False: 0, True: 0}
+        self._tickets = 0
+
+    def next(self, captured: bool) -> RingEntry:
+        number = self._numbers[captured]
+        self._numbers[captured] += 1
+        self._tickets = self._tickets % 0xFFFFFFFF + 1
+        index = number % self._num_handles + self._num_handles * captured
+        return RingEntry(index, self._tickets, number, captured)
+
+    def is_live(self, entry: RingEntry) -> bool:
+        """Whether the memory is still that of the dispatch, as far as the host knows."""
+        return self._numbers[entry.captured] - entry.number <= self._num_handles
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """What combine needs of its dispatch.
+
+    ``key_counts[i]`` rows of this rank's i-th key start at slot ``key_starts[i]``; both are int32
+    [num_keys], ``codes`` int32 [max_sources, fanout]. ``routing`` are the int32 words of call.cuh's
+    Routing, which begin with the source segments of every rank. Of a compact target ``row_index``,
+    int64 [capacity], has the row of every slot, -1 for padding.
+    """
+
+    entry: RingEntry
+    num_sources: int
+    codes: Tensor
+    key_counts: Tensor
+    key_starts: Tensor
+    routing: Tensor
+    weights: Tensor | None
+    row_index: Tensor | None = None
+
+    @property
+    def dropped(self) -> Tensor:
+        """int64 [], points of the latest dispatch in this memory that were not moved; -1 if that
+        is another dispatch by now. On the device: nothing waits."""
+        words = self.routing.long()
+        count = torch.where(words[USES] % 2 == 1, words[DROPPED + 1], words[DROPPED])
+        return torch.where(words[TICKET] & 0xFFFFFFFF == self.entry.ticket, count, -1)
