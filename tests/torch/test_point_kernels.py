@@ -58,7 +58,13 @@ def test_points_and_slots(
     num_sources_of = torch.tensor([*map(len, routing), 0], dtype=torch.int32)
     nothing = torch.empty(0, dtype=torch.int32)
     handle = Handle(
-        0, len(own), codes[rank], nothing, nothing, num_sources_of, weights[rank, : len(own)]
+        RingEntry(0, 1, 0, False),
+        len(own),
+        codes[rank],
+        nothing,
+        nothing,
+        num_sources_of,
+        weights[rank, : len(own)],
     )
 
     expected = torch.zeros(CAPACITY)
