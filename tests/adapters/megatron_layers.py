@@ -147,12 +147,13 @@ def expert_parameters(groups: Any, layout: Layout) -> list[Tensor]:
     return [each.clone().requires_grad_() for each in (up[mine, :, part], down[mine, part])]
 
 
-def refused(group: Any, artifact: str, setting: str) -> None:
-    """A dispatcher for a layer that fuscoc's cannot serve."""
+def make(group: Any, artifact: str, settings: dict[str, Any]) -> None:
+    """A dispatcher for a layer of these settings."""
     with on_cpu():
         layout = Layout(1, dist.get_world_size(group))
         groups = layout.groups()
         config = configuration(layout)
-        setattr(config, setting, True)
+        for name, value in settings.items():  # unchecked by Megatron
+            setattr(config, name, value)
         shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
         megatron.token_dispatcher(shuffle, EXPERTS // layout.expert, [], config, groups)
