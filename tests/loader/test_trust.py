@@ -72,9 +72,8 @@ def test_what_others_may_write_is_not_executed(
     for path in [path for path in (cache, *cache.rglob("*")) if path.suffix != ".lock"]:
         mode = path.stat().st_mode & 0o7777
         path.chmod(mode | right)
-        with pytest.raises(
-            error, match=rf"{path} may be written by others \(mode {mode | right:o}\)"
-        ):
+        said = rf"{path} may be written by others \(mode {mode | right:o}\)"
+        with pytest.raises(error, match=said):
             load()
         path.chmod(mode)
     load()
