@@ -37,9 +37,9 @@ BACKSTOP = timedelta(seconds=30)
 
 MEETING = "meeting the other ranks"
 
-# Renamed in torch 2.13; the old name warns there.
 T = TypeVar("T")
 
+# Renamed in torch 2.13; the old name warns there.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 Group: TypeAlias = dist.ProcessGroup | DeviceMesh | tuple[DeviceMesh, str | int]
