@@ -34,6 +34,7 @@ from fuscoc.codegen.cuda_types import (
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 PLAN_THREADS = 1024
+REFUSE_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ def print_cuda(
         f"{shuffle.name}_plan": Launch(PLAN_THREADS, plan_shared),
         f"{shuffle.name}_dispatch": Launch(tile.dispatch_warps * WARP, row_buffers),
         f"{shuffle.name}_staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
+        f"{shuffle.name}_refuse": Launch(REFUSE_THREADS, 0),
     }
     kind = "CompactDispatch" if shuffle.compact else "Dispatch"
     bodies = {
         f"{shuffle.name}_plan": "plan<Shape, Relation>",
         f"{shuffle.name}_dispatch": f"dispatch<{kind}<Shape, Relation>>",
         f"{shuffle.name}_staged": "staged<Shape, Relation>",
+        f"{shuffle.name}_refuse": "refuse<Shape>",
     }
     if combines:
         launches[f"{shuffle.name}_combine"] = Launch(tile.teams * tile.team_warps * WARP, 0)
@@ -112,7 +115,7 @@ def print_cuda(
         for name, body in bodies.items()
     )
     includes = [*(["cast"] if shuffle.casts else []), "plan"]
-    includes += ["compact" if shuffle.compact else "dispatch", "staged"]
+    includes += ["compact" if shuffle.compact else "dispatch", "refuse"]
     includes += ["combine"] if combines else []
     text = "\n".join(
         [

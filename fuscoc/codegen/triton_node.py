@@ -196,7 +196,7 @@ class _Printer:
             **{name: name for name in functions},
             **self.row_sizes(),
         }
-        parameters = {"weights": "weights", **sources, **places}
+        parameters = {"ticket": "ticket", "weights": "weights", **sources, **places}
         return self.kernel("dispatch", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def combine(self) -> str:
@@ -205,7 +205,8 @@ class _Printer:
             "row_bytes": row_bytes(self.shuffle.fields[0]),
             **self.row_sizes(),
         }
-        parameters = {name: name for name in ("weights", "rows", "result")}
+        names = ("ticket", "rows_ticket", "weights", "rows", "result")
+        parameters = {name: name for name in names}
         return self.kernel("combine", "combine.combine", parameters, constants)
 
     def row_sizes(self) -> dict[str, object]:

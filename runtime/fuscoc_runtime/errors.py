@@ -283,15 +283,31 @@ class NetworkError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class RefusedCallError(FuscoRuntimeError):
-    """A peer raised an error instead of joining a call that this rank had joined."""
+    """Calls that a peer raised an error for instead of joining them, as this rank had."""
 
     code: ClassVar[str] = "FSR022"
     text: ClassVar[str] = (
-        "rank {peer} raised an error instead of joining a call, and rank {rank} "
-        "stopped waiting for it: see what rank {peer} says, and open the shuffle again"
+        "rank {peer} refused {count} calls that rank {rank} had joined: they went on without "
+        "its rows, and sums that needed them are NaN; see what rank {peer} says"
     )
     rank: int
     peer: int
+    count: int
+
+
+@dataclass(eq=False)
+class OutdatedError(FuscoRuntimeError):
+    """Combines that a device found to come too late, such as between replays of a graph."""
+
+    code: ClassVar[str] = "FSR023"
+    text: ClassVar[str] = (
+        "{count} combines of rank {rank} came after later dispatches, replayed ones too, had "
+        "taken the {what} that they needed, and their results are NaN: combine before, or load "
+        "the shuffle with more `num_handles`"
+    )
+    rank: int
+    what: str
+    count: int
 
 
 @dataclass(eq=False)

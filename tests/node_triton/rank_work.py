@@ -62,7 +62,7 @@ def pretend(shuffle: Shuffle, epoch: int) -> None:
     assert isinstance(node, TritonNode)
     node.state[:PLAN_AND_COMBINE] = epoch
     starts = sorted(at for parts in node._sections.values() for at in parts)
-    for name in ("plan_flags", "dispatch_flags", "combine_flags", "barrier"):
+    for name in ("plan_flags", "dispatch_flags"):
         [begin] = node._sections[name]
         end = next(at for at in starts if at > begin)
         node._window.local[begin:end].view(torch.int32).fill_(epoch)

@@ -21,7 +21,7 @@ from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
-from fuscoc_runtime.engine.streams import StreamOrder
+from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import HopTimeoutError
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
@@ -72,7 +72,7 @@ class ProcessEngine:
             trace=trace,
         )
         self.machine.set_timeout(members.timeout)
-        self._streams = StreamOrder(members.device)
+        self._order = call_order(members.device)
         self._waits = True
         self._under_way = False
         if measures and members.topology.num_nodes > 1:
@@ -106,8 +106,7 @@ class ProcessEngine:
 
     def check(self) -> None:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
-        self._streams.enter()
-        with self._noticing_a_loss():
+        with self._order.turn(), self._noticing_a_loss():
             self._end("an earlier call", time.monotonic())
 
     def settle(self) -> None:
@@ -163,8 +162,7 @@ class ProcessEngine:
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
         started = time.monotonic()
-        self._streams.enter()
-        with self._noticing_a_loss():
+        with self._order.turn(), self._noticing_a_loss():
             with self.machine.current_device(), _lasting():
                 result = self.comm.run(work)
             self._under_way = True

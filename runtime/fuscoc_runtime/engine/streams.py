@@ -1,7 +1,18 @@
-"""Calls of one engine share its buffers, so they follow each other, whatever stream they are on."""
+"""The order of all calls on a device: that in which the host makes them, on whatever streams.
+
+Kernels of a call may fill a GPU while they wait for their peers. If two ranks ran two such calls in
+different orders, each would wait for a kernel that finds no room. All ranks make their calls in the
+same order, so that is the order on the device, too: of all shuffles and pools, of calls that wait
+for each other on streams of their own, and of graphs that are replayed among them.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import RLock
 from typing import Any
 
 import torch
@@ -12,37 +23,111 @@ from fuscoc_runtime.comm.streams import shared_stream
 def communication_stream(device: torch.device) -> Any:
     """The stream of the asynchronous calls of all shuffles on a GPU.
 
-    One for all: they follow each other, so what waits for peers never takes the SMs that another
-    of them waits for, and all together keep to ``num_sms``. It has the highest priority: a kernel
+    One for all: all of them together keep to ``num_sms``. It has the highest priority: a kernel
     whose CTAs wait for each other should start together.
     """
     return shared_stream(device, "calls", priority=-1)
 
 
-class StreamOrder:
-    """Keeps calls in order: of the user, of asynchronous calls, and of autograd, which runs the
-    backward pass of a call on the stream of that call. Costs nothing while the stream is the same.
+@cache
+def call_order(device: torch.device) -> CallOrder:
+    """The order of the calls on a device."""
+    return CallOrder(device)
+
+
+class CallOrder:
+    """Lets every call wait, on the device, for the end of the call before it.
+
+    One event says when the latest call has ended. A captured call becomes part of a graph that
+    waits for that event when it is replayed, and records it: launching a graph is then like making
+    its calls. The nodes that do so are at the graph's beginning and beside it, not between its
+    kernels.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._last: tuple[Any, bool] | None = None  # stream, and whether a graph was captured
+        self._on_gpu = device.type == "cuda"
+        self._lock = RLock()  # threads take turns: what a call enqueues stays together
+        self._latest: Any = None  # the stream of the latest eager call
+        self._capture: _Capture | None = None
+        if self._on_gpu:
+            with torch.cuda.device(device):
+                self._ended: Any = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]
+                self._ended.record(torch.cuda.current_stream(device))
 
-    def enter(self) -> None:
-        """Before a call: let the current stream wait for that of the call before."""
-        if self._device.type != "cuda":
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around a call, which enqueues its work on the current stream."""
+        if not self._on_gpu:
+            yield
             return
-        stream = torch.cuda.current_stream(self._device)
-        capturing = torch.cuda.is_current_stream_capturing()
-        if self._last is not None and self._last != (stream, capturing):
-            before, was_capturing = self._last
-            # A capture is an order of its own: what it waits for must be captured with it.
-            if was_capturing == capturing and (not capturing or _is_capturing(before)):
-                stream.wait_stream(before)
-        self._last = (stream, capturing)
+        with self._lock:
+            stream = torch.cuda.current_stream()
+            if torch.cuda.is_current_stream_capturing():
+                self._capture = _Capture.of(stream, self._ended, self._capture)
+                yield
+                self._capture.called(stream)
+                return
+            # A graph that was captured may have been replayed since, on any stream.
+            if stream != self._latest or self._capture is not None:
+                self._ended.wait(stream)
+            self._latest = stream
+            try:
+                yield
+            finally:
+                self._ended.record(stream)
 
 
-def _is_capturing(stream: Any) -> bool:
-    """Whether the capture that a stream took part in goes on."""
-    with torch.cuda.stream(stream):
-        return torch.cuda.is_current_stream_capturing()
+class _Capture:
+    """The calls of one capture. The driver's own interface adds what torch's cannot: a node that
+    nothing waits for, and further nodes that it waits for."""
+
+    def __init__(self, number: int, ended: Any) -> None:
+        self._number, self._ended = number, ended
+        self._latest: Any = None
+        self._record: Any = None  # the node that records the event when all calls have ended
+
+    @classmethod
+    def of(cls, stream: Any, ended: Any, latest: _Capture | None) -> _Capture:
+        """The capture that ``stream`` takes part in, whose calls so far the stream waits for."""
+        number = _capture_info(stream)[0]
+        if latest is None or latest._number != number:
+            ended.wait(stream)
+            return cls(number, ended)
+        if latest._latest != stream:
+            stream.wait_stream(latest._latest)
+        return latest
+
+    def called(self, stream: Any) -> None:
+        """A call has been enqueued on ``stream``."""
+        self._latest = stream
+        _, graph, nodes, count = _capture_info(stream)
+        if self._record is None:
+            self._record = ctypes.c_void_p()
+            event = ctypes.c_void_p(self._ended.cuda_event)
+            _driver(
+                "cuGraphAddEventRecordNode", ctypes.byref(self._record), graph, nodes, count, event
+            )
+        else:
+            to = (ctypes.c_void_p * count.value)(*[self._record.value] * count.value)
+            _driver("cuGraphAddDependencies", graph, nodes, to, count)
+
+
+def _capture_info(stream: Any) -> tuple[int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]:
+    """The number of the capture that a stream takes part in, its graph, and the nodes that the next
+    one on the stream will wait for, and how many."""
+    status, number, count = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
+    graph, nodes = ctypes.c_void_p(), ctypes.c_void_p()
+    results = (ctypes.byref(each) for each in (status, number, graph, nodes, count))
+    _driver("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.cuda_stream), *results)
+    return number.value, graph, nodes, count
+
+
+def _driver(function: str, *arguments: Any) -> None:
+    status = getattr(_library(), function)(*arguments)
+    if status:
+        raise RuntimeError(f"{function} failed with CUDA error {status}")
+
+
+@cache
+def _library() -> ctypes.PyDLL:
+    return ctypes.PyDLL("libcuda.so.1")

@@ -85,22 +85,25 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
 
 
 # moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(6))
 def moe_node_dispatch(
     call: tl.int64,
     num_sources: tl.int64,
+    ticket: tl.int64,
     weights: tl.int64,
     source_0: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
     weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     dispatch.dispatch(
         call,
         num_sources,
+        ticket,
         weights,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
@@ -115,22 +118,28 @@ def moe_node_dispatch(
 
 
 # moe.fsc:19: combine by_expert[r(t, k), *] -> by_token[t] reduce sum(w)
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(7))
 def moe_node_combine(
     call: tl.int64,
     num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
     weights: tl.int64,
     rows: tl.int64,
     result: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
     rows = rows.to(tl.int64)
     result = result.to(tl.int64)
     combine.combine(
         call,
         num_sources,
+        ticket,
+        rows_ticket,
         weights,
         rows,
         result,

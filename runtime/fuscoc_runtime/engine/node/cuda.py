@@ -34,7 +34,7 @@ def cuda_node(
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
         program = replace(program, cubins={arch: code})
-        return NodeShuffle(program, limits, members.group, device, schedule, members.timeout)
+        return NodeShuffle(program, limits, members.group, device, schedule)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,9 +17,9 @@ from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.state import NodeKernels
-from fuscoc_runtime.engine.node.watch import ErrorWatch
-from fuscoc_runtime.engine.streams import StreamOrder
-from fuscoc_runtime.errors import FuscoRuntimeError, InputError
+from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.streams import call_order
+from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
@@ -37,8 +37,10 @@ class NodeDispatched:
 class NodeEngine:
     """This process's rank of one shuffle inside one node; construction is collective.
 
-    Calls only enqueue work on the current stream. What goes wrong on the device is raised by a
-    later call or by ``check``.
+    Calls only enqueue work on the current stream. What goes wrong on the device is logged, and
+    raised by ``check``; of earlier calls a call raises only that a rank was lost. A call that this
+    rank raises an error for is a call all the same: it takes its turn without joining, and the
+    peers go on without its rows.
     """
 
     def __init__(
@@ -54,13 +56,14 @@ class NodeEngine:
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
-        self._held = -1  # the number of the dispatch whose rows are in the window
+        self._held = 0  # the ticket of the dispatch whose rows are in the window
+        self._out_of_step = 0  # the latest ticket when a combine had a handle that is none
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
         self.limits = node.limits
-        self._streams = StreamOrder(device)
+        self.order = call_order(device)
         with current_device(device):
-            self._watch = ErrorWatch(node, shuffle, rank, members.timeout)
+            self._watch = NodeWatch(node, shuffle, members)
         self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
         self._rows = {
             field.name: rows.view(len(rows), *field.shape)
@@ -87,17 +90,22 @@ class NodeEngine:
         are used again unless others are given.
 
         Raises:
-            InputError: an argument does not fit the spec or ``max_sources``. Ranks that joined the
-                call stop waiting for this one and raise RefusedCallError.
+            InputError: an argument does not fit the spec or ``max_sources``. For ranks that joined
+                the call this one has no segments, and their ``check`` raises RefusedCallError.
+            HopTimeoutError: a rank was lost in an earlier call.
         """
-        with self._joining():
-            arguments = self._dispatch_arguments(positional, named, earlier)
-            for name, tensor in arguments.fields.items():
-                if self.lends(tensor):
-                    raise self.checker.problem(name, IN_THE_WINDOW)
-            weights = self.checker.weights(arguments.weights, arguments.extents)
-            num_sources = self._num_sources(arguments)
-        with current_device(self.members.device):
+        with self.order.turn(), current_device(self.members.device):
+            self._watch.raise_loss()
+            try:
+                arguments = self._dispatch_arguments(positional, named, earlier)
+                for name, tensor in arguments.fields.items():
+                    if self.lends(tensor):
+                        raise self.checker.problem(name, IN_THE_WINDOW)
+                weights = self.checker.weights(arguments.weights, arguments.extents)
+                num_sources = self._num_sources(arguments)
+            except Exception:
+                self._refuse_dispatch()
+                raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
                 [arguments.inputs[i.name] for i in self.shuffle.inputs if i.role != "weight"],
@@ -105,7 +113,7 @@ class NodeEngine:
                 num_sources,
                 None if weights is None else aligned(weights),
             )
-        self._held = launched.number
+        self._held = launched.place.ticket
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
@@ -124,19 +132,24 @@ class NodeEngine:
         ``num_rows``: how many there are, if they do not lie in slots.
 
         Raises:
-            InputError: an argument does not fit the dispatch. Ranks that joined the call stop
-                waiting for this one and raise RefusedCallError.
+            InputError: an argument does not fit the dispatch. For ranks that joined the call sums
+                that need this one's rows are NaN, and their ``check`` raises RefusedCallError.
+            HopTimeoutError: a rank was lost in an earlier call.
         """
-        with self._joining():
-            tensor = self._combine_rows(rows, handle, named, num_rows)
-        [field] = self.shuffle.source.fields
-        with current_device(self.members.device):
-            result = torch.empty(
-                handle.source_shapes[field.name],
-                dtype=TORCH_DTYPES[field.dtype],
-                device=self.members.device,
-            )
-            self.node.combine(tensor, handle.launched, result)
+        with self.order.turn(), current_device(self.members.device):
+            self._watch.raise_loss()
+            try:
+                tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
+                [field] = self.shuffle.source.fields
+                result = torch.empty(
+                    handle.source_shapes[field.name],
+                    dtype=TORCH_DTYPES[field.dtype],
+                    device=self.members.device,
+                )
+            except Exception:
+                self._refuse_combine(handle)
+                raise
+            self.node.combine(tensor, handle.launched, result, rows_ticket)
         return {field.name: result}
 
     def _dispatch_arguments(
@@ -174,8 +187,9 @@ class NodeEngine:
         handle: NodeHandle,
         named: Mapping[str, Any],
         num_rows: int | None,
-    ) -> Tensor:
-        """The rows that a combine was given."""
+    ) -> tuple[Tensor, int]:
+        """The rows that a combine was given, and the ticket of the dispatch that put them into the
+        window, 0 if they are elsewhere."""
         if self.shuffle.combine is None:
             raise InputError(self.shuffle.name, self.members.rank, "has no combine in its spec")
         for name in named:
@@ -185,50 +199,56 @@ class NodeEngine:
             )
         self._check_handle(handle)
         handle.check_live()
+        if handle.launched.place.ticket <= self._out_of_step:
+            problem = "is older than a combine that was given no handle: dispatch again"
+            raise self.checker.problem("handle", problem)
         handle.check_weights()
         expected = handle.num_slots if num_rows is None else num_rows
         [(name, tensor)] = self.checker.rows(rows, expected).items()
         given = rows if isinstance(rows, Tensor) else rows[name]
-        number = handle.launched.number
-        if number != self._held and self.lends(given):
-            # Numbers are those of the other engine's messages, which begin at 1.
-            raise self.checker.problem(name, overwritten(number + 1, self._held + 1))
-        return tensor
+        if not self.lends(given):
+            return tensor, 0
+        ticket = handle.launched.place.ticket
+        if ticket != self._held:
+            raise self.checker.problem(name, overwritten(ticket, self._held))
+        return tensor, ticket
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
         return rows.untyped_storage().data_ptr() in self._memory
 
-    def in_order(self) -> None:
-        """Let the current stream wait for the latest call, whose buffers are the same."""
-        self._streams.enter()
+    def _refuse_dispatch(self) -> None:
+        if not self._is_capturing():
+            self._held = self.node.refuse_dispatch().ticket
 
-    @contextmanager
-    def _joining(self) -> Iterator[None]:
-        """Before a call is launched: if it raises, the peers are told that it will not come."""
-        self.in_order()
-        try:
-            self._watch.raise_seen()
-            yield
-        except FuscoRuntimeError:
-            if self.members.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
-                with current_device(self.members.device):
-                    self.node.refuse()
-            raise
+    def _refuse_combine(self, handle: object) -> None:
+        """A handle of this shuffle tells which combine the peers make, unless it is outdated, for
+        then nobody makes any. Without one the peers find out at this rank's next dispatch, and
+        combines with older handles, which the ranks have counted differently, cannot be matched."""
+        if self.shuffle.combine is None or self._is_capturing():
+            return
+        if not isinstance(handle, NodeHandle) or handle.engine is not self:
+            self._out_of_step = self._held
+        elif handle.is_live and handle.launched.place.ticket > self._out_of_step:
+            self.node.refuse_combine(handle.launched)
+
+    def _is_capturing(self) -> bool:
+        on_gpu = self.members.device.type == "cuda"
+        return on_gpu and torch.cuda.is_current_stream_capturing()
 
     def check(self) -> None:
         """Wait for everything enqueued so far, on whichever stream, and raise what went wrong."""
-        self.in_order()
-        self._watch.raise_all()
+        with self.order.turn():
+            self._watch.raise_new()
 
     def settle(self) -> None:
-        """As ``check``, for what has not been raised yet."""
-        self.in_order()
-        self._watch.raise_untold()
+        """As ``check``, but a loss only if it has not been raised yet."""
+        with self.order.turn():
+            self._watch.settle()
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
-        self._watch.raise_untold(so_far=True)
+        self._watch.settle(so_far=True)
 
     @property
     def window_bytes(self) -> int:
@@ -243,6 +263,7 @@ class NodeEngine:
     def close(self) -> None:
         """Let go of the window and the kernels; no call may follow."""
         self.is_closed = True
+        self._watch.close()
         del self.node, self._rows, self._watch
 
     def _weight_input(self) -> str | None:

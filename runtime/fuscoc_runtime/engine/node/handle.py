@@ -88,6 +88,13 @@ class NodeHandle:
         return torch.cat([starts, end])
 
     @property
+    def dropped(self) -> Tensor:
+        """int64 [], the points of this rank that the dispatch did not move, for want of a key or of
+        a slot. Of a captured dispatch those of its latest replay; -1 when another has taken the
+        handle's memory. On the device: reading it there waits for nothing."""
+        return self.launched.dropped
+
+    @property
     def row_index(self) -> Tensor | None:
         """int64 [num_slots], which of the rows that dispatch returned every slot of a compact
         target refers to, -1 for padding; None for other targets, whose rows lie in their slots.

@@ -64,21 +64,21 @@ class NodeMaps:
         launched = handle.launched
         if launched.weights is None and launched.row_index is None:
             return self.combine(rows, [handle], [])
-        self._engine.in_order()
         # Points of other ranks lie in this rank's window. For this call be their weights 1, and
         # rows be where dispatch has put them.
-        points = self._engine.node.points(launched)
-        changed = [points] if launched.row_index is None else [points, launched.codes]
-        kept = [each.clone() for each in changed]
-        if launched.row_index is not None:
-            for codes in changed:
-                codes.copy_(self._codes_of_rows(launched.row_index, codes.int()))
-        points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
-        ones = None if launched.weights is None else torch.ones_like(launched.weights)
-        unweighted = replace(handle, launched=replace(launched, weights=ones))
-        result = self._combine(rows, unweighted, len(rows[0]))
-        for tensor, before in zip(changed, kept, strict=True):
-            tensor.copy_(before)
+        with self._engine.order.turn():
+            points = self._engine.node.points(launched)
+            changed = [points] if launched.row_index is None else [points, launched.codes]
+            kept = [each.clone() for each in changed]
+            if launched.row_index is not None:
+                for codes in changed:
+                    codes.copy_(self._codes_of_rows(launched.row_index, codes.int()))
+            points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
+            ones = None if launched.weights is None else torch.ones_like(launched.weights)
+            unweighted = replace(handle, launched=replace(launched, weights=ones))
+            result = self._combine(rows, unweighted, len(rows[0]))
+            for tensor, before in zip(changed, kept, strict=True):
+                tensor.copy_(before)
         return result
 
     def combine_backward(

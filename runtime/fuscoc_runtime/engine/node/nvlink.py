@@ -4,7 +4,7 @@ A rank's window in symmetric memory holds everything peers write: counts, flags,
 rows of the target and the partial rows of combine. Which call a flag belongs to is told by epochs
 that live on the device, so nothing is ever cleared, no call synchronises the host, and a captured
 CUDA graph can be replayed. Rows of the target stay valid until the next dispatch, a handle until
-``num_handles`` later ones.
+``num_handles`` later ones that were captured as it was, or were not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
-    REFUSALS,
+    PAGE_WORDS,
+    ROUTING_WORDS,
     SLOT_BITS,
     STATE_WORDS,
     Handle,
     Limits,
+    Place,
+    Places,
     lay_out,
-    parse_state,
     view_points,
 )
 from fuscoc_runtime.kernels.cuda import (
@@ -37,8 +39,6 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
-
-CLOCK_HZ = 2e9  # no GPU runs much faster, so a wait is at least as long as asked for
 
 
 class NodeShuffle:
@@ -54,7 +54,6 @@ class NodeShuffle:
         node_group: dist.ProcessGroup | None,
         device: torch.device,
         schedule: Schedule | None = None,
-        timeout_s: float = 30.0,
     ) -> None:
         self.program, self.limits = program, limits
         rank, num_ranks = 0, 1
@@ -75,6 +74,7 @@ class NodeShuffle:
         self._plan = kernels[f"{program.name}_plan"]
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels[f"{program.name}_staged"]
+        self._refuse = kernels[f"{program.name}_refuse"]
         self._combine = kernels.get(f"{program.name}_combine")
         self._is_staged = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
 
@@ -85,7 +85,8 @@ class NodeShuffle:
         self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
-        self._state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
+        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
+        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=True)
         self._cta_counts = torch.zeros(
             self.num_sms * program.num_columns, dtype=torch.int64, device=device
         )
@@ -96,7 +97,7 @@ class NodeShuffle:
                 sections["rows"], self._row_bytes, program.fields, strict=True
             )
         )
-        self._dispatches = 0
+        self._places = Places(limits.num_handles)
         self._handles = [
             (
                 torch.full(
@@ -104,31 +105,31 @@ class NodeShuffle:
                 ),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
-                torch.zeros(MAX_RANKS + 1, dtype=torch.int32, device=device),
+                torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),
             )
-            for _ in range(limits.num_handles)
+            for _ in range(limits.num_places)
         ]
-        self._points_at, self._row_index_at = sections["points"], sections["row_index"]
+        self._sections_at = {
+            name: sections[name] for name in ("points", "row_index", "barrier", "refused")
+        }
         num_points = limits.max_sources * program.fanout * program.compact
         self._point_rows = torch.empty(num_points, dtype=torch.int32, device=device)
-        self._refusals = 0
         self._call = Call(
             ready_at=sections["ready"][0],
-            refusals_at=sections["refusals"][0],
             counts_at=sections["counts"][0],
             dispatch_flags_at=sections["dispatch_flags"][0],
             combine_flags_at=sections["combine_flags"][0],
-            barrier_at=sections["barrier"][0],
             staging_at=sections["staging"][0],
-            state=self._state.data_ptr(),
+            state=self.state.data_ptr(),
+            page=self.page.data_ptr(),
             cta_counts=self._cta_counts.data_ptr(),
             point_rows=self._point_rows.data_ptr(),
             max_sources=limits.max_sources,
             staged_sources=self._staged_sources,
             capacity=limits.capacity,
-            timeout_cycles=int(timeout_s * CLOCK_HZ),
             rank=rank,
             num_ranks=num_ranks,
+            columns=program.num_columns,
         )
         self._call.window[:num_ranks] = self._window.peer_bases.tolist()
         for position, at in enumerate(sections["rows"]):
@@ -144,16 +145,16 @@ class NodeShuffle:
         program, limits = self.program, self.limits
         sources = num_ranks * limits.max_sources
         sizes = {
-            "refusals": [num_ranks * 4],
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
             "counts": [2 * num_ranks * (program.num_columns + 1) * 8],
             "dispatch_flags": [sources * 4],
-            "combine_flags": [sources * 4],
-            "barrier": [num_ranks * 4],
-            "points": [sources * program.fanout * 8] * limits.num_handles,
+            "combine_flags": [sources * 8],
+            "barrier": [num_ranks * 8] * limits.num_places,
+            "refused": [num_ranks * 8] * limits.num_places,
+            "points": [sources * program.fanout * 8] * limits.num_places,
             "staging": [sources * self._partial_bytes if self._combine else 0],
             "staged": [2 * num_ranks * self._staged_sources * size for size in self._row_bytes],
-            "row_index": [limits.capacity * 8 * program.compact] * limits.num_handles,
+            "row_index": [limits.capacity * 8 * program.compact] * limits.num_places,
             "rows": [
                 limits.row_capacity(num_ranks, program.compact) * size for size in self._row_bytes
             ],
@@ -212,18 +213,17 @@ class NodeShuffle:
             raise ValueError(f"{num_sources} segments, more than {self.limits.max_sources}")
         if program.weighted and weights is None:
             raise ValueError(f"{program.name} needs weights")
-        number = self._dispatches
-        self._dispatches += 1
-        tables = self._handles[number % len(self._handles)]
-        row_index = self._row_index(number) if program.compact else None
-        handle = Handle(number, num_sources, *tables, weights, row_index)
+        place = self._next_place()
+        row_index = self._row_index(place) if program.compact else None
+        handle = Handle(place, num_sources, *self._handles[place.index], weights, row_index)
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
         for position, tensor in enumerate(inputs):
             call.inputs[position] = tensor.data_ptr()
         for position, extent in enumerate(extents):
             call.extents[position] = extent
-        self._bind(handle)
+        self._bind(place)
+        self._bind_points(handle)
         address = (stream or torch.cuda.current_stream()).cuda_stream
         if row_index is not None:  # before the peers know that this rank has joined the call
             set_words(row_index.data_ptr(), 0xFFFFFFFF, 2 * len(row_index), address)
@@ -244,10 +244,15 @@ class NodeShuffle:
         rows: torch.Tensor,
         handle: Handle,
         result: torch.Tensor,
+        rows_ticket: int = 0,
         stream: torch.cuda.Stream | None = None,
     ) -> torch.Tensor:
         """Sum each segment's rows [capacity, elements], weighted, into ``result`` [num_sources, …];
         a combine that copies has one row a segment.
+
+        ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
+        there. Where sums cannot be made, because a rank has refused the call or its dispatch, or
+        because what they need belongs to a later dispatch by now, the result is NaN.
 
         Raises:
             ValueError: the handle's buffers have been reused by later dispatches.
@@ -255,16 +260,37 @@ class NodeShuffle:
         if self._combine is None:
             raise ValueError(f"{self.program.name} declares no combine")
         if not self.is_live(handle):
-            raise ValueError(
-                f"the handle is {self._dispatches - handle.number - 1} dispatches old; "
-                f"num_handles keeps {len(self._handles)}"
-            )
-        self._bind(handle)
-        self._call.rows = rows.data_ptr()
-        self._call.result = result.data_ptr()
+            raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
+        self._bind(handle.place)
+        self._bind_points(handle)
+        call = self._call
+        call.rows, call.rows_ticket = rows.data_ptr(), rows_ticket
+        call.result, call.refuses = result.data_ptr(), 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
         self._launch(self._combine, self._ctas, address)
         return result
+
+    def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> Place:
+        """Take a dispatch's turn without joining it: for the peers this rank has no segments.
+
+        Every rank learns of it on its device; sums that a combine would need this rank for are NaN.
+        """
+        place = self._next_place()
+        self._bind(place)
+        self._refuse.launch(1, self._call, (stream or torch.cuda.current_stream()).cuda_stream)
+        return place
+
+    def refuse_combine(self, handle: Handle, stream: torch.cuda.Stream | None = None) -> None:
+        """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
+        assert self._combine is not None
+        self._bind(handle.place)
+        call = self._call
+        call.rows = call.rows_ticket = call.result = 0
+        call.refuses = 1
+        self._combine.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
+
+    def _next_place(self) -> Place:
+        return self._places.next(torch.cuda.is_current_stream_capturing())
 
     def _launch(self, kernel: CudaKernel, num_ctas: int, address: int, early: bool = False) -> None:
         """Beside other work CTAs come in pairs: single ones leave odd numbers of SMs in a GPC, and
@@ -280,65 +306,36 @@ class NodeShuffle:
     @property
     def private_bytes(self) -> int:
         """Bytes of the planner's and the handles' tables."""
-        tables = [self._state, self._cta_counts, self._point_rows]
+        tables = [self.state, self._cta_counts, self._point_rows]
         tables += [each for held in self._handles for each in held]
         return sum(each.nbytes for each in tables)
 
     def points(self, handle: Handle) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
-        at = self._points_at[handle.number % len(self._handles)]
+        at = self._sections_at["points"][handle.place.index]
         shape = (self._call.num_ranks, self.limits.max_sources, self.program.fanout)
         return view_points(self._window.local, at, shape)
 
-    def _row_index(self, number: int) -> torch.Tensor:
-        at = self._row_index_at[number % len(self._handles)]
+    def _row_index(self, place: Place) -> torch.Tensor:
+        at = self._sections_at["row_index"][place.index]
         return self._window.local[at : at + 8 * self.limits.capacity].view(torch.int64)
 
-    def refuse(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Tell the peers that this rank has raised an error instead of joining a call.
-
-        Kernels that wait for it, now or later, give up at once and record it, unless their own rank
-        has refused as many calls: an error that all ranks raise together harms no later call.
-        """
-        self._refusals += 1
-        call = self._call
-        address = (stream or torch.cuda.current_stream()).cuda_stream
-        set_words(self._state.data_ptr() + 4 * REFUSALS, self._refusals, 1, address)
-        for peer in range(call.num_ranks):
-            if peer != call.rank:
-                at = call.window[peer] + call.refusals_at + 4 * call.rank
-                set_words(at, self._refusals, 1, address)
-
     def is_live(self, handle: Handle) -> bool:
-        """Whether later dispatches have left the handle's buffers alone."""
-        return self._dispatches - handle.number <= len(self._handles)
+        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
+        also be taken by replays, which the device notices."""
+        return self._places.is_live(handle.place)
 
-    @property
-    def state(self) -> torch.Tensor:
-        """The device's words that `parse_state` reads: int32 [STATE_WORDS]."""
-        return self._state
-
-    def _bind(self, handle: Handle) -> None:
+    def _bind(self, place: Place) -> None:
         call = self._call
-        call.points_at = self._points_at[handle.number % len(self._handles)]
-        call.row_index_at = self._row_index_at[handle.number % len(self._handles)]
+        for name, at in self._sections_at.items():
+            setattr(call, f"{name}_at", at[place.index])
+        call.ticket = place.ticket
+        call.routing = self._handles[place.index][-1].data_ptr()
+
+    def _bind_points(self, handle: Handle) -> None:
+        call = self._call
         call.codes = handle.codes.data_ptr()
         call.key_counts = handle.key_counts.data_ptr()
         call.key_starts = handle.key_starts.data_ptr()
-        call.num_sources_of = handle.num_sources_of.data_ptr()
         call.weights = 0 if handle.weights is None else handle.weights.data_ptr()
         call.num_sources = handle.num_sources
-
-    def errors(self) -> list[str]:
-        """What went wrong on this rank so far; synchronises with the device."""
-        trouble = parse_state(self._state.tolist())
-        found = []
-        if trouble.refusing is not None:
-            found.append(f"rank {trouble.refusing} raised an error instead of joining a call")
-        if trouble.late is not None:
-            found.append("timed out waiting for rank {}: {}".format(*trouble.late))
-        if trouble.bad_keys:
-            found.append(f"{trouble.bad_keys} points have a key out of range")
-        if trouble.overflowed:
-            found.append(f"{trouble.overflowed} points are beyond the capacity")
-        return found

@@ -25,7 +25,7 @@ def weights_of_slots(points: Tensor, handle: Handle, rank: int, capacity: int) -
     own = handle.weights.contiguous()
     of_slot = torch.zeros(capacity, dtype=torch.float32, device=points.device)
     _launch(
-        "to_slots", points.numel(), points, handle.codes, own, handle.num_sources_of, of_slot,
+        "to_slots", points.numel(), points, handle.codes, own, handle.routing, of_slot,
         points.numel(), max_sources * fanout, rank, fanout, SLOT_BITS,
     )  # fmt: skip
     return of_slot

@@ -18,9 +18,9 @@ MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more p
 class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
-    ``launches`` maps ``<name>_plan``, ``<name>_dispatch``, ``<name>_staged`` and, when it sums,
-    ``<name>_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a
-    row), and so is ``summed``, for a row that combine sums where that is not the first field.
+    ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged``, ``_refuse`` and, when it sums,
+    ``_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row), and
+    so is ``summed``, for a row that combine sums where that is not the first field.
     ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
     ``compact`` if it has one row for a segment and a rank.
     """

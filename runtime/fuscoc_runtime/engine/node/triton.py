@@ -6,7 +6,6 @@ work, so a CUDA graph can capture them; on the CPU they are interpreted, one pro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -18,10 +17,14 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
+    PAGE_WORDS,
+    ROUTING_WORDS,
     SLOT_BITS,
     STATE_WORDS,
     Handle,
     Limits,
+    Place,
+    Places,
     lay_out,
     view_points,
 )
@@ -35,7 +38,8 @@ from fuscoc_runtime.kernels.loader import (
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.schema import NodeSpec, PackedTarget, ShuffleSpec
 
-CALIBRATION_SPINS = {"cpu": 50, "cuda": 20_000}
+LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
+"""Polls after which a wait is shown to the host: some milliseconds."""
 
 
 class TritonNode:
@@ -61,7 +65,10 @@ class TritonNode:
         self._kernels = {role: self._load(artifact, name) for role, name in node.kernels.items()}
         self._relation = self._load(artifact, shuffle.relation.kernel)
         self._refuse = load_device_kernel(
-            "sync", "refuse", ("call", "num_refusals"), interpreted=self._interpreted
+            "plan",
+            "refuse",
+            ("call", "ticket", "columns", "blocks"),
+            interpreted=self._interpreted,
         )
         for kernel in (self._relation, *self._kernels.values(), self._refuse):
             kernel.compile()
@@ -80,20 +87,18 @@ class TritonNode:
             )
         )
         self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
+        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=not self._interpreted)
         self._scratch = self._allocate_scratch()
-        self._buffers = [self._allocate_buffers() for _ in range(limits.num_handles)]
+        self._buffers = [self._allocate_buffers() for _ in range(limits.num_places)]
         self._key_to_rank: torch.Tensor | None = None
         if self._target.placement.kind != "table":
             self._key_to_rank = key_to_rank(
                 self._target, members.topology, members.rank, {}, self._device
             )
-        self._dispatches = self._refusals = 0
+        self._places = Places(limits.num_handles)
         words = device_module("words", interpreted=self._interpreted)
         self._tables = [self._empty(torch.int64, words.NUM_WORDS.value) for _ in self._buffers]
-        self._max_spins = 1
         self.configure(model_programs(self._device, num_sms))
-        self._max_spins = self._count_spins(members.timeout)
-        self.configure(self._programs)
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
@@ -114,18 +119,17 @@ class TritonNode:
         ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
         relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine.
         """
-        number = self._dispatches
-        self._dispatches += 1
-        buffers = self._buffers[number % len(self._buffers)]
+        place = self._next_place()
+        buffers = self._buffers[place.index]
         handle = Handle(
-            number,
+            place,
             num_sources,
             buffers["codes"],
             buffers["key_counts"],
             buffers["key_starts"],
-            buffers["num_sources_of"],
+            buffers["routing"],
             weights,
-            self._row_index(number),
+            self._row_index(place),
         )
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
@@ -138,7 +142,7 @@ class TritonNode:
             self._relation.launch(values, -(-num_points // self.shuffle.relation.block))
         tiles = max(1, -(-num_sources // self.spec.tile_sources))
         self._kernels["count"].launch(values, tiles)
-        self._kernels["exchange"].launch(values, self.spec.padded_keys // self.spec.key_block)
+        self._kernels["exchange"].launch(values, self._plan_blocks)
         self._kernels["assign"].launch(values, tiles)
         for field, tensor, at in zip(
             self.shuffle.fields, source, self._sections["rows"], strict=True
@@ -147,11 +151,35 @@ class TritonNode:
         self._kernels["dispatch"].launch(values, self._programs.dispatch)
         return handle
 
-    def combine(self, rows: torch.Tensor, handle: Handle, result: torch.Tensor) -> torch.Tensor:
-        """Sum each segment's rows [capacity, elements], weighted, into ``result``."""
+    def combine(
+        self, rows: torch.Tensor, handle: Handle, result: torch.Tensor, rows_ticket: int = 0
+    ) -> torch.Tensor:
+        """Sum each segment's rows [capacity, elements], weighted, into ``result``.
+
+        ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
+        there. Where sums cannot be made they are NaN; see `NodeShuffle.combine`.
+        """
         values = self._values(handle) | {"rows": address(rows), "result": address(result)}
+        values["rows_ticket"] = rows_ticket
         self._kernels["combine"].launch(values, self._programs.combine)
         return result
+
+    def refuse_dispatch(self) -> Place:
+        """Take a dispatch's turn without joining it; see `NodeShuffle.refuse_dispatch`."""
+        place = self._next_place()
+        values = {"call": self._tables[place.index].data_ptr(), "ticket": place.ticket}
+        values |= {"columns": self._columns, "blocks": self._plan_blocks}
+        self._refuse.launch(values, 1)
+        return place
+
+    def refuse_combine(self, handle: Handle) -> None:
+        """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
+        values = self._values(handle) | {"rows": 0, "result": 0, "rows_ticket": -1}
+        self._kernels["combine"].launch(values, 1)
+
+    def _next_place(self) -> Place:
+        is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
+        return self._places.next(is_captured)
 
     @property
     def window_bytes(self) -> int:
@@ -166,31 +194,26 @@ class TritonNode:
 
     def points(self, handle: Handle) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
-        at = self._sections["points"][handle.number % len(self._buffers)]
+        at = self._sections["points"][handle.place.index]
         shape = (self._num_ranks, self.limits.max_sources, self.shuffle.fanout)
         return view_points(self._window.local, at, shape)
 
-    def _row_index(self, number: int) -> torch.Tensor | None:
+    def _row_index(self, place: Place) -> torch.Tensor | None:
         if not self.shuffle.is_compact:
             return None
-        at = self._sections["row_index"][number % len(self._buffers)]
+        at = self._sections["row_index"][place.index]
         return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
 
-    def refuse(self) -> None:
-        """Tell the peers that this rank has raised an error instead of joining a call."""
-        self._refusals += 1
-        values = {"call": self._tables[0].data_ptr(), "num_refusals": self._refusals}
-        self._refuse.launch(values, 1)
-
     def is_live(self, handle: Handle) -> bool:
-        """Whether later dispatches have left the handle's buffers alone."""
-        return self._dispatches - handle.number <= len(self._buffers)
+        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
+        also be taken by replays, which the device notices."""
+        return self._places.is_live(handle.place)
 
     def _values(self, handle: Handle) -> dict[str, int]:
         """What the launches of a handle pass alike."""
-        table = self._tables[handle.number % len(self._tables)]
         return {
-            "call": table.data_ptr(),
+            "call": self._tables[handle.place.index].data_ptr(),
+            "ticket": handle.place.ticket,
             "num_sources": handle.num_sources,
             "weights": 0 if handle.weights is None else address(handle.weights),
         }
@@ -215,24 +238,31 @@ class TritonNode:
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
         return load_kernel(path, spec, code, interpreted=self._interpreted)
 
+    @property
+    def _columns(self) -> int:
+        """What planning counts rows of: every key and, for a compact target, every rank."""
+        return self._target.num_keys + (MAX_RANKS if self.shuffle.is_compact else 0)
+
+    @property
+    def _plan_blocks(self) -> int:
+        return self.spec.padded_keys // self.spec.key_block
+
     def _lay_out(self) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         limits, shuffle, num_ranks = self.limits, self.shuffle, self._num_ranks
         sources, is_compact = num_ranks * limits.max_sources, shuffle.is_compact
-        columns = self._target.num_keys + (MAX_RANKS if is_compact else 0)
-        blocks = self.spec.padded_keys // self.spec.key_block
         sums = "combine" in self._kernels
         return lay_out(
             {
-                "counts": [2 * num_ranks * (columns + 1) * 4],
-                "plan_flags": [num_ranks * blocks * 4],
+                "counts": [2 * num_ranks * (self._columns + 1) * 4],
+                "plan_flags": [num_ranks * self._plan_blocks * 4],
                 "dispatch_flags": [sources * 4],
-                "combine_flags": [sources * 4],
-                "barrier": [num_ranks * 4],
-                "refusals": [num_ranks * 4],
-                "points": [sources * shuffle.fanout * 8] * limits.num_handles,
+                "combine_flags": [sources * 8],
+                "barrier": [num_ranks * 8] * limits.num_places,
+                "refused": [num_ranks * 8] * limits.num_places,
+                "points": [sources * shuffle.fanout * 8] * limits.num_places,
                 "staging": [sources * self._row_bytes[0] if sums else 0],
-                "row_index": [limits.capacity * 8 * is_compact] * limits.num_handles,
+                "row_index": [limits.capacity * 8 * is_compact] * limits.num_places,
                 "rows": [self._num_rows * size for size in self._row_bytes],
             }
         )
@@ -258,14 +288,14 @@ class TritonNode:
             "first_slots": self._empty(torch.int32, sources, MAX_RANKS),
             "key_counts": self._empty(torch.int32, num_keys),
             "key_starts": self._empty(torch.int32, num_keys),
-            "num_sources_of": self._empty(torch.int32, MAX_RANKS + 1),
+            "routing": self._empty(torch.int32, ROUTING_WORDS),
         }
 
     def _empty(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=self._device)
 
     def _table(self, index: int) -> torch.Tensor:
-        """The table of the handles with that number modulo ``num_handles``; see device/words.py."""
+        """The table of the handles in that memory; see device/words.py."""
         words = device_module("words", interpreted=self._interpreted)
         sections, programs = self._sections, self._programs
         named = {
@@ -273,11 +303,15 @@ class TritonNode:
             "num_ranks": self._num_ranks,
             "max_sources": self.limits.max_sources,
             "capacity": self.limits.capacity,
-            "max_spins": self._max_spins,
-            **{f"{name}_at": at[0] for name, at in sections.items() if name != "rows"},
-            "points_at": sections["points"][index],
-            "row_index_at": sections["row_index"][index],
+            "long_wait": LONG_WAIT[self._device.type],
+            **{
+                f"{name}_at": at[index] if len(at) > 1 else at[0]
+                for name, at in sections.items()
+                if name != "rows"
+            },
             "state": address(self.state),
+            "page": address(self.page),
+            "plan_blocks": self._plan_blocks,
             "ranks": address(self._scratch["rank"]),
             "keys": address(self._scratch["key"]),
             "src_offsets": address(self._scratch["src_offset"]),
@@ -295,21 +329,3 @@ class TritonNode:
         for name, value in named.items():
             table[getattr(words, name.upper()).value] = value
         return torch.tensor(table)
-
-    def _count_spins(self, timeout: float) -> int:
-        """Polls that take ``timeout`` seconds, from a wait for a flag that nobody sets."""
-        spin = load_device_kernel("sync", "spin", ("call",), interpreted=self._interpreted)
-        self._spin(spin)  # compiles it
-        self._max_spins = CALIBRATION_SPINS[self._device.type]
-        self.configure(self._programs)
-        return max(1, round(timeout / self._spin(spin) * self._max_spins))
-
-    def _spin(self, kernel: Kernel) -> float:
-        """Seconds of a wait that gives up."""
-        self.state.cpu()
-        started = time.perf_counter()
-        kernel.launch({"call": self._tables[0].data_ptr()}, 1)
-        self.state.cpu()
-        seconds = time.perf_counter() - started
-        self.state.zero_()
-        return seconds

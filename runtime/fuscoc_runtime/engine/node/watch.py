@@ -1,89 +1,147 @@
-"""Errors that kernels record on the device, raised on the host without making it wait."""
+"""What kernels cannot raise: their errors, which they count, and waits that last too long."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fuscoc_runtime.engine.node.state import NodeKernels, Trouble, parse_state
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.watch import unwatch, watch
+from fuscoc_runtime.engine.node.state import (
+    ABORT,
+    NodeKernels,
+    Trouble,
+    parse_page,
+    parse_state,
+    parse_wait,
+)
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
-    HopTimeoutError,
     KeyRangeError,
     NoSlotError,
+    OutdatedError,
     RefusedCallError,
 )
 from fuscoc_runtime.scalar import render
 from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
 
+GRACE_SECONDS = 1.0
+"""How long a wait goes on after a rank has ended, which may have done its part before."""
 
-def find_error(
-    shuffle: ShuffleSpec, rank: int, timeout: float, capacity: int, before: Trouble, now: Trouble
-) -> FuscoRuntimeError | None:
-    """What has gone wrong since ``before``; a wait that was given up stays wrong for good."""
+_log = logging.getLogger("fuscoc.runtime")
+
+
+def find_errors(
+    shuffle: ShuffleSpec, rank: int, capacity: int, before: Trouble, now: Trouble
+) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
+    """What has gone wrong since ``before``, an error a kind; with each, what is known when it has
+    been told."""
     assert isinstance(shuffle.target, PackedTarget)
-    if now.refusing is not None:
-        return RefusedCallError(rank, now.refusing)
-    if now.late is not None:
-        peer, stage = now.late
-        return HopTimeoutError(rank, stage, peer, timeout)
-    if now.bad_keys > before.bad_keys:
-        count = now.bad_keys - before.bad_keys
-        return KeyRangeError(rank, render(shuffle.target.key), count, shuffle.target.num_keys - 1)
-    if now.overflowed > before.overflowed:
-        return NoSlotError(rank, now.overflowed - before.overflowed, capacity)
-    return None
+    for peer, (old, new) in enumerate(zip(before.refusals, now.refusals, strict=True)):
+        if new > old:
+            told = (*now.refusals[: peer + 1], *before.refusals[peer + 1 :])
+            before = replace(before, refusals=told)
+            yield RefusedCallError(rank, peer, new - old), before
+    if (count := now.bad_keys - before.bad_keys) > 0:
+        before = replace(before, bad_keys=now.bad_keys)
+        highest = shuffle.target.num_keys - 1
+        yield KeyRangeError(rank, render(shuffle.target.key), count, highest), before
+    if (count := now.overflowed - before.overflowed) > 0:
+        before = replace(before, overflowed=now.overflowed)
+        yield NoSlotError(rank, count, capacity), before
+    if (count := now.outdated - before.outdated) > 0:
+        before = replace(before, outdated=now.outdated)
+        yield OutdatedError(rank, "routing", count), before
+    if (count := now.overwritten - before.overwritten) > 0:
+        yield OutdatedError(rank, "rows", count), replace(before, overwritten=now.overwritten)
 
 
-class ErrorWatch:
-    """Reads a node shuffle's state on a stream of its own, beside the kernels.
+class NodeWatch:
+    """Looks after the kernels of one engine: logs what goes wrong, ends waits that are in vain.
 
-    A copy starts with every call and is looked at by the next call that finds it finished. On the
-    CPU, where every call has waited for its kernels, the state itself is looked at.
+    Attributes:
+        loss: the error of a wait that was ended; the kernels wait for nobody any more.
     """
 
-    def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, rank: int, timeout: float) -> None:
-        self._node, self._shuffle, self._rank, self._timeout = node, shuffle, rank, timeout
-        self._told = Trouble(None, None, 0, 0)
-        if node.state.device.type == "cpu":
-            return
-        self._stream: Any = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
-        self._seen = torch.zeros(node.state.shape, dtype=torch.int32, pin_memory=True)
-        self._copied: Any = None  # an event
+    loss: FuscoRuntimeError | None = None
 
-    def raise_seen(self) -> None:
-        """Raise what earlier calls did wrong, as far as it is known by now. Never waits."""
-        if self._node.state.device.type == "cpu":
-            self.raise_all()
-            return
-        if torch.cuda.is_current_stream_capturing():
-            return
-        if self._copied is not None:
-            if not self._copied.query():
-                return
-            self._raise_new(parse_state(self._seen.tolist()))
-        with torch.cuda.stream(self._stream):
-            self._seen.copy_(self._node.state, non_blocking=True)
-            self._copied = self._stream.record_event()
+    def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, members: Membership) -> None:
+        self._node, self._shuffle, self._members = node, shuffle, members
+        self._told, self._logged = Trouble(), Trouble()
+        self._loss_told = False
+        # Kernels write there at any time, and no call of CUDA is needed to look.
+        self._page = node.page.numpy()
+        self._waiting = node.page[:2].view(torch.int64).numpy()
+        self._seen, self._since = 0, 0.0
+        self._raised = torch.ones(1, dtype=torch.int32, pin_memory=node.state.is_cuda)
+        self._abort = node.state[ABORT : ABORT + 1]
+        self._stream: Any = None
+        if node.state.is_cuda:
+            self._stream = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
+        watch(self)
 
-    def raise_all(self) -> None:
-        """Wait for the current stream and raise what went wrong."""
-        self._raise_new(parse_state(self._node.state.tolist()))
+    def look(self) -> None:
+        """By the watching thread: log what is new, and end a wait whose time is up."""
+        waiting, now = int(self._waiting[0]), time.monotonic()
+        if waiting != self._seen:
+            self._seen, self._since = waiting, now
+        elif waiting and self.loss is None:
+            seconds = now - self._since
+            is_late = seconds > self._members.timeout
+            if is_late or (seconds > GRACE_SECONDS and self._members.liveness.someone_ended()):
+                self._end_waits(waiting, seconds)
+        self._log_new(parse_page(self._page.tolist()))
 
-    def raise_untold(self, so_far: bool = False) -> None:
-        """As ``raise_all``, but not again what has been raised before; of calls that go on, what is
-        known ``so_far``, without waiting for them."""
-        on_gpu = self._node.state.device.type != "cpu"
-        with torch.cuda.stream(self._stream if so_far and on_gpu else None):
+    def raise_loss(self) -> None:
+        """Raise if a rank did not come to an earlier call: ranks are out of step for good."""
+        if self.loss is not None:
+            self._loss_told = True
+            raise replace(self.loss)  # type: ignore[type-var]
+
+    def raise_new(self) -> None:
+        """Wait for the current stream and raise what went wrong and has not been raised yet, one
+        kind of error at a time; a loss again and again."""
+        now = parse_state(self._node.state.tolist())
+        self.raise_loss()
+        self._raise(now)
+
+    def settle(self, so_far: bool = False) -> None:
+        """As ``raise_new``, but a loss only once; of calls that go on, what is known ``so_far``,
+        without waiting for them."""
+        with torch.cuda.stream(self._stream if so_far else None):
             now = parse_state(self._node.state.tolist())
-        if now != self._told:
-            self._raise_new(now)
+        self._log_new(now)
+        if not self._loss_told:
+            self.raise_loss()
+        self._raise(now)
 
-    def _raise_new(self, now: Trouble) -> None:
-        self._copied = None  # a copy still on its way is older than ``now``
-        before, self._told = self._told, now
-        capacity = self._node.limits.capacity
-        error = find_error(self._shuffle, self._rank, self._timeout, capacity, before, now)
-        if error is not None:
+    def close(self) -> None:
+        """Look no more."""
+        unwatch(self)
+
+    def _raise(self, now: Trouble) -> None:
+        for error, told in self._new(self._told, now):
+            self._told = told
             raise error
+
+    def _log_new(self, now: Trouble) -> None:
+        for error, logged in self._new(self._logged, now):
+            self._logged = logged
+            _log.error("%s: %s", self._shuffle.name, error)
+
+    def _new(self, before: Trouble, now: Trouble) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
+        capacity = self._node.limits.capacity
+        return find_errors(self._shuffle, self._members.rank, capacity, before, now)
+
+    def _end_waits(self, waiting: int, seconds: float) -> None:
+        peer, stage = parse_wait(waiting)
+        self.loss = self._members.liveness.explain(stage, seconds, stage, peer)
+        _log.error("%s: %s", self._shuffle.name, self.loss)
+        # By a copy engine: the waiting kernels may hold all SMs.
+        with torch.cuda.stream(self._stream):
+            self._abort.copy_(self._raised, non_blocking=True)

@@ -18,6 +18,8 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
 
+BYTES = tl.constexpr(1024)  # poisoned at once
+
 
 @triton.jit
 def add_terms(
@@ -62,11 +64,12 @@ def reduce(
 
 @triton.jit
 def finalise(
-    call, source, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
+    call, source, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
     store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """The result of a segment of this rank: its own rows, and a partial row of each other rank."""
+    """The result of a segment of this rank: its own rows, and a partial row of each other rank; NaN
+    if one that ``absent`` ranks have does not come."""
     rank = sync.word(call, words.RANK)
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
     slots = points.slots_here(call, codes)
@@ -83,29 +86,223 @@ def finalise(
                 row = staging(call, rank, peer, source, row_bytes)
                 sums = add_row(part, row, 1.0, sums)
         store_sum(part, result + source * row_bytes, sums)
+    lacks = (there >= 0) & (((absent >> peers) & 1) == 1)
+    if vectors.largest(lacks.to(tl.int32), 0) == 1:
+        tl.debug_barrier()
+        poison(result + source * row_bytes, row_bytes)
 
 
 @triton.jit
-def enter(call, epoch):
-    """Wait until every peer has finished its last combine, so that its staging may be written."""
+def poison(to, nbytes):
+    """Bytes of which any floating-point number is NaN, at an address."""
+    to = to.to(tl.pointer_type(tl.int8))
+    for start in range(0, nbytes, BYTES):
+        at = start + tl.arange(0, BYTES).to(tl.int64)
+        tl.store(to + at, tl.full((BYTES,), -1, tl.int8), mask=at < nbytes)
+
+
+@triton.jit
+def tell(call, name: tl.constexpr, peer, tag):
+    """Write the combine that this rank has got to into a peer's window."""
+    words_of = sync.section(call, peer, name, tl.int64)
+    tl.atomic_xchg(words_of + sync.word(call, words.RANK), tag, sem="release", scope="sys")
+
+
+@triton.jit
+def reached(tag, other):
+    """Whether one combine with a handle is the ``other`` or a later one; those with the handle of
+    another dispatch are not."""
+    return ((tag >> 32) == (other >> 32)) & ((tag - other).to(tl.int32) >= 0)
+
+
+@triton.jit
+def has_reached(call, name: tl.constexpr, peer, tag):
+    """Whether a peer has told this rank of the combine."""
+    at = sync.section(call, sync.word(call, words.RANK), name, tl.int64) + peer
+    return reached(tl.atomic_add(at, 0, sem="acquire", scope="sys"), tag).to(tl.int32)
+
+
+@triton.jit
+def has_left(call, peer):
+    """Whether a peer has begun a dispatch since the latest that this rank has ended: what it has not
+    sent for the running call will not come."""
+    state = sync.array(call, words.STATE, tl.int32)
+    flags = sync.section(call, sync.word(call, words.RANK), words.PLAN_FLAGS_AT, tl.int32)
+    at = flags + peer * sync.word(call, words.PLAN_BLOCKS)
+    begun = tl.atomic_add(at, 0, sem="acquire", scope="sys")
+    return (begun - tl.load(state + words.PLAN_EPOCH) > 0).to(tl.int32)
+
+
+@triton.jit
+def has_flagged(call, peer, group, tag):
+    """Whether a peer's rows of a group have come."""
+    flags = sync.section(call, sync.word(call, words.RANK), words.COMBINE_FLAGS_AT, tl.int64)
+    at = flags + peer * sync.word(call, words.MAX_SOURCES) + group
+    return (tl.atomic_add(at, 0, sem="acquire", scope="sys") == tag).to(tl.int32)
+
+
+@triton.jit
+def joins(call, peer):
+    """Whether a peer has joined the dispatch, and so joins its combines."""
+    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
+    return ((refusing >> peer) & 1) == 0
+
+
+@triton.jit
+def enter(call, tag, planned):
+    """Tell the peers that this rank has begun the call, hence finished all before it. Without a
+    plan since then, which has said so already, wait until they have told it, too: then their
+    staging may be written."""
     rank = sync.word(call, words.RANK)
-    if tl.program_id(0) == 0:
-        sync.signal(call, words.BARRIER_AT, rank, epoch)
-    sync.wait_for_all(call, words.BARRIER_AT, 1, 0, epoch, words.COMBINE_ENTER)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if joins(call, peer) & (tl.program_id(0) == 0):
+            tell(call, words.BARRIER_AT, peer, tag)
+    if planned == 0:
+        stage: tl.constexpr = words.COMBINE_ENTER
+        for step in range(1, num_ranks):
+            peer = (rank + step) % num_ranks
+            if joins(call, peer):
+                there = has_reached(call, words.BARRIER_AT, peer, tag)
+                if there == 0:
+                    polls = 0
+                    shown = 0
+                    stopped = 0
+                    while (there == 0) & (stopped == 0):
+                        stopped = sync.aborted(call)
+                        there = has_reached(call, words.BARRIER_AT, peer, tag)
+                        there |= has_left(call, peer)
+                        polls += 1
+                        shown = sync.show(call, polls, shown, stage, peer, 0)
+                        sync.pause()
+                    if there == 1:
+                        sync.end_wait(call, shown)
+
+
+@triton.jit
+def flagged_by_all(call, group, tag):
+    """Whether every peer that joins has flagged a group, without waiting for it."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    there = 1
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if joins(call, peer):
+            there = there & has_flagged(call, peer, group, tag)
+    return there != 0
+
+
+@triton.jit
+def note_refusal(call, peer):
+    """Count that a peer has refused the running call, once."""
+    state = sync.array(call, words.STATE, tl.int32)
+    number = tl.load(state + words.NUM_COMBINES) + 1
+    if tl.atomic_xchg(state + words.NOTED + peer, number) != number:
+        sync.note(call, words.REFUSALS + peer, 1)
+
+
+@triton.jit
+def wait_for_flags(call, group, tag):
+    """Wait until they have. Those, a bit each, that have refused the call instead, or that the host
+    wants nobody to wait for any more."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    stage: tl.constexpr = words.COMBINE_GROUP_ROWS
+    absent = 0
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if joins(call, peer):
+            there = has_flagged(call, peer, group, tag)
+            if there == 0:
+                refused = 0
+                polls = 0
+                shown = 0
+                stopped = 0
+                while (there == 0) & (refused == 0) & (stopped == 0):
+                    stopped = sync.aborted(call)
+                    # One that has refused this call, or a later one, has sent all it ever will.
+                    refused = has_reached(call, words.REFUSED_AT, peer, tag)
+                    refused |= has_left(call, peer)
+                    there = has_flagged(call, peer, group, tag)
+                    polls += 1
+                    shown = sync.show(call, polls, shown, stage, peer, group)
+                    sync.pause()
+                there = has_flagged(
+                    call, peer, group, tag
+                )  # it may have, before it refused another
+                if (there == 1) | (refused == 1):
+                    sync.end_wait(call, shown)
+                if there == 0:
+                    absent |= (1 << peer).to(tl.int32)
+                    if refused == 1:
+                        note_refusal(call, peer)
+    return absent
+
+
+@triton.jit
+def refuse(call, tag):
+    """Tell the peers that this rank does not join the call."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if joins(call, peer):
+            tell(call, words.BARRIER_AT, peer, tag)
+            tell(call, words.REFUSED_AT, peer, tag)
 
 
 @triton.jit
 def combine(
-    call, num_sources, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
-    store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
+    call, num_sources, ticket, rows_ticket, weights, rows, result, zero: tl.constexpr,
+    add_row: tl.constexpr, store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
+    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
+):  # fmt: skip
+    """``rows_ticket`` is the dispatch that put the rows into the window, 0 if they are not there,
+    -1 if this rank has none and only says that it does not join."""
+    state = sync.array(call, words.STATE, tl.int32)
+    routing = sync.array(call, words.ROUTING, tl.int32)
+    number = tl.load(routing + words.COMBINES) + 1
+    tag = (tl.load(routing + words.EPOCH).to(tl.int64) << 32) | number.to(tl.int64)
+    plans = tl.load(state + words.PLAN_EPOCH)
+    outdated = tl.load(routing + words.TICKET) != ticket.to(tl.int32)
+    overwritten = (rows_ticket > 0) & (
+        tl.load(state + words.ROWS_TICKET) != rows_ticket.to(tl.int32)
+    )
+    refuses = overwritten | (rows_ticket < 0)
+    if outdated | refuses | (tl.load(state + words.ABORT) != 0):
+        if (tl.program_id(0) == 0) & refuses & (outdated == 0):
+            refuse(call, tag)
+        if rows_ticket >= 0:
+            for source in range(tl.program_id(0), num_sources, tl.num_programs(0)):
+                poison(result + source * row_bytes, row_bytes)
+    else:
+        planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
+        sum_rows(
+            call, num_sources, tag, planned, weights, rows, result, zero, add_row, store_sum,
+            row_bytes, fanout, lanes, parts, weighted,
+        )  # fmt: skip
+    if sync.leave(state):
+        tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
+        tl.store(state + words.COMBINE_SAW_PLAN, plans)
+        if outdated:
+            sync.note(call, words.OUTDATED, 1)
+        else:
+            tl.store(routing + words.COMBINES, number)
+            if overwritten:
+                sync.note(call, words.OVERWRITTEN, 1)
+        sync.tell_troubles(call)
+
+
+@triton.jit
+def sum_rows(
+    call, num_sources, tag, planned, weights, rows, result, zero: tl.constexpr,
+    add_row: tl.constexpr, store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
     state = sync.array(call, words.STATE, tl.int32)
-    epoch = tl.load(state + words.COMBINE_EPOCH) + 1
-    plans = tl.load(state + words.PLAN_EPOCH)
-    # A plan since the last combine has already said that the peers are done.
-    if plans == tl.load(state + words.COMBINE_SAW_PLAN):
-        enter(call, epoch)
+    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
+    enter(call, tag, planned)
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
@@ -118,21 +315,18 @@ def combine(
     left = 1  # whether there may be something to reduce
     while (left == 1) | (group < num_groups):
         there = False
+        absent = refusing
         if group < num_groups:
             if left == 1:
-                there = sync.flagged_by_all(call, words.COMBINE_FLAGS_AT, max_sources, group, epoch)
+                there = flagged_by_all(call, group, tag)
             else:
-                stage: tl.constexpr = words.COMBINE_GROUP_ROWS
-                there = sync.wait_for_all(
-                    call, words.COMBINE_FLAGS_AT, max_sources, group, epoch, stage
-                )
-                if there == 0:
-                    group = num_groups
+                absent |= wait_for_flags(call, group, tag)
+                there = True
         if there:
             for source in range(group * size, tl.minimum(group * size + size, num_sources)):
                 finalise(
-                    call, source, weights, rows, result, zero, add_row, store_sum, row_bytes,
-                    fanout, lanes, parts, weighted,
+                    call, source, absent, weights, rows, result, zero, add_row, store_sum,
+                    row_bytes, fanout, lanes, parts, weighted,
                 )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
         elif left == 1:
@@ -146,11 +340,11 @@ def combine(
                         fanout, lanes, parts, weighted,
                     )  # fmt: skip
                 if index * size < limit:
-                    at = rank * max_sources + index
-                    sync.signal_one(call, source_rank, words.COMBINE_FLAGS_AT, at, epoch)
+                    flags = sync.section(call, source_rank, words.COMBINE_FLAGS_AT, tl.int64)
+                    tl.debug_barrier()  # the stores of every thread come first
+                    at = flags + rank * max_sources + index
+                    tl.atomic_xchg(at, tag, sem="release", scope="sys")
             else:
                 left = 0
                 if reduces_first:
                     group = sync.take(state, words.NEXT_GROUP)
-    if sync.leave(state, words.COMBINE_EPOCH, epoch):
-        tl.store(state + words.COMBINE_SAW_PLAN, plans)

@@ -15,7 +15,7 @@ words, sync, rows = load("words"), load("sync"), load("dispatch")
 
 @triton.jit
 def dispatch(
-    call, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr,
 ):  # fmt: skip
@@ -35,4 +35,5 @@ def dispatch(
         stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
         sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources, epoch)
         sync.wait_for_all(call, words.DISPATCH_FLAGS_AT, max_sources, 0, epoch, stage)
-    sync.leave(state, words.PLAN_EPOCH, epoch)
+    if sync.leave(state):
+        sync.end_dispatch(call, epoch, ticket)

@@ -90,7 +90,7 @@ def store_all(
 
 @triton.jit
 def dispatch(
-    call, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     load_row: tl.constexpr, store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
     parts: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
@@ -133,4 +133,5 @@ def dispatch(
                             lanes, parts,
                         )  # fmt: skip
         item = sync.take(state, words.NEXT_ITEM)
-    sync.leave(state, words.PLAN_EPOCH, epoch)
+    if sync.leave(state):
+        sync.end_dispatch(call, epoch, ticket)

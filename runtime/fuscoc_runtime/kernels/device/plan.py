@@ -49,7 +49,7 @@ def count(
     rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
     bad = vectors.total(((rank < 0) & (key != -1)).to(tl.int32), 0)
     if bad > 0:
-        tl.atomic_add(sync.array(call, words.STATE, tl.int32) + words.BAD_KEYS, bad)
+        sync.note_dropped(call, words.BAD_KEYS, bad)
     key = tl.where(rank >= 0, key, -1).to(tl.int32)
     place = tl.arange(0, tile[0] * tile[1])
     before = (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
@@ -129,7 +129,7 @@ def assign(
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
-    failed = tl.load(state + words.GAVE_UP) != 0
+    failed = tl.load(state + words.ABORT) != 0
 
     key = tl.arange(0, keys)
     counts = sync.section(call, me, words.COUNTS_AT, tl.int32)
@@ -152,18 +152,22 @@ def assign(
         own = owner == me
         place = vectors.running(own.to(tl.int32), 0) - 1
         room = tl.maximum(capacity - start, 0)
-        tl.store(
-            sync.array(call, words.KEY_COUNTS, tl.int32) + place, tl.minimum(rows, room), mask=own
-        )
+        here = tl.where(failed, 0, tl.minimum(rows, room))
+        tl.store(sync.array(call, words.KEY_COUNTS, tl.int32) + place, here, mask=own)
         tl.store(sync.array(call, words.KEY_STARTS, tl.int32) + place, start, mask=own)
-        num_sources_of = sync.array(call, words.NUM_SOURCES_OF, tl.int32)
+        routing = sync.array(call, words.ROUTING, tl.int32)
         most = 0
+        refusing = 0
         for peer in range(num_ranks):
-            here = tl.load(counts + peer * (columns + 1) + columns)
-            here = tl.where(failed, 0, here)
-            tl.store(num_sources_of + peer, here)
-            most = tl.maximum(most, here)
-        tl.store(num_sources_of + words.MAX_RANKS, most)
+            sent = tl.load(counts + peer * (columns + 1) + columns)
+            if sent < 0:  # it refused the call
+                refusing |= (1 << peer).to(tl.int32)
+                sync.note(call, words.REFUSALS + peer, 1)
+            sent = tl.where(failed, 0, tl.maximum(sent, 0))
+            tl.store(routing + peer, sent)
+            most = tl.maximum(most, sent)
+        tl.store(routing + words.MOST_SOURCES, most)
+        tl.store(routing + words.REFUSING, refusing)
 
     # Through memory, since a vector cannot be indexed by another.
     tile_counts = counts_of_tile(call, keys)
@@ -184,7 +188,7 @@ def assign(
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
-        tl.atomic_add(state + words.OVERFLOWED, overflowed)
+        sync.note_dropped(call, words.OVERFLOWED, overflowed)
     fits = fits & (failed == 0)
     to = tl.where(fits, to, -1)
     if compact:
@@ -206,3 +210,26 @@ def first_slots(call, num_sources, rank, slot):
     for peer in range(sync.word(call, words.NUM_RANKS)):
         lowest = vectors.smallest(tl.where(rank == peer, slot, 2**31 - 1), 1)
         tl.store(to + peer, tl.where(lowest < 2**31 - 1, lowest, -1), mask=source < num_sources)
+
+
+@triton.jit(do_not_specialize=range(4))
+def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64):
+    """A kernel of one program that takes a dispatch's turn without joining it: the peers get the
+    counts of a rank without segments, and know that it refused."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
+    for peer in range(num_ranks):
+        to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
+        for start in range(0, columns + 1, CHUNK):
+            column = start + tl.arange(0, CHUNK)
+            tl.store(to + column, tl.where(column < columns, 0, -1), mask=column <= columns)
+    flags = rank * sync.word(call, words.MAX_SOURCES)
+    sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
+    for block in range(blocks):
+        sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + block, epoch)
+    # Their counts say that the peers have finished everything before.
+    sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, 0, epoch, words.PLAN_PEERS)
+    sync.end_dispatch(call, epoch, ticket)

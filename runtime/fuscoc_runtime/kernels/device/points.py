@@ -67,10 +67,10 @@ def remote_item(call, item):
 @triton.jit
 def num_remote_items(call, size):
     """Items of ``size`` segments; ranks with fewer than the most have some that do not exist."""
-    most = tl.load(array_of_sources(call) + words.MAX_RANKS).to(tl.int64)
+    most = tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
     return (most + size - 1) // size * (sync.word(call, words.NUM_RANKS) - 1)
 
 
 @triton.jit
 def array_of_sources(call):
-    return sync.array(call, words.NUM_SOURCES_OF, tl.int32)
+    return sync.array(call, words.ROUTING, tl.int32)

@@ -56,42 +56,87 @@ def signal(call, name: tl.constexpr, index, epoch):
 
 
 @triton.jit
-def signal_one(call, peer, name: tl.constexpr, index, epoch):
-    """The same for one peer."""
-    tl.debug_barrier()
-    tl.atomic_xchg(section(call, peer, name, tl.int32) + index, epoch, sem="release", scope="sys")
+def note(call, trouble, times):
+    """Count something that has gone wrong."""
+    state = array(call, words.STATE, tl.int32)
+    tl.atomic_add(state + trouble, times)
+    tl.atomic_add(state + words.TROUBLES, times)
+
+
+@triton.jit
+def note_dropped(call, trouble, times):
+    """The same of points, which are the handle's, too."""
+    note(call, trouble, times)
+    routing = array(call, words.ROUTING, tl.int32)
+    use = tl.load(routing + words.USES) + 1
+    tl.atomic_add(routing + words.DROPPED + (use & 1), times)
+
+
+@triton.jit
+def tell_troubles(call):
+    """Bring the counts to the page, if they have changed; by one program when others have ended."""
+    state = array(call, words.STATE, tl.int32)
+    troubles = tl.atomic_add(state + words.TROUBLES, 0)
+    if troubles != tl.load(state + words.TOLD):
+        page = array(call, words.PAGE, tl.int32) + 2
+        for index in range(words.NUM_TROUBLES):
+            tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
+        tl.store(state + words.TOLD, troubles)
+
+
+@triton.jit
+def show(call, polls, shown, stage: tl.constexpr, peer, item):
+    """Show a wait to the host, which has the clock, when it has taken long; one at a time."""
+    if (shown == 0) & (polls % word(call, words.LONG_WAIT) == 0):
+        state = array(call, words.STATE, tl.int32)
+        if tl.atomic_cas(state + words.TELLING, 0, 1) == 0:
+            shown = 1
+            calls = tl.load(state + words.PLAN_EPOCH) + tl.load(state + words.NUM_COMBINES)
+            code = wait_code(stage, peer, item).to(tl.int64) << 32
+            page = array(call, words.PAGE, tl.int64)
+            tl.store(page, code | (calls.to(tl.int64) & 0xFFFFFFFF))
+    return shown
+
+
+@triton.jit
+def end_wait(call, shown):
+    """Take a wait back that has been shown; what the host has ended stays."""
+    state = array(call, words.STATE, tl.int32)
+    if shown == 1:
+        tl.store(array(call, words.PAGE, tl.int64), 0)
+        tl.atomic_xchg(state + words.TELLING, 0, sem="acq_rel", scope="sys")
+
+
+@triton.jit
+def wait_code(stage: tl.constexpr, peer, item):
+    """A wait as one word, as the host reads it."""
+    return ((peer << 20) + (item & 0xFFFFF) + ((stage << 24) - 2**31)).to(tl.int32)
+
+
+@triton.jit
+def aborted(call):
+    """Whether the host wants nobody to wait any more."""
+    state = array(call, words.STATE, tl.int32)
+    return tl.atomic_add(state + words.ABORT, 0, sem="relaxed", scope="gpu")
 
 
 @triton.jit
 def wait(call, flag, epoch, stage: tl.constexpr, peer, item):
-    """Spin until ``flag`` has reached ``epoch``. False when it never does, which is recorded once:
-    the time is up, some peer has refused a call, or another wait was given up before."""
+    """Poll ``flag`` until it has reached ``epoch``, or the host has raised ABORT: then False."""
     behind = epoch - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
     if behind > 0:
-        state = array(call, words.STATE, tl.int32)
-        refusals = section(call, word(call, words.RANK), words.REFUSALS_AT, tl.int32)
-        num_ranks = word(call, words.NUM_RANKS)
-        refused = tl.load(state + words.REFUSALS)
-        gave_up = 0
-        spins = word(call, words.MAX_SPINS)
-        while (behind > 0) & (gave_up == 0) & (spins > 0):
+        polls = 0
+        shown = 0
+        stopped = 0
+        while (behind > 0) & (stopped == 0):
+            stopped = aborted(call)
             behind = epoch - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
-            gave_up = tl.atomic_add(state + words.GAVE_UP, 0, sem="relaxed", scope="gpu")
-            asked = spins % num_ranks
-            if tl.atomic_add(refusals + asked, 0, sem="relaxed", scope="sys") - refused > 0:
-                give_up(state, words.REFUSED, asked, 0)
-            spins -= 1
+            polls += 1
+            shown = show(call, polls, shown, stage, peer, item)
             pause()
-        if behind > 0:
-            give_up(state, stage, peer, item)
+        if behind <= 0:
+            end_wait(call, shown)
     return behind <= 0
-
-
-@triton.jit
-def give_up(state, stage: tl.constexpr, peer, item):
-    """Record why a wait was given up; the first reason is kept."""
-    blame = (peer << 20) + (item & 0xFFFFF) + ((stage << 24) - 2**31)
-    tl.atomic_cas(state + words.GAVE_UP, 0, blame.to(tl.int32), sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -109,23 +154,9 @@ def wait_for_all(call, name: tl.constexpr, stride, index, epoch, stage: tl.const
 
 
 @triton.jit
-def flagged_by_all(call, name: tl.constexpr, stride, index, epoch):
-    """Whether every peer has set its flag ``index``, without waiting for it."""
-    rank = word(call, words.RANK)
-    num_ranks = word(call, words.NUM_RANKS)
-    flags = section(call, rank, name, tl.int32)
-    there = 1
-    for step in range(1, num_ranks):
-        flag = flags + (rank + step) % num_ranks * stride + index
-        behind = epoch - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
-        there = there & (behind <= 0).to(tl.int32)
-    return there != 0
-
-
-@triton.jit
 def group_size(call, most):
     """Source segments under one flag: fewer when every rank has few, to spread a small batch."""
-    longest = tl.load(array(call, words.NUM_SOURCES_OF, tl.int32) + words.MAX_RANKS)
+    longest = tl.load(array(call, words.ROUTING, tl.int32) + words.MOST_SOURCES)
     return tl.minimum(most, tl.maximum(longest // 2048, 1))
 
 
@@ -136,35 +167,29 @@ def take(state, counter: tl.constexpr):
 
 
 @triton.jit
-def leave(state, epoch_word: tl.constexpr, epoch):
-    """Whether this program is the last; that one resets the work counters and ends the epoch."""
+def leave(state):
+    """Whether this program is the last; that one resets the work counters."""
     tl.debug_barrier()
     last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
         tl.store(state + words.NEXT_GROUP, 0)
-        tl.store(state + epoch_word, epoch)
     return last
 
 
-@triton.jit(do_not_specialize=range(1))
-def spin(call: tl.int64):
-    """A kernel that waits in vain for this rank's first combine, to find out how long it takes."""
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    rank = word(call, words.RANK)
-    flag = section(call, rank, words.BARRIER_AT, tl.int32) + rank
-    wait(call, flag, 1, words.COMBINE_ENTER, rank, rank)
-
-
-@triton.jit(do_not_specialize=range(2))
-def refuse(call: tl.int64, num_refusals: tl.int64):
-    """A kernel that tells the peers of one more call that this rank does not join."""
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_refusals = num_refusals.to(tl.int32)
-    tl.store(array(call, words.STATE, tl.int32) + words.REFUSALS, num_refusals)
-    rank = word(call, words.RANK)
-    num_ranks = word(call, words.NUM_RANKS)
-    for step in range(1, num_ranks):
-        told = section(call, (rank + step) % num_ranks, words.REFUSALS_AT, tl.int32) + rank
-        tl.atomic_xchg(told, num_refusals, sem="release", scope="sys")
+@triton.jit
+def end_dispatch(call, epoch, ticket):
+    """Make the numbers of the running dispatch those of the next one; by its last program."""
+    state = array(call, words.STATE, tl.int32)
+    routing = array(call, words.ROUTING, tl.int32)
+    ticket = ticket.to(tl.int32)
+    use = tl.load(routing + words.USES) + 1
+    tl.store(routing + words.TICKET, ticket)
+    tl.store(routing + words.EPOCH, epoch)
+    tl.store(routing + words.COMBINES, 0)
+    tl.store(routing + words.USES, use)
+    tl.store(routing + words.DROPPED + 1 - (use & 1), 0)
+    tl.store(state + words.ROWS_TICKET, ticket)
+    tl.store(state + words.PLAN_EPOCH, epoch)
+    tell_troubles(call)

@@ -16,12 +16,12 @@ RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
 MAX_SOURCES = tl.constexpr(10)
 CAPACITY = tl.constexpr(11)
-MAX_SPINS = tl.constexpr(12)
+LONG_WAIT = tl.constexpr(12)  # polls after which a wait is shown to the host
 COUNTS_AT = tl.constexpr(13)  # i32 [2 parities][num_ranks][columns + 1], the last: num_sources
 PLAN_FLAGS_AT = tl.constexpr(14)  # i32 [num_ranks][blocks of keys] epochs
 DISPATCH_FLAGS_AT = tl.constexpr(15)  # i32 [num_ranks][max_sources] epochs, one a group
-COMBINE_FLAGS_AT = tl.constexpr(16)  # i32 [num_ranks][max_sources]
-BARRIER_AT = tl.constexpr(17)  # i32 [num_ranks] combine epochs
+COMBINE_FLAGS_AT = tl.constexpr(16)  # i64 [num_ranks][max_sources] tags of combines, one a group
+BARRIER_AT = tl.constexpr(17)  # i64 [num_ranks] latest combine of the handle that each has begun
 POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top
 STAGING_AT = tl.constexpr(19)  # [num_ranks][max_sources] partial rows
 STATE = tl.constexpr(20)  # address of the state
@@ -34,31 +34,49 @@ CODES = tl.constexpr(26)  # address of i32 [max_sources][fanout] slot codes of m
 FIRST_SLOTS = tl.constexpr(27)  # address of i32 [max_sources][MAX_RANKS] slots or rows, -1: none
 KEY_COUNTS = tl.constexpr(28)  # address of i32 [num_keys] rows of each of my keys, in key order
 KEY_STARTS = tl.constexpr(29)  # address of i32 [num_keys]
-NUM_SOURCES_OF = tl.constexpr(30)  # address of i32 [MAX_RANKS + 1], the last: the most of any
+ROUTING = tl.constexpr(30)  # address of the handle's words, below
 NUM_SENDERS = tl.constexpr(31)  # programs that send before they expand
 NUM_REDUCERS = tl.constexpr(32)  # programs that reduce while anything is left to
 DISPATCH_GROUP = tl.constexpr(33)  # most source segments signalled together
 COMBINE_GROUP = tl.constexpr(34)
-REFUSALS_AT = tl.constexpr(35)  # i32 [num_ranks] calls that every rank has refused
+REFUSED_AT = tl.constexpr(35)  # i64 [num_ranks] latest combine of the handle that each has refused
 ROW_INDEX_AT = tl.constexpr(36)  # i64 [capacity] row of every slot of a compact target, -1: padding
 WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank before its own, likewise
-NUM_WORDS = tl.constexpr(38)
+PAGE = tl.constexpr(38)  # address of the page: a wait that takes long, i64, and the troubles, i32
+PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
+NUM_WORDS = tl.constexpr(40)
 
-# Words of the state, zeroed once; the last four as in kernels/include/call.cuh.
-PLAN_EPOCH = tl.constexpr(0)  # dispatches finished
-COMBINE_EPOCH = tl.constexpr(1)  # combines finished
+# Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
+PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
+NUM_COMBINES = tl.constexpr(1)  # combines finished
 COMBINE_SAW_PLAN = tl.constexpr(2)  # dispatches finished before the last combine
 EXITS = tl.constexpr(3)  # programs that have left the running kernel
 NEXT_ITEM = tl.constexpr(4)  # work counters of the running kernel: to expand or to reduce,
 NEXT_GROUP = tl.constexpr(5)  # and to finalise
-GAVE_UP = tl.constexpr(12)  # 0, or stage * 2^24 + peer * 2^20 + (item mod 2^20) + 2^31
-BAD_KEYS = tl.constexpr(13)  # points whose key or rank does not exist, never moved
-OVERFLOWED = tl.constexpr(14)  # points whose slot was beyond the capacity, never moved
-REFUSALS = tl.constexpr(15)  # calls that this rank raised an error for instead of joining them
+ABORT = tl.constexpr(12)  # not 0: the host wants nobody to wait any more
+TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
+TROUBLES = tl.constexpr(14)  # all that is counted below,
+TOLD = tl.constexpr(15)  # and how much of it the page has
+ROWS_TICKET = tl.constexpr(16)  # the dispatch whose rows are in the window
+BAD_KEYS = tl.constexpr(17)  # points whose key or rank does not exist, never moved
+OVERFLOWED = tl.constexpr(18)  # points whose slot was beyond the capacity, never moved
+OUTDATED = tl.constexpr(19)  # combines with a handle whose memory a later dispatch had taken
+OVERWRITTEN = tl.constexpr(20)  # combines of rows that a later dispatch had replaced
+REFUSALS = tl.constexpr(21)  # [MAX_RANKS] calls that a rank refused while this one had joined them
+NOTED = tl.constexpr(29)  # [MAX_RANKS] the latest of them that was a combine, by NUM_COMBINES
+NUM_TROUBLES = tl.constexpr(12)  # words from BAD_KEYS on
+
+# A handle's words, behind the source segments of every rank.
+MOST_SOURCES = tl.constexpr(8)  # the most of any
+TICKET = tl.constexpr(9)  # the dispatch whose routing this is
+EPOCH = tl.constexpr(10)  # its PLAN_EPOCH
+COMBINES = tl.constexpr(11)  # combines of it that have ended, the same on all ranks
+REFUSING = tl.constexpr(12)  # ranks, a bit each, that refused the dispatch
+USES = tl.constexpr(13)  # dispatches that have used this memory
+DROPPED = tl.constexpr(14)  # points dropped: of the latest use by parity, 0 for the next one
 
 # What a wait was for: `STAGES` of fuscoc_runtime/engine/node/state.py.
 PLAN_PEERS = tl.constexpr(1)
 DISPATCH_GROUP_ROWS = tl.constexpr(2)
 COMBINE_GROUP_ROWS = tl.constexpr(3)
 COMBINE_ENTER = tl.constexpr(4)
-REFUSED = tl.constexpr(6)

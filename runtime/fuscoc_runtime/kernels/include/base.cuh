@@ -81,6 +81,19 @@ __device__ __forceinline__ void wait_for_previous() {
 
 __device__ __forceinline__ u64 tagged(u32 value, u32 epoch) { return (u64(epoch) << 32) | value; }
 __device__ __forceinline__ bool reached(u32 flag, u32 epoch) { return int(flag - epoch) >= 0; }
+// The same of combines with one handle, {epoch of its dispatch, number}: another epoch is no later one.
+__device__ __forceinline__ bool reached(u64 tag, u64 other) {
+  return tag >> 32 == other >> 32 && int(u32(tag) - u32(other)) >= 0;
+}
+
+// Bytes of which any floating-point number is NaN, and an integer no plausible one, in every type.
+__device__ __forceinline__ void poison(char* to, i64 nbytes, i64 thread, i64 num_threads) {
+  const i64 head = (16 - reinterpret_cast<u64>(to) % 16) % 16;
+  const i64 wide = nbytes > head ? (nbytes - head) / 16 : 0;
+  for (i64 i = thread; i < wide; i += num_threads) reinterpret_cast<uint4*>(to + head)[i] = {~0u, ~0u, ~0u, ~0u};
+  const i64 rest = nbytes - 16 * wide;  // before and behind them
+  for (i64 i = thread; i < rest; i += num_threads) to[i < head ? i : i + 16 * wide] = char(0xff);
+}
 
 __device__ __forceinline__ u32 lanes_below() {
   u32 mask;

@@ -9,23 +9,50 @@ namespace fuscoc {
 
 // Device-resident, zeroed once. Epochs live here and not in kernel arguments, so that a captured
 // graph can be replayed; flags hold the epoch that wrote them and are never cleared. Of a pair of
-// work counters a kernel uses the one of its epoch's parity and clears the other.
+// work counters a kernel uses the one of its epoch's parity and clears the other. Words that the host
+// knows are named in engine/node/state.py.
 struct State {
-  u32 plan_epoch;          // plans begun
-  u32 combine_epoch;       // combines begun
+  u32 plan_epoch;          // dispatches begun, refused ones too: the same on all ranks
+  u32 num_combines;        // combines begun
   u32 combine_saw_plan;    // plan_epoch when the last combine began
   u32 entries;             // CTAs that have entered the running kernel
   u32 next_send[2];        // work counters
   u32 next_expand[2];
   u32 next_reduce[2];
   u32 next_finalise[2];
-  u32 gave_up;             // 0, or stage * 2^24 + peer * 2^20 + (group mod 2^20) + 2^31
+  u32 abort;               // not 0: the host wants nobody to wait any more
+  u32 telling;             // whether somebody's wait is on the page
+  u32 troubles;            // all that is counted below,
+  u32 told;                // and how much of it the page has
+  u32 rows_ticket;         // the dispatch whose rows are in the window
   u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
-  u32 refusals;            // calls that this rank raised an error for instead of joining them
+  u32 outdated;            // combines with a handle whose memory a later dispatch had taken
+  u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
+  u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
+  u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
+};
+constexpr int kNumTroubles = 4 + kMaxRanks;  // words from `bad_keys` on
+
+// In the host's memory, for its own threads to look at: no call of CUDA is needed for that.
+struct Page {
+  u64 waiting;               // 0, or {wait_code, calls begun} of a wait that takes long
+  u32 troubles[kNumTroubles];  // the words of `State`, as of the latest call but those under way
+};
+
+// What belongs to the memory of a handle and changes with every dispatch that uses it.
+struct Routing {
+  int num_sources_of[kMaxRanks];  // source segments on every rank, 0 on one that refused the call
+  int most_sources;        // the most of any
+  u32 ticket;              // the dispatch whose routing this is
+  u32 epoch;               // its plan_epoch
+  u32 combines;            // combines of it that have begun, the same on all ranks but the refusing
+  u32 refusing;            // ranks, a bit each, that refused the dispatch
+  u32 uses;                // dispatches that have used this memory
+  u32 dropped[2];          // points dropped: of the latest use by parity, 0 for the next one
 };
 
 constexpr int kMaxStagedPlans = 4;  // CTAs that plan in a staged dispatch, at most
@@ -38,21 +65,22 @@ struct Call {
   i64 rows_at[kMaxFields];        // [capacity] rows of each field
   i64 staged_at[kMaxFields];      // [2 parities][num_ranks][staged_sources] rows that wait for slots
   i64 ready_at;                   // u64 [num_ranks][kMaxStagedPlans] {num_sources, epoch}
-  i64 refusals_at;                // u32 [num_ranks] refusals of every rank
   i64 counts_at;                  // u64 [2 parities][num_ranks][columns + 1] {count, epoch}
   i64 dispatch_flags_at;          // u32 [num_ranks][max_sources] epochs, one a group
-  i64 combine_flags_at;           // u32 [num_ranks][max_sources]
-  i64 barrier_at;                 // u32 [num_ranks] combine epochs
+  i64 combine_flags_at;           // u64 [num_ranks][max_sources] {epoch, number} of combines
+  i64 barrier_at;                 // u64 [num_ranks] latest combine of the handle that each has begun
+  i64 refused_at;                 // u64 [num_ranks] latest one that each has refused
   i64 points_at;                  // u64 [num_ranks][max_sources][fanout] {slot code, weight bits}
   i64 staging_at;                 // [num_ranks][max_sources] partial rows
   i64 row_index_at;               // i64 [capacity] row of every slot, -1: padding (compact targets)
   State* state;
+  Page* page;
+  Routing* routing;
   u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
-  int* num_sources_of;            // [kMaxRanks] source segments on every rank, then the most of any
   const float* weights;           // [num_sources][fanout], null when unweighted
   const char* rows;               // combine: rows in slot order
   char* result;                   // combine: [num_sources] rows
@@ -60,9 +88,12 @@ struct Call {
   i64 max_sources;
   i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
-  i64 timeout_cycles;
+  u32 ticket;                     // of the handle
+  u32 rows_ticket;                // combine: the dispatch that put `rows` into the window, 0: none did
+  int refuses;                    // combine: this rank only says that it does not join
   int rank;
   int num_ranks;
+  int columns;                    // of `counts_at`
   int plan_ctas;                  // CTAs that plan
   int send_ctas;                  // CTAs that hold sending warps, and how many each;
   int send_warps;                 // the others expand (dispatch)
@@ -76,6 +107,13 @@ constexpr int kSlotBits = 27;
 __device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSlotBits) | int(slot); }
 __device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
 __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
+
+// Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
+// it refused the call.
+__device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {
+  return reinterpret_cast<u64*>(call.window[window] + call.counts_at) +
+         (i64(epoch & 1) * call.num_ranks + from) * (call.columns + 1);
+}
 
 // What the slot of a code refers to in a compact target, in the window of its rank.
 __device__ __forceinline__ i64* row_index(const Call& call, int code) {
@@ -93,48 +131,63 @@ enum Stage : u32 {
   kCombineGroup = 3,
   kCombineEnter = 4,
   kStagedSlots = 5,
-  kRefused = 6,
 };
 
-// The first reason for giving up is kept.
-__device__ __forceinline__ void give_up(const Call& call, Stage stage, int peer, u32 item) {
-  atomicCAS(&call.state->gave_up, 0u, 0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff));
+// What a wait is for, as one word.
+__device__ __forceinline__ u32 wait_code(Stage stage, int peer, u32 item) {
+  return 0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff);
 }
 
-// A peer that has refused more calls than this rank is not in this one and never will be.
-__device__ __forceinline__ int refusing_peer(const Call& call) {
-  const u32* counts = reinterpret_cast<const u32*>(call.window[call.rank] + call.refusals_at);
-  for (int r = 0; r < call.num_ranks; ++r)
-    if (int(load_relaxed(counts + r) - *(volatile u32*)&call.state->refusals) > 0) return r;
-  return -1;
+// Counts what has gone wrong, for `check`, and for the page at the next call.
+__device__ __forceinline__ void note(const Call& call, u32& word, u32 times = 1) {
+  atomicAdd(&word, times);
+  atomicAdd(&call.state->troubles, times);
+}
+__device__ __forceinline__ void note_dropped(const Call& call, u32& word, int parity) {
+  note(call, word);
+  atomicAdd(&call.routing->dropped[parity], 1u);
+}
+// Done by one thread at the beginning of a call, when all earlier ones have ended.
+__device__ __forceinline__ void tell_troubles(const Call& call) {
+  State& state = *call.state;
+  const u32 troubles = *(volatile u32*)&state.troubles;
+  if (troubles == state.told) return;
+  for (int i = 0; i < kNumTroubles; ++i) store_relaxed(&call.page->troubles[i], *((volatile u32*)&state.bad_keys + i));
+  state.told = troubles;
 }
 
-// Spins until ready() or the call's time is up; false, and recorded once, when it never was.
+constexpr u32 kLongWait = 1 << 16;  // polls, some milliseconds
+
+// Polls ready() until it holds, or the host has raised `abort`: then it is false. A wait that takes
+// long is shown to the host, which has the clock; one at a time.
 template <class Ready>
 __device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready) {
   if (ready()) return true;
-  const i64 start = clock64();
-  for (u32 spins = 1;; ++spins) {
-    if (ready()) return true;
-    if (spins % 64 == 0) {
-      if (*(volatile u32*)&call.state->gave_up) return false;  // someone else gave up: so do we
-      if (const int refusing = refusing_peer(call); refusing >= 0) {
-        give_up(call, kRefused, refusing, 0);
-        return false;
-      }
-      if (clock64() - start > call.timeout_cycles) {
-        give_up(call, stage, peer, item);
-        return false;
+  State& state = *call.state;
+  bool shown = false;
+  for (u32 polls = 1; !ready(); ++polls) {
+    if (polls % 64 == 0) {
+      if (*(volatile u32*)&state.abort) return false;
+      if (polls % kLongWait == 0 && !shown && atomicCAS(&state.telling, 0u, 1u) == 0) {
+        shown = true;
+        const u32 calls = state.plan_epoch + state.num_combines;
+        store_relaxed(&call.page->waiting, tagged(calls, wait_code(stage, peer, item)));
       }
     }
     __nanosleep(32);
   }
+  if (shown) {
+    store_relaxed(&call.page->waiting, 0);
+    fence_system();
+    atomicExch(&state.telling, 0u);
+  }
+  return true;
 }
 
 // Source segments signalled together: fewer when every rank has few, so that a small batch still
 // spreads over the machine. All ranks see the same counts, hence the same size.
 __device__ __forceinline__ int group_size(const Call& call, int most) {
-  return min(most, max(1, call.num_sources_of[kMaxRanks] / 2048));
+  return min(most, max(1, call.routing->most_sources / 2048));
 }
 
 // Remote items (segments or groups) are visited round-robin over their source ranks, nearest
@@ -149,7 +202,7 @@ __device__ __forceinline__ RemoteItem remote_item(const Call& call, u32 item) {
 }
 // Ranks with fewer segments than the most of any have items that do not exist: they are skipped.
 __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
-  return (call.num_sources_of[kMaxRanks] + group - 1) / group * (call.num_ranks - 1);
+  return (call.routing->most_sources + group - 1) / group * (call.num_ranks - 1);
 }
 
 // The last CTA to enter runs `advance`: what it changes, every CTA has read before. Thread 0 reads

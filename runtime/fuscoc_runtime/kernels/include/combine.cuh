@@ -27,10 +27,14 @@ struct Combine {
 
   // Words every thread may look up again rather than keep in a register.
   struct Shared {
-    u32 epoch;
+    u64 tag;                 // {epoch of the handle's dispatch, number of this combine with it}
     u32 parity;
+    u32 plan_epoch;          // of the latest dispatch, which the handle may be older than
+    u32 refusing;            // ranks that refused the dispatch: they are not in this call
+    u32 absent[Shape::teams][2];          // ranks that a team found not to send what it waited for
     int group;               // segments per group
     bool planned;            // a plan has begun since the last combine
+    bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone
     u32 item[Shape::teams][2];            // what each team does now, and next
     u64 point[Shape::teams][2][kWarp];    // the points of its group
   };
@@ -42,6 +46,7 @@ struct Combine {
   const Call& call;
   volatile Shared& shared;
   const int team, thread, lane;
+  int wait_turn = 0;         // which of `absent` the team's next wait uses
 
   struct Term {
     const char* row;       // null: no term
@@ -49,8 +54,17 @@ struct Combine {
   };
   using Sum = typename Vec::Sum[Shape::team_vectors];
 
-  __device__ __forceinline__ u32* flag(int window, int from, int index) const {
-    return reinterpret_cast<u32*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
+  __device__ __forceinline__ u64* flag(int window, int from, int index) const {
+    return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
+  }
+  __device__ __forceinline__ u64* refused(int window) const {
+    return reinterpret_cast<u64*>(call.window[window] + call.refused_at);
+  }
+  __device__ __forceinline__ bool joins(int rank) const { return !(shared.refusing >> rank & 1); }
+  // Whether a rank has begun a dispatch since: what it has not sent for this call will not come.
+  __device__ __forceinline__ bool has_left(int rank) const {
+    const u64* word = counts_of(call, shared.plan_epoch + 1, call.rank, rank) + call.columns;
+    return u32(load_acquire(word) >> 32) == shared.plan_epoch + 1;
   }
   __device__ __forceinline__ char* staging(int window, int from, int source) const {
     return call.window[window] + call.staging_at + (from * call.max_sources + source) * row_bytes * widening;
@@ -124,7 +138,7 @@ struct Combine {
   // A group's points, a lane a point: slot code (-1: none) and weight bits.
   __device__ __forceinline__ u64 remote_point(const RemoteItem& at) const {
     const int first = at.index * shared.group;
-    const int num_points = min(shared.group, call.num_sources_of[at.source_rank] - first) * Shape::fanout;
+    const int num_points = min(shared.group, call.routing->num_sources_of[at.source_rank] - first) * Shape::fanout;
     if (lane >= num_points) return kNoPoint;
     return __ldcg(reinterpret_cast<const u64*>(call.window[call.rank] + call.points_at) +
                   (at.source_rank * call.max_sources + first) * Shape::fanout + lane);
@@ -153,25 +167,39 @@ struct Combine {
   // The partial rows of a group have been stored by the whole team.
   __device__ __forceinline__ void signal(const RemoteItem& at) const {
     fence_system();
-    store_relaxed(flag(at.source_rank, call.rank, at.index), shared.epoch);
+    store_relaxed(flag(at.source_rank, call.rank, at.index), shared.tag);
   }
 
-  // Whether the peers with rows of the group have flagged it; with `wait`, as soon as they have
-  // (false: timeout).
-  __device__ __forceinline__ bool flagged(u32 item, u64 point, bool wait) const {
+  // The other ranks, a bit each, that will flag a group: those with rows of it.
+  __device__ __forceinline__ u32 senders(u64 point) const {
     const int code = int(u32(point));
     const u32 ranks = __reduce_or_sync(kAllLanes, code < 0 ? 0u : 1u << code_rank(code));
+    return ranks & ~(1u << call.rank) & ~shared.refusing;
+  }
+  __device__ __forceinline__ bool flagged(u32 item, u64 point) const {
+    const bool sends = senders(point) >> lane & 1;
+    return __all_sync(kAllLanes, !sends || load_acquire(flag(call.rank, lane, item)) == shared.tag);
+  }
+  // Waits until they have. Those that have refused the call instead, or are waited for no more.
+  __device__ __forceinline__ u32 wait_for_flags(u32 item, u64 point) const {
     bool there = true;
-    if (lane != call.rank && (ranks >> lane & 1)) {
-      const u32* at = flag(call.rank, lane, item);
-      const auto ready = [&] { return reached(load_acquire(at), shared.epoch); };
-      there = wait ? wait_until(call, kCombineGroup, lane, item, ready) : ready();
+    if (senders(point) >> lane & 1) {
+      const u64* at = flag(call.rank, lane, item);
+      const auto has_flagged = [&] { return load_acquire(at) == shared.tag; };
+      // So has one that refused this call, or a later one with the handle, sent all that it ever will.
+      const auto has_refused = [&] {
+        return reached(load_acquire(refused(call.rank) + lane), shared.tag) || has_left(lane);
+      };
+      const bool done = wait_until(call, kCombineGroup, lane, item, [&] { return has_flagged() || has_refused(); });
+      there = done && has_flagged();
+      const u32 now = call.state->num_combines;
+      if (done && !there && atomicExch(&call.state->noted[lane], now) != now) note(call, call.state->refusals[lane]);
     }
-    return __all_sync(kAllLanes, there);
+    return __ballot_sync(kAllLanes, !there);
   }
   // Result rows of one of this rank's groups. With `wait` its flags have not all been seen yet: own
   // rows are summed meanwhile.
-  __device__ void finalise(u32 item, u64 point, bool wait) const {
+  __device__ void finalise(u32 item, u64 point, bool wait) {
     const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
     const int code = int(u32(point)), segment = lane / Shape::fanout;
     Term term = own_term(code, weight_of(point));
@@ -182,18 +210,29 @@ struct Combine {
     const bool leads = remote && (same & lanes_below()) == 0;  // one partial for each remote rank
     if (leads) term = {staging(call.rank, code_rank(code), first + segment), 1.f};
     const u32 partial = __ballot_sync(kAllLanes, leads);
+    u32 absent = shared.refusing;
 #pragma unroll 1
     for (int i = 0; i < num_segments; ++i) {
       const bool has_terms = (own | partial) & segment_lanes(i);
-      sum_row<Vec>(call.result + i64(first + i) * row_bytes, has_terms, [&](int column, Sum& sum) {
+      char* const result = call.result + i64(first + i) * row_bytes;
+      sum_row<Vec>(result, has_terms, [&](int column, Sum& sum) {
         add<Vec>(own & segment_lanes(i), term, column, sum);
         if (wait) {
           wait = false;
-          if (thread < kWarp) flagged(item, point, true);
+          if (thread < kWarp) {
+            const u32 found = wait_for_flags(item, point);
+            if (thread == 0) shared.absent[team][wait_turn] = found;
+          }
           team_barrier();
+          absent |= shared.absent[team][wait_turn];
+          wait_turn ^= 1;  // the next wait's word: some of the team may not have read this one
         }
         add<PartialVec>(partial & segment_lanes(i), term, column, sum);
       });
+      if (absent && (__ballot_sync(kAllLanes, remote && (absent >> code_rank(code) & 1)) & segment_lanes(i))) {
+        team_barrier();
+        poison(result, row_bytes, thread, team_threads);
+      }
     }
   }
 
@@ -218,7 +257,7 @@ struct Combine {
     u32 group = __shfl_sync(kAllLanes, draws.finalise, 0);
     if (!draws.reducing && group < num_finalise) {
       point = own_point(group);
-      if (flagged(group, point, false)) {
+      if (flagged(group, point)) {
         draws.finalise = draw_finalise();
         return group;
       }
@@ -242,22 +281,33 @@ struct Combine {
     return group | kUnflagged;
   }
 
-  // Peers have finished their last combine, so their staging may be written. A plan since then has
-  // already said so.
+  // Tells the peers that this rank has begun the call, hence finished all before it. Without a plan
+  // since then, which has said so already, their staging may be written when they have told it, too.
   __device__ void enter() const {
-    u32* own = reinterpret_cast<u32*>(call.window[call.rank] + call.barrier_at);
-    if (threadIdx.x < call.num_ranks) {
-      u32* theirs = reinterpret_cast<u32*>(call.window[threadIdx.x] + call.barrier_at);
-      if (blockIdx.x == 0) store_relaxed(theirs + call.rank, shared.epoch);
-      wait_until(call, kCombineEnter, threadIdx.x, 0,
-                 [&] { return reached(load_relaxed(own + threadIdx.x), shared.epoch); });
-      fence_system();
+    const int peer = threadIdx.x;
+    if (peer < call.num_ranks && joins(peer)) {
+      u64* const own = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at);
+      u64* const theirs = reinterpret_cast<u64*>(call.window[peer] + call.barrier_at);
+      if (blockIdx.x == 0) store_relaxed(theirs + call.rank, shared.tag);
+      if (!shared.planned) {
+        wait_until(call, kCombineEnter, peer, 0,
+                   [&] { return reached(load_relaxed(own + peer), shared.tag) || has_left(peer); });
+        fence_system();
+      }
     }
     __syncthreads();
   }
 
+  // Instead of joining the call.
+  __device__ void refuse() const {
+    if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
+    fence_system();
+    store_relaxed(reinterpret_cast<u64*>(call.window[threadIdx.x] + call.barrier_at) + call.rank, shared.tag);
+    store_relaxed(refused(threadIdx.x) + call.rank, shared.tag);
+  }
+
   // Few items: every team knows its own, so nothing is drawn or told. It reduces before it waits.
-  __device__ void run_few(u32 num_reduce, u32 num_finalise) const {
+  __device__ void run_few(u32 num_reduce, u32 num_finalise) {
     const u32 num_teams = Shape::teams * gridDim.x;
     for (u32 item = team * gridDim.x + blockIdx.x; item < num_reduce + num_finalise; item += num_teams) {
       if (item < num_reduce) {
@@ -271,7 +321,7 @@ struct Combine {
     }
   }
 
-  __device__ void run_many(u32 num_reduce, u32 num_finalise) const {
+  __device__ void run_many(u32 num_reduce, u32 num_finalise) {
     const bool leads = thread < kWarp, reducing = team < call.reduce_teams;
     u32 turn = 0, done = kNone;
     Draws draws{reducing, false, 0, 0};  // every team starts on an item of its own, without a draw
@@ -296,7 +346,7 @@ struct Combine {
     }
   }
 
-  __device__ void run() const {
+  __device__ void run() {
     const u32 num_reduce = num_remote_items(call, shared.group);
     const u32 num_finalise = u32(ceil_div(call.num_sources, shared.group));
     if (num_reduce + num_finalise <= 2 * Shape::teams * gridDim.x) run_few(num_reduce, num_finalise);
@@ -307,21 +357,43 @@ struct Combine {
 template <class Shape>
 __device__ __forceinline__ void combine(const Call& call) {
   __shared__ typename Combine<Shape>::Shared shared;
+  __shared__ bool aborted;
+  const volatile State& words = *call.state;
+  const volatile Routing& routing = *call.routing;
   if (threadIdx.x == 0) {
-    shared.epoch = *(volatile u32*)&call.state->combine_epoch + 1;
-    shared.parity = shared.epoch & 1;
+    shared.tag = tagged(routing.combines + 1, routing.epoch);
+    shared.parity = (words.num_combines + 1) & 1;
+    shared.refusing = routing.refusing;
     shared.group = group_size(call, call.combine_group);
-    shared.planned = *(volatile u32*)&call.state->plan_epoch != *(volatile u32*)&call.state->combine_saw_plan;
+    shared.plan_epoch = words.plan_epoch;
+    shared.planned = shared.plan_epoch != words.combine_saw_plan;
+    shared.outdated = routing.ticket != call.ticket;
+    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != words.rows_ticket);
+    aborted = words.abort;
   }
   entered(call, [&](State& state) {
-    state.combine_epoch = shared.epoch;
+    ++state.num_combines;
     state.combine_saw_plan = state.plan_epoch;
     state.next_reduce[shared.parity ^ 1] = state.next_finalise[shared.parity ^ 1] = 0;
+    tell_troubles(call);
+    if (shared.outdated) {
+      note(call, state.outdated);
+      return;
+    }
+    ++call.routing->combines;
+    if (shared.refuses && !call.refuses) note(call, state.overwritten);
   });
   constexpr int team_threads = Combine<Shape>::team_threads;
   Combine<Shape> state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
                        int(threadIdx.x) % kWarp};
-  if (!shared.planned && call.num_ranks > 1) state.enter();
+  if (shared.outdated || shared.refuses || aborted) {
+    if (!shared.outdated && shared.refuses) state.refuse();
+    if (call.result)
+      poison(call.result, call.num_sources * Combine<Shape>::row_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x,
+             i64(gridDim.x) * blockDim.x);
+    return;
+  }
+  if (call.num_ranks > 1) state.enter();
   state.run();
 }
 

@@ -108,7 +108,7 @@ struct Dispatch : Segments<Shape, Relation> {
     if (mine) expand(mine, code, source_row(source));
   }
   __device__ void expand_remote(int source_rank, i64 source) {
-    if (source >= call.num_sources_of[source_rank]) return;
+    if (source >= call.routing->num_sources_of[source_rank]) return;
     bool there = true;
     if (lane == 0) {
       const i64 index = flag_index(source);

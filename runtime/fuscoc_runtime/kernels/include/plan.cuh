@@ -31,6 +31,7 @@ struct PlanShared {
   int local[columns];                  // this rank's rows in all its CTAs (last CTA only)
   signed char owner[Shape::num_keys];  // rank of a key, -1: none
   int num_sources_of[kMaxRanks];
+  u32 refusing;                        // ranks, a bit each
   int failed;
 };
 
@@ -45,15 +46,17 @@ struct Plan {
   Shared& shared;
   const Relation relation;
   const u32 epoch;
+  const int dropped;  // parity of this use of the handle's memory
   const int cta, num_ctas;
   const i64 num_points;
   const i64 first_tile, end_tile;
 
-  __device__ Plan(const Call& call, unsigned char* memory, u32 epoch, int num_ctas)
+  __device__ Plan(const Call& call, unsigned char* memory, u32 epoch, u32 use, int num_ctas)
       : call(call),
         shared(*reinterpret_cast<Shared*>(memory)),
         relation{call},
         epoch(epoch),
+        dropped(use & 1),
         cta(blockIdx.x),
         num_ctas(num_ctas),
         num_points(call.num_sources * Shape::fanout),
@@ -86,7 +89,7 @@ struct Plan {
     uint4* const chunks = reinterpret_cast<uint4*>(&shared.chunk[0][0]);
     for (int i = threadIdx.x; i < int(sizeof(shared.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
     if (key < -1 || key >= num_keys || (key >= 0 && shared.owner[key] < 0)) {
-      if (count_errors) atomicAdd(&call.state->bad_keys, 1u);
+      if (count_errors) note_dropped(call, call.state->bad_keys, dropped);
       key = -1;
     }
     __syncthreads();
@@ -173,11 +176,7 @@ struct Plan {
     __syncthreads();
   }
 
-  __device__ u64* counts(int window, int from) const {
-    const i64 words = columns + 1;
-    return reinterpret_cast<u64*>(call.window[window] + call.counts_at) +
-           (i64(epoch & 1) * call.num_ranks + from) * words;
-  }
+  __device__ u64* counts(int window, int from) const { return counts_of(call, epoch, window, from); }
 
   // Adds to `total` the rows of every key from all ranks, to `next` those from lower ranks.
   __device__ void add_peers() {
@@ -196,7 +195,8 @@ struct Plan {
         int value = int(u32(seen[b]));
         if (u32(seen[b] >> 32) != epoch) poll(counts(call.rank, peer) + key, kPlanPeers, peer, value);
         if (key == columns) {
-          shared.num_sources_of[peer] = value;
+          shared.num_sources_of[peer] = max(value, 0);
+          if (value < 0) atomicOr(&shared.refusing, 1u << peer);
         } else {
           atomicAdd(&shared.total[key], value);
           if (peer < call.rank) atomicAdd(&shared.next[key], value);
@@ -238,7 +238,7 @@ struct Plan {
         if (slots[j] < 0) continue;
         shared.next[key] += at;
         if (cta == 0 && destination == call.rank) {
-          call.key_counts[local] = int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
+          call.key_counts[local] = shared.failed ? 0 : int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
           call.key_starts[local] = at;
         }
         at += slots[j];
@@ -260,7 +260,7 @@ struct Plan {
       const int owner = relation.place(k);
       shared.owner[k] = u32(owner) < u32(call.num_ranks) ? owner : -1;
     }
-    if (threadIdx.x == 0) shared.failed = 0;
+    if (threadIdx.x == 0) shared.refusing = shared.failed = 0;
     __syncthreads();
 
     Point point{-1, 0, 0};
@@ -291,12 +291,15 @@ struct Plan {
     }
     add_peers();
     if (cta == 0 && threadIdx.x == 0) {
+      Routing& routing = *call.routing;
       int most = 0;
       for (int r = 0; r < call.num_ranks; ++r) {
-        call.num_sources_of[r] = shared.failed ? 0 : shared.num_sources_of[r];
-        most = max(most, call.num_sources_of[r]);
+        routing.num_sources_of[r] = shared.failed ? 0 : shared.num_sources_of[r];
+        most = max(most, routing.num_sources_of[r]);
+        if (shared.refusing >> r & 1) note(call, call.state->refusals[r]);
       }
-      call.num_sources_of[kMaxRanks] = most;
+      routing.most_sources = most;
+      routing.refusing = shared.refusing;
     }
     add_starts();
 
@@ -321,7 +324,7 @@ struct Plan {
             fits = fits && row < row_capacity(call);
           }
           if (fits) code = code_of(rank, slot);
-          else atomicAdd(&call.state->overflowed, 1u);
+          else note_dropped(call, call.state->overflowed, dropped);
         }
         emit(index, code, row);
       }
@@ -333,14 +336,35 @@ struct Plan {
   }
 };
 
+// What a kernel that plans does first: reads the numbers of its dispatch, and as the last CTA to do
+// so makes them those of the next one. All its threads may use them afterwards.
+struct Numbers {
+  u32 epoch;  // of the dispatch
+  u32 use;    // of the handle's memory
+};
+__device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
+  if (threadIdx.x == 0) {
+    numbers.epoch = *(volatile u32*)&call.state->plan_epoch + 1;
+    numbers.use = *(volatile u32*)&call.routing->uses + 1;
+  }
+  entered(call, [&](State& state) {
+    Routing& routing = *call.routing;
+    state.plan_epoch = routing.epoch = numbers.epoch;
+    state.rows_ticket = routing.ticket = call.ticket;
+    routing.combines = 0;
+    routing.uses = numbers.use;
+    routing.dropped[~numbers.use & 1] = 0;
+    tell_troubles(call);
+  });
+}
+
 template <class Shape, class Relation>
 __device__ __forceinline__ void plan(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ u32 epoch;
-  if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->plan_epoch + 1;
-  entered(call, [&](State& state) { state.plan_epoch = epoch; });
+  __shared__ Numbers numbers;
+  begin_plan(call, numbers);
   let_next_start();
-  Plan<Shape, Relation>(call, memory, epoch, gridDim.x).run([&](i64 point, int code, int row) {
+  Plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use, gridDim.x).run([&](i64 point, int code, int row) {
     call.codes[point] = code;
     if constexpr (Shape::compact) call.point_rows[point] = row;
   });

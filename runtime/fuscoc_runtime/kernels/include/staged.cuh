@@ -19,8 +19,8 @@ __device__ __forceinline__ u64* ready_word(const Call& call, int window, int sou
 
 // What a planning CTA does: all ranks get the points, then the word that says so.
 template <class Shape, class Relation>
-__device__ void staged_plan(const Call& call, unsigned char* memory, u32 epoch) {
-  Plan<Shape, Relation> plan(call, memory, epoch, call.plan_ctas);
+__device__ void staged_plan(const Call& call, unsigned char* memory, u32 epoch, u32 use) {
+  Plan<Shape, Relation> plan(call, memory, epoch, use, call.plan_ctas);
   const i64 own_point = plan.point_of(blockIdx.x);  // one tile a CTA
   const u32 weight = Shape::weighted && own_point < plan.num_points ? __float_as_uint(call.weights[own_point]) : 0;
   plan.run([&](i64 point, int code, int row) {
@@ -134,14 +134,13 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void staged(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ u64 barriers[kWarp];
-  __shared__ u32 epoch;
-  if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->plan_epoch + 1;
-  entered(call, [&](State& state) { state.plan_epoch = epoch; });
+  __shared__ Numbers numbers;
+  begin_plan(call, numbers);
   const int warp = threadIdx.x / kWarp;
   if (int(blockIdx.x) < call.plan_ctas) {
-    staged_plan<Shape, Relation>(call, memory, epoch);
+    staged_plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use);
   } else if (warp < Shape::dispatch_warps) {
-    Staged<Shape, Relation>(call, reinterpret_cast<char*>(memory), barriers, epoch)
+    Staged<Shape, Relation>(call, reinterpret_cast<char*>(memory), barriers, numbers.epoch)
         .run(warp, Shape::dispatch_warps, int(blockIdx.x) - call.plan_ctas, int(gridDim.x) - call.plan_ctas);
   }
 }

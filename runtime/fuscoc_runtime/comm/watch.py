@@ -1,0 +1,64 @@
+"""A thread of the host that looks after kernels which wait for other ranks.
+
+Kernels have no clock: they wait until what they wait for comes, or until their host raises a word
+that they poll. Whether a rank is dead, or has had time enough, only a host can tell, also while its
+program is elsewhere: in a compiler, in a checkpoint, or in a graph that is replayed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+from weakref import WeakSet
+
+PERIOD_SECONDS = 0.1
+
+_log = logging.getLogger("fuscoc.runtime")
+
+
+class Watched(Protocol):
+    """Something whose kernels may have to be told to stop waiting."""
+
+    def look(self) -> None:
+        """Called ten times a second, by the watching thread; must not wait for a GPU."""
+        ...
+
+
+_watched: WeakSet[Watched] = WeakSet()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def watch(each: Watched) -> None:
+    """Look after ``each`` until it is dropped, or ``unwatch`` is called."""
+    global _thread
+    with _lock:
+        _watched.add(each)
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_run, name="fuscoc-watch", daemon=True)
+            _thread.start()
+
+
+def unwatch(each: Watched) -> None:
+    """Look after it no more; when this returns, nobody does."""
+    with _lock:
+        _watched.discard(each)
+
+
+def _run() -> None:
+    """Ends when nothing is left to look after: no thread outlives the last shuffle for long."""
+    global _thread
+    while True:
+        time.sleep(PERIOD_SECONDS)
+        with _lock:
+            if not _watched:
+                _thread = None
+                return
+            for each in list(_watched):
+                try:
+                    each.look()
+                except Exception:  # one broken shuffle must not leave the others unwatched
+                    _log.exception("looking after %r failed", each)
+                    _watched.discard(each)
