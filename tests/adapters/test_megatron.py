@@ -59,6 +59,15 @@ def test_same_as_all_to_all(
     assert pool.run(megatron_layers.compare, 4, path, layout, 13, keep, fixed) == [[]] * 4
 
 
+@pytest.mark.parametrize("fixed", [False, True], ids=["exact", "fixed"])
+def test_a_layer_that_is_recomputed(pool: Pool, fixed: bool) -> None:
+    """The first pass keeps nothing for a backward pass, the second one is in it."""
+    layout = Layout(1, 4)
+    assert (
+        pool.run(megatron_layers.compare, 4, artifact(), layout, 13, 1.0, fixed, True) == [[]] * 4
+    )
+
+
 @pytest.mark.parametrize("setting", REFUSED)
 def test_what_cannot_be_done_is_refused(pool: Pool, setting: str) -> None:
     with pytest.raises(AdapterError, match=f"{setting} cannot be combined"):
