@@ -26,8 +26,9 @@ test: $(READY)  ## the whole suite, on all cores; no GPU needed
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # What is compared with torch's own arithmetic, whose rounding is that of the processor's vectors.
-ROUNDED := tests/torch tests/examples tests/adapters tests/casts $(addprefix tests/engine/test_, \
-	plain_torch.py compact.py weights.py)
+ROUNDED := tests/torch tests/examples tests/adapters \
+	$(addprefix tests/casts/test_, execution.py float8.py reference.py) \
+	$(addprefix tests/engine/test_, plain_torch.py compact.py weights.py)
 
 rounding: $(READY)  ## that part of the suite where torch rounds as without vectors
 	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -n auto --dist worksteal $(ROUNDED)
