@@ -29,7 +29,7 @@ from fuscoc.lang.checked import CheckedShuffle, PackedTarget
 from fuscoc.source import SourceFile
 from fuscoc.spec_json import spec_json
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,7 @@ def waits(slots: Sequence[int]) -> tuple[Argument, ...]:
     if not slots:
         return ()
     expected = [scalar(f"expected_{slot}") for slot in slots]
-    return (
-        memory("wait_base"),
-        scalar("num_peers"),
-        *expected,
-        scalar("max_spins"),
-        array("error", "i32"),
-    )
+    return (memory("wait_base"), scalar("num_peers"), *expected, array("abort", "i32"))
 
 
 def of_spec(names: Sequence[Argument], kernel: Sequence[Argument]) -> list[Argument]:

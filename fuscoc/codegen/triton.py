@@ -106,7 +106,7 @@ class _Printer:
         self.lines: list[str] = []
         self.depth = 0
         self.live: str | None = None  # mask of the lanes that have a point
-        self.late = ""  # whether a wait of this kernel was in vain
+        self.in_vain = ""  # whether this kernel's waits are
 
     def print(self) -> str:
         self.head()
@@ -243,22 +243,20 @@ class _Printer:
         self.live = None
 
     def wait(self, op: Any) -> None:
-        window, num_peers, expected, max_spins, error, given = (
+        window, num_peers, expected, abort, given = (
             self.text(operand).text for operand in op.operands
         )
         slot = op.read("slot")
-        self.line(f"# Wait until every peer has signalled slot {slot}; once one is late, for none.")
+        self.line(f"# Wait until every peer has signalled slot {slot}, or the host says: in vain.")
         if isinstance(op.count.owner, ir.Block):
             self.bind(op.result, given)
-            self.late = self.names.new("late")
-            self.line(f"{self.late} = 0")
+            self.in_vain = self.names.new("in_vain")
+            self.line(f"{self.in_vain} = 0")
         else:  # the second of two waits goes on counting
             self.texts[op.result] = Text(given)
-        count, late = self.text(op.result).text, self.late
+        count, in_vain = self.text(op.result).text, self.in_vain
         with self.names.scope():
-            peer, index, word, behind, spins = map(
-                self.names.new, ("peer", "index", "word", "behind", "spins")
-            )
+            peer, index, word, behind = map(self.names.new, ("peer", "index", "word", "behind"))
             # Atomics alone look at what others write: their result is the same in every thread.
             poll = (
                 f"{behind} = {expected}.to(tl.int32) - "
@@ -268,15 +266,12 @@ class _Printer:
                 self.line(f"{index} = {slot} * {num_peers} + {peer}")
                 self.line(f"{word} = ({window} + {index} * 4).to({pointer('i32')})")
                 self.line(poll)
-                with self.indented(f"if ({behind} > 0) & ({late} == 0):"):
-                    self.line(f'{late} = tl.atomic_add({error}, 0, sem="relaxed", scope="sys")')
-                self.line(f"{spins} = {max_spins}")
-                with self.indented(f"while ({behind} > 0) & ({late} == 0) & ({spins} > 0):"):
+                with self.indented(f"while ({behind} > 0) & ({in_vain} == 0):"):
+                    self.line(f'{in_vain} = tl.atomic_add({abort}, 0, sem="relaxed", scope="sys")')
                     self.line(poll)
-                    self.line(f"{spins} -= 1")
                 with self.indented(f"if {behind} > 0:"):
-                    self.line(f"{late} = ({index} + 1).to(tl.int32)")
-                    self.line(f'tl.atomic_cas({error}, 0, {late}, sem="relaxed", scope="sys")')
+                    late = f"({index} + 1).to(tl.int32)"
+                    self.line(f'tl.atomic_cas({abort} + 1, 0, {late}, sem="relaxed", scope="sys")')
                     self.line(f"{count} *= 0")
 
     def signal(self, op: Any) -> None:

@@ -170,25 +170,24 @@ class ForTerms(Op, name="for_terms", traits=[ir.NoTerminatorTrait]):
 class Wait(Op, name="wait"):
     """Wait until every peer has signalled ``slot`` often enough; returns how much work to do.
 
-    That is ``count``, or 0 if a word stayed behind for ``max_spins`` polls: then ``error`` says
-    which. Counts may wrap: only their difference is compared.
+    That is ``count``, or 0 if a word is behind when the first of the two words at ``abort`` is not
+    0: then the second says which. Counts may wrap: only their difference is compared.
 
-    ``%num = "fsc.wait"(%wait_base, %num_peers, %expected_0, %max_spins, %error, %count) {slot = 0 :
-    i64} : (i64, i64, i64, i64, i64, i64) -> i64``
+    ``%num = "fsc.wait"(%wait_base, %num_peers, %expected_0, %abort, %count) {slot = 0 : i64} :
+    (i64, i64, i64, i64, i64) -> i64``
     """
 
     attrs = attributes(slot=Integer(0))
     window: ext.Operand[I64]
     num_peers: ext.Operand[I64]
     expected: ext.Operand[I64]
-    max_spins: ext.Operand[I64]
-    error: ext.Operand[I64]
+    abort: ext.Operand[I64]
     count: ext.Operand[I64]
     result: ext.Result[I64] = ext.infer_result()
 
     @classmethod
     def check(cls, op):
-        require(op.error, "i32", "the error word")
+        require(op.abort, "i32", "the abort words")
 
 
 class Signal(Op, name="signal"):

@@ -18,7 +18,7 @@ from fuscoc_runtime.decode import DecodeError, decode
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 

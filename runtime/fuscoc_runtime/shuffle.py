@@ -59,7 +59,8 @@ class Shuffle:
             from NCCL_HOSTID where it is set.
         device: where this rank computes; default: its GPU if the group talks NCCL, else the CPU;
             without a job, a GPU if there is one.
-        timeout: seconds that a wait for another rank may take, about.
+        timeout: seconds that a wait for another rank may take, about; default: the process group's
+            own time-out. A rank that has ended is noticed after a second or two, whatever this is.
         num_programs: programs of every Triton launch. Default: two for every SM.
         num_sms: SMs that kernels may use at a time; default: all. ``"overlap"``: few enough for
             work that runs beside them, such as GEMMs that take longer than the shuffle.
@@ -97,7 +98,7 @@ class Shuffle:
         group: Group | None = None,
         topology: Topology | str | None = None,
         device: torch.device | str | None = None,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         num_programs: int | None = None,
         num_sms: int | Literal["overlap"] | None = None,
         max_sources: int | None = None,

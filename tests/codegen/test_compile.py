@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 import pytest
@@ -75,9 +74,7 @@ def test_the_printed_barrier_is_one_of_those_before_the_signal() -> None:
 def test_waits_acquire(name: str) -> None:
     carried = ("pack_carried",) if name == "moe_rebalanced" else ()
     for suffix in ("duplicate", "reduce_node", "reduce_source", *carried):
-        ptx = compiled(name)[suffix]
-        assert "acquire" in ptx, suffix
-        assert re.search(r"add\.s64\s+%rd\d+, %rd\d+, -1;", ptx), "spins are counted in 64 bits"
+        assert "acquire" in compiled(name)[suffix], suffix
 
 
 COPIES = ["pack", "send", "forward", "duplicate"]

@@ -165,9 +165,9 @@ def test_inputs_may_have_any_name(name: str) -> None:
 NASTY = (
     *keyword.kwlist,
     *("tl", "triton", "range", "grid", "warmup", "debug", "options", "params", "backend"),
-    *("num_warps", "specialize_impl", "print", "int", "i", "at", "src", "count", "late", "live"),
-    *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "error", "weights"),
-    *("__debug__", "_", "__init__", "triton_", "None_"),
+    *("num_warps", "specialize_impl", "print", "int", "i", "at", "src", "count", "live"),
+    *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "abort", "in_vain"),
+    *("weights", "__debug__", "_", "__init__", "triton_", "None_"),
 )
 
 

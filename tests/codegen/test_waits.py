@@ -1,4 +1,5 @@
-"""Waiting for signals: what counts as arrived, who is named when it is not, and that work waits."""
+"""Waiting for signals: what counts as arrived, who is named when it does not come, and that work
+waits."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ from tests.codegen.memory import filled, int64s, zeros
 from tests.codegen.specs import built
 
 ROW = np.arange(1, 49, dtype=np.uint8)
+IN_VAIN = 1
 
 
 def duplicate(
-    words: Any, expected: tuple[int, int], *, max_spins: int = 2, error: int = 0, programs: int = 1
+    words: Any, expected: tuple[int, int], abort: Any = (IN_VAIN, 0), programs: int = 1
 ) -> tuple[int, bool]:
-    """Run a kernel that waits for slots 0 and 1; its error word, and whether it did its work."""
+    """Run a kernel that waits for slots 0 and 1; whom it has waited for in vain, and whether it did
+    its work."""
     window = filled(np.asarray(words, np.int32)) if isinstance(words, list) else words
     target = filled(np.stack([ROW, np.zeros_like(ROW)]))
-    errors = filled(np.array([error], np.int32))
+    aborts = filled(np.array(abort, np.int32)) if isinstance(abort, tuple) else abort
     built("moe").kernels.launch(
         "moe_duplicate",
         programs,
@@ -36,10 +39,9 @@ def duplicate(
         num_peers=window.shape[1],
         expected_0=expected[0],
         expected_1=expected[1],
-        max_spins=max_spins,
-        error=errors,
+        abort=aborts,
     )
-    return int(errors[0]), bool(np.array_equal(target[1], ROW))
+    return int(aborts[1]), bool(np.array_equal(target[1], ROW))
 
 
 @settings(max_examples=60)
@@ -61,8 +63,8 @@ def test_names_the_first_peer_that_is_behind(
         for peer, word in enumerate(words[slot])
         if word < expected[slot]
     ]
-    error, worked = duplicate(words, expected, programs=programs)
-    assert error == (late[0] if late else 0)
+    named, worked = duplicate(words, expected, programs=programs)
+    assert named == (late[0] if late else 0)
     assert worked == (not late)
 
 
@@ -71,24 +73,35 @@ def test_counts_wrap(word: int, worked: bool) -> None:
     assert duplicate([[word], [word]], (2**31 + 5, 2**31 + 5)) == (0 if worked else 1, worked)
 
 
-def test_an_earlier_error_is_kept() -> None:
-    assert duplicate([[0], [0]], (1, 1), error=7) == (7, False)
+def test_who_was_named_before_stays() -> None:
+    assert duplicate([[0], [0]], (1, 1), (IN_VAIN, 7)) == (7, False)
 
 
-def test_a_late_word_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five words are late; a program that found one so looks once at each of the others."""
-    looked = 0
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One for every look at a word."""
+    looked: list[int] = []
     look = InterpreterBuilder.create_atomic_rmw
 
-    def counted(*args: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        return look(*args)
+    def counted(*arguments: Any) -> Any:
+        looked.append(1)
+        return look(*arguments)
 
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", counted)
-    assert duplicate([[1, 0, 0], [0, 0, 0]], (1, 1), max_spins=9) == (2, False)
-    assert looked == 6 + 9 + 1  # every word, the first late one again and again, the error
-    assert duplicate([[0, 0, 0], [0, 0, 0]], (1, 1), max_spins=1 << 40, error=7) == (7, False)
+    return looked
+
+
+def test_what_comes_after_a_wait_in_vain_is_not_waited_for(looks: list[int]) -> None:
+    """Five of six words are late: all are looked at, and the first late one again, with the word
+    that says so."""
+    assert duplicate([[1, 0, 0], [0, 0, 0]], (1, 1)) == (2, False)
+    assert len(looks) == 6 + 2
+
+
+def test_who_does_not_wait_is_not_told(looks: list[int]) -> None:
+    """A stop that comes late is none: what has come has come."""
+    assert duplicate([[1, 1], [1, 1]], (1, 1)) == (0, True)
+    assert len(looks) == 4
 
 
 def test_waits_until_the_signal_comes() -> None:
@@ -101,5 +114,17 @@ def test_waits_until_the_signal_comes() -> None:
 
     peer = threading.Timer(0.05, signal)
     peer.start()
-    assert duplicate(window, (1, 1), max_spins=1 << 20) == (0, True)
+    assert duplicate(window, (1, 1), (0, 0)) == (0, True)
     peer.join()
+
+
+def test_waits_until_it_is_stopped() -> None:
+    abort = zeros(2, np.int32)
+
+    def stop() -> None:
+        abort[0] = IN_VAIN
+
+    host = threading.Timer(0.05, stop)
+    host.start()
+    assert duplicate([[1, 1], [1, 0]], (1, 1), abort) == (4, False)
+    host.join()

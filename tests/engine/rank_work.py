@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from fuscoc_runtime.demo.verify import (
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.plan.links import Link, cost_model
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.shuffle import Shuffle
@@ -315,22 +315,36 @@ def dispatch_with_a_death(
     """Dispatch for ever; the victim is killed before its ``launch``-th launch of ``kernel``."""
     shuffle = Shuffle(artifact, group=group, topology=topology, timeout=timeout)
     if shuffle.rank == victim:
-        _die_before(kernel, launch)
+        _before(kernel, launch, lambda: os.kill(os.getpid(), signal.SIGKILL))
     for number in range(100):
         dispatch_some(shuffle, 14, number)
 
 
-def _die_before(kernel: str, last: int) -> None:
-    launch, launches = Machine.launch, [0]
+def dispatch_with_a_delay(
+    group: Any, artifact: str, late: int, seconds: float, timeout: float
+) -> None:
+    """One rank comes to the second dispatch, and signals its rows so many seconds later."""
+    shuffle = Shuffle(artifact, group=group, timeout=timeout)
+    dispatch_some(shuffle, 5, 0)
+    if shuffle.rank == late:
+        _before("_send", 1, lambda: time.sleep(seconds))
+    try:
+        dispatch_some(shuffle, 5, 1)
+    except HopTimeoutError:
+        assert shuffle.rank != late
+        dispatch_some(shuffle, 5, 2)  # raises it again
 
-    def launch_or_die(machine: Machine, name: str, *arguments: Any) -> None:
-        if name.endswith(kernel):
-            launches[0] += 1
-            if launches[0] == last:
-                os.kill(os.getpid(), signal.SIGKILL)
+
+def _before(kernel: str, number: int, act: Callable[[], object]) -> None:
+    """``act`` before a kernel is launched for the so manieth time from now."""
+    launch, launches = Machine.launch, itertools.count(1)
+
+    def act_and_launch(machine: Machine, name: str, *arguments: Any) -> None:
+        if name.endswith(kernel) and next(launches) == number:
+            act()
         launch(machine, name, *arguments)
 
-    Machine.launch = launch_or_die  # type: ignore[method-assign, assignment]
+    Machine.launch = act_and_launch  # type: ignore[method-assign, assignment]
 
 
 def dispatch_without(group: Any, artifact: str, absent: int, timeout: float) -> None:

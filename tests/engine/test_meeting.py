@@ -144,20 +144,18 @@ def test_ranks_meet_in_the_backward_pass(seen: list[str]) -> None:
 
 
 def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the waits of kernels, which end; whoever comes late finds itself met."""
+    """By the waits of kernels that are stopped; whoever comes late finds itself met."""
     monkeypatch.setattr(Machine, "is_asynchronous", True)
     call = Call(specs.artifact(specs.routed("f32")))
     call.shuffle.dispatch(call.sources, call.named)
     early, late = call.shuffle.machines[2:]
-    for machine in (early, late):
-        machine.max_spins = 10
     windows = {
         machine: pool.held["signals"]
         for machine, pool in zip(call.shuffle.machines, call.shuffle._pools, strict=True)
     }
     for machine, wanted in ((early, Late("direct", 1)), (late, None)):
         list(meet_node(machine, windows[machine]))
-        machine.tell()
+        machine.waits.tell()
         assert machine.late() == wanted
 
 

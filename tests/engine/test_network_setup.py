@@ -23,6 +23,7 @@ from fuscoc_runtime.engine import executor
 from fuscoc_runtime.engine import process as engine_process
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     ClosedError,
     HopTimeoutError,
@@ -282,8 +283,11 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     engine = object.__new__(engine_process.ProcessEngine)
     comm = Comm()
     engine.members, engine.comm = replace(members(), device=device), cast(Any, comm)
-    engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext))
-    engine._streams, engine._under_way = cast(Any, SimpleNamespace(enter=lambda: None)), True
+    stops: list[bool] = []
+    waits = SimpleNamespace(are_stopped=False, stop=lambda: stops.append(True))
+    engine.machine = cast(Any, SimpleNamespace(current_device=nullcontext, waits=waits))
+    engine._patience = engine_process.Patience(cast(Any, waits), engine.members)
+    engine._order, engine._under_way = call_order(torch.device("cpu")), True
     for _ in range(2):
         with pytest.raises(HopTimeoutError, match="rank 2 in the network"):
             engine.run("combine", cast(Any, None))
@@ -293,7 +297,8 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     assert comm.num_runs == 1  # nothing was waited for again
     engine.close()
     assert comm.is_open == (device is GPU)
-    assert kept == ([comm] if device is GPU else [])
+    assert kept == ([(comm, waits)] if device is GPU else [])
+    assert len(stops) == len(kept)
 
 
 @pytest.mark.parametrize(("work", "said"), [("pass", "freed\n"), ("outlast_process(held)", "")])

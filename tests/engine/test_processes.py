@@ -187,6 +187,26 @@ def test_a_killed_rank_is_named(
         pool.close()
 
 
+@pytest.mark.parametrize(("seconds", "timeout"), [(5.0, 2.0), (3.0, 60.0)])
+def test_a_kernel_waits_for_the_timeout(seconds: float, timeout: float) -> None:
+    """Then it names the rank and the hop; whoever comes in time is waited for, however many polls
+    that takes."""
+    late, pool = 1, Pool(3)
+    try:
+        arguments = path(SMALL), late, seconds, timeout
+        outcomes = pool.outcomes(rank_work.dispatch_with_a_delay, 3, *arguments)
+        for rank in (0, 2):
+            error = outcomes[rank]
+            if seconds < timeout:
+                assert error is None
+            else:
+                assert isinstance(error, HopTimeoutError), error
+                assert (error.rank, error.hop, error.peer) == (rank, "direct", late)
+                assert error.seconds >= timeout
+    finally:
+        pool.close()
+
+
 @pytest.mark.parametrize("before", ["_tell", "_map"])
 def test_a_rank_that_is_killed_while_windows_are_made_is_named(before: str) -> None:
     pool = Pool(3)

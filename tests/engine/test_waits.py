@@ -117,8 +117,11 @@ def test_a_connection_that_breaks_early_blames_nobody(timeout: float, blamed: in
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_rounds_are_forgotten_at_the_end_of_a_call(ends: bool) -> None:
+def test_rounds_are_forgotten_at_the_end_of_a_call(
+    monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
     """Or an earlier call's would be blamed for a later one."""
+    run_clock(monkeypatch, process)
     mark = SimpleNamespace(record=lambda: None, query=lambda: ends)
     comm = rank("cuda", timeout=0.0, _rounds={0: Round([], mark, (3,))}, _ended=mark)
     if ends:

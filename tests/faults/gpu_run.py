@@ -1,6 +1,6 @@
 """One rank that shuffles without end, over a pretended network where there are several nodes.
 
-    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY TIMEOUT
+    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY sync|async TIMEOUT
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
 have shuffled once, and at last the error that ended it, as JSON.
@@ -21,7 +21,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
 
 
-def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int) -> None:
+def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool) -> None:
     """Batches of changing sizes; the error that ends it is raised."""
     [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
     random = torch.Generator("cuda").manual_seed(rank)
@@ -30,14 +30,15 @@ def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int) -> None:
         x = torch.randn(tokens, *field.shape, device="cuda", generator=random).bfloat16()
         scores = torch.rand(tokens, constants["experts"], device="cuda", generator=random)
         idx = scores.topk(constants["topk"], dim=1).indices
-        rows, handle = shuffle.dispatch(x, topk_idx=idx)
-        shuffle.combine(rows, handle, topk_weights=torch.rand(idx.shape, device="cuda"))
+        rows, handle, *_ = shuffle.dispatch(x, topk_idx=idx, async_op=is_async)
+        weights = torch.rand(idx.shape, device="cuda")
+        shuffle.combine(rows, handle, topk_weights=weights, async_op=is_async)
         if number == 0:
             print("shuffled", flush=True)
 
 
 def main() -> None:
-    artifact, text, timeout = sys.argv[1:]
+    artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
     os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
     num_gpus = torch.cuda.device_count()
@@ -49,7 +50,7 @@ def main() -> None:
         artifact, topology=topology, device=device, timeout=float(timeout)
     )
     try:
-        shuffle_for_ever(shuffle, rank)
+        shuffle_for_ever(shuffle, rank, kind == "async")
     except FuscoRuntimeError as error:
         found = {"type": type(error).__name__, "text": str(error)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)

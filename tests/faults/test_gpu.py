@@ -22,12 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT, LONGEST = 8, 30
 
 
-def start(artifact: Path, topology: str) -> list[subprocess.Popen[str]]:
+def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     num_ranks = Topology.parse(topology).num_ranks
-    command = [sys.executable, "tests/faults/gpu_run.py", str(artifact), topology, str(TIMEOUT)]
+    arguments = [str(artifact), topology, kind, str(TIMEOUT)]
+    command = [sys.executable, "tests/faults/gpu_run.py", *arguments]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
     return [
         subprocess.Popen(
@@ -42,10 +43,10 @@ def start(artifact: Path, topology: str) -> list[subprocess.Popen[str]]:
     ]
 
 
-def kill_one(artifact: Path, topology: str, seed: int) -> list[str]:
+def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
     """What the others' errors say."""
     chosen = random.Random(seed)
-    ranks = start(artifact, topology)
+    ranks = start(artifact, topology, kind)
     victim = chosen.randrange(len(ranks))
     try:
         for rank in ranks:
@@ -65,9 +66,23 @@ def kill_one(artifact: Path, topology: str, seed: int) -> list[str]:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("topology", ["1x2", "2x1", "2x2"])
-def test_a_killed_rank_is_named(tmp_path: Path, topology: str) -> None:
+def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs 2 GPUs, found {torch.cuda.device_count()}")
     fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
-    kill_one(tmp_path / "moe", topology, 0)
+    kill_one(tmp_path / "moe", topology, kind, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("meanwhile", ["sleep", "capture", "load", "free"])
+def test_kernels_that_wait_on_all_of_a_gpu_are_stopped(tmp_path: Path, meanwhile: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU, found none")
+    fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
+    command = [sys.executable, "tests/faults/gpu_stop.py", str(tmp_path / "moe"), meanwhile]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=2 * LONGEST, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["stopped"], done.stderr

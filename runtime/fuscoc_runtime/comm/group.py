@@ -121,10 +121,10 @@ class Membership:
             raise self.liveness.explain(occasion, seconds, error) from error
 
 
-def join(timeout: float, device: torch.device | None = None) -> torch.device:
+def join(timeout: float | None, device: torch.device | None = None) -> torch.device:
     """Join the job that torchrun's variables describe, unless this process has joined one.
 
-    ``timeout`` is in seconds. Returns the device of this rank: ``device``, or the CUDA device
+    ``timeout`` is in seconds; ``None`` is torch's own for the backend. Returns the device of this rank: ``device``, or the CUDA device
     LOCAL_RANK, or on a machine without any the CPU.
 
     Raises:
@@ -144,8 +144,20 @@ def join(timeout: float, device: torch.device | None = None) -> torch.device:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout) + BACKSTOP)
+        limit = None if timeout is None else timedelta(seconds=timeout) + BACKSTOP
+        dist.init_process_group(backend, timeout=limit)
     return device
+
+
+def group_timeout(group: dist.ProcessGroup | None, device: torch.device) -> float:
+    """Seconds that the communication library itself waits for a rank of ``group``; ``None`` is all
+    of the job. Without a job, torch's default."""
+    if not dist.is_initialized():
+        return float(dist.default_pg_timeout.total_seconds())
+    chosen = group if group is not None else dist.group.WORLD
+    assert chosen is not None
+    limit: timedelta = chosen._get_backend(device).options._timeout
+    return limit.total_seconds()
 
 
 def process_group(group: Group | None) -> dist.ProcessGroup | None:

@@ -140,7 +140,8 @@ class ProcessComm:
     def _wait_for_stream(self, hop: str) -> None:
         if self.members.device.type == "cuda":
             self._ended.record()
-            self._wait_on_host(self._ended.query, hop)
+            # Kernels whose wait is stopped end before this does, and know whom it was for.
+            self._wait_on_host(self._ended.query, hop, GRACE_SECONDS)
 
     def _get_windows(self, request: Windows) -> dict[str, Window]:
         there = fitting(self._windows.held, request.nbytes)
@@ -153,11 +154,11 @@ class ProcessComm:
         self._wait_for_stream(hop)
         return self._guard(hop, lambda: self._windows.get(request.nbytes))
 
-    def _wait_on_host(self, ended: Callable[[], bool], hop: str) -> None:
+    def _wait_on_host(self, ended: Callable[[], bool], hop: str, extra: float = 0.0) -> None:
         """Until ``ended``. An error names the first round that is late, or else ``hop``."""
         started = time.monotonic()
         try:
-            self._poll(ended)
+            self._poll(ended, extra)
         except (RuntimeError, TimeoutError) as error:
             # A round without peers only ends late because something before it does.
             with_peers = (each for each in self._rounds.items() if each[1].peers)
@@ -180,9 +181,10 @@ class ProcessComm:
     ) -> FuscoRuntimeError:
         return self.members.liveness.explain(hop, time.monotonic() - started, error, suspect)
 
-    def _poll(self, ready: Callable[[], bool]) -> None:
+    def _poll(self, ready: Callable[[], bool], extra: float = 0.0) -> None:
+        """Until ``ready``, for the timeout and ``extra`` seconds at most."""
         started = time.monotonic()
-        look, deadline = LOOK_SECONDS, self.members.timeout
+        look, deadline = LOOK_SECONDS, self.members.timeout + extra
         while not ready():
             waited = time.monotonic() - started
             if waited > deadline:

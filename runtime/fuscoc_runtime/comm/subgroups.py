@@ -11,7 +11,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
-from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.group import Membership, group_timeout
 from fuscoc_runtime.errors import TopologyError
 
 
@@ -74,7 +74,9 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
     """
     group = members.group
     assert group is not None
-    timeout = _timeout_of(group, members)
+    # That of the library, which torch does not pass on to new groups: that of ``members`` is of one
+    # shuffle, and others use the group, too.
+    timeout = timedelta(seconds=group_timeout(group, members.device))
     if group is dist.group.WORLD:
         return dist.new_group(ranks, timeout=timeout)
     # torch makes the name of such a group from the number of those that a process is in.
@@ -86,13 +88,6 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
                 "torch needs equal numbers to create another one among a part of the job"
             )
     return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
-
-
-def _timeout_of(group: dist.ProcessGroup, members: Membership) -> timedelta:
-    """The communication library's own limit, which torch does not pass on to new groups. That of
-    ``members`` is of one shuffle, and others use the group, too."""
-    limit: timedelta = group._get_backend(members.device).options._timeout
-    return limit
 
 
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]

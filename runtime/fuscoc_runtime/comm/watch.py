@@ -19,7 +19,11 @@ _log = logging.getLogger("fuscoc.runtime")
 
 
 class Watched(Protocol):
-    """Something whose kernels may have to be told to stop waiting."""
+    """Something whose kernels may have to be told to stop waiting.
+
+    It may be dropped while it is looked at, and is then freed by the watching thread, perhaps
+    during a capture: it holds no memory that CUDA itself would have to free.
+    """
 
     def look(self) -> None:
         """Called ten times a second, by the watching thread; must not wait for a GPU."""
@@ -56,9 +60,14 @@ def _run() -> None:
             if not _watched:
                 _thread = None
                 return
-            for each in list(_watched):
-                try:
-                    each.look()
-                except Exception:  # one broken shuffle must not leave the others unwatched
-                    _log.exception("looking after %r failed", each)
-                    _watched.discard(each)
+            _look()
+
+
+def _look() -> None:
+    """In a function of its own: what it looks at must not live until the next time."""
+    for each in list(_watched):
+        try:
+            each.look()
+        except Exception:  # one broken shuffle must not leave the others unwatched
+            _log.exception("looking after %r failed", each)
+            _watched.discard(each)

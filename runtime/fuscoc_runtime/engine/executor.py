@@ -130,7 +130,12 @@ class Executor:
         return result, Event(end, given)
 
     def stats(self) -> ShuffleStats | None:
-        """Of the latest dispatch, which may be under way on another stream."""
+        """Of the latest dispatch, which may be under way on another stream.
+
+        Raises:
+            as ``check`` does, unless that has been raised already.
+        """
+        self.engine.settle()
         if self._stream is not None:
             torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
         return self.observer.tally.stats()

@@ -33,6 +33,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, weight_input
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.waits import ABORT
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
 from fuscoc_runtime.traced import (
@@ -72,6 +73,9 @@ class LockstepShuffle:
             Machine(opened, self.spec, topology, rank, CPU, num_programs)
             for rank in range(topology.num_ranks)
         ]
+        for machine in self.machines:
+            # Ranks take turns: what has not come when one of them waits never does.
+            machine.waits.words[ABORT] = 1
         nodes = [_Node(topology.ranks_per_node) for _ in range(topology.num_nodes)]
         self._pools = [
             WindowPool(nodes[topology.node(rank)].allocator(topology.local_rank(rank)))
@@ -175,7 +179,7 @@ class LockstepShuffle:
 
     def _check_waits(self) -> None:
         for machine in self.machines:
-            machine.tell()
+            machine.waits.tell()
             late = machine.late()
             if late is not None:
                 raise ProtocolError(f"rank {machine.context.rank} was not signalled: {late}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +18,8 @@ from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.places import Places
 from fuscoc_runtime.engine.row_fields import row_fields
 from fuscoc_runtime.engine.trace import Tracer
-from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
+from fuscoc_runtime.engine.waits import Waits
+from fuscoc_runtime.kernels.loader import Kernel, load_kernel
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
@@ -34,12 +34,10 @@ PLANNING_SECONDS = 4e-3
 SLOT_ALIGNMENT = 256
 """Bytes; more than kernels assume of a buffer."""
 
-CALIBRATION_SPINS = {"cpu": 200, "cuda": 20_000}
-
 
 @dataclass(frozen=True)
 class Late:
-    """A wait that ran out: ``peer`` (a local rank) did not signal after ``hop``."""
+    """A wait that was stopped: ``peer`` (a local rank) did not signal after ``hop``."""
 
     hop: str
     peer: int
@@ -71,6 +69,7 @@ class Machine:
         places: what the arguments of a step's kernel are, by name.
         lanes: the streams of the network hop's pipeline.
         tracer: what is told when the parts of a call begin and end.
+        waits: how the waits of kernels end that are in vain.
 
     Args:
         num_programs: grid of every launch over descriptors; the same on all ranks, because a
@@ -97,7 +96,6 @@ class Machine:
         self.num_peers = topology.ranks_per_node
         self.my_peer = topology.local_rank(rank)
         self.device = device
-        self.error = torch.zeros(1, dtype=torch.int32, device=device)
         self._signals = {
             step.signal: step.list.replace("_", " ")
             for step in _launches(shuffle)
@@ -105,8 +103,6 @@ class Machine:
         }
         self.num_signal_slots = 1 + max(self._signals, default=-1)
         self.row_fields = row_fields(shuffle)
-        self._told = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.max_spins = 0
         self.identity = object()
         self.num_dispatches = 0
         self.held = Held(0, ())
@@ -119,6 +115,7 @@ class Machine:
         self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
+        self.waits = Waits([step.kernel for step in _launches(shuffle) if step.wait], device)
         self.places = {
             step.kernel: Places.of(self._kernels[step.kernel].spec, step)
             for step in _launches(shuffle)
@@ -167,7 +164,9 @@ class Machine:
 
     def launch(self, kernel: str, arguments: Sequence[int], num_programs: int) -> None:
         """Launch a kernel on the current stream of this rank's device, which is the current one."""
+        self.waits.begin(kernel)
         self._kernels[kernel].start(arguments, num_programs)
+        self.waits.end(kernel)
 
     def current_device(self) -> AbstractContextManager[object]:
         """Makes this rank's device the current one."""
@@ -181,45 +180,13 @@ class Machine:
         """What every peer's word of ``slot`` reaches when its latest launch has ended."""
         return self._epochs[slot] * self.num_programs
 
-    def set_timeout(self, seconds: float) -> None:
-        """Let kernels wait for about so long, by timing a wait for a signal that never comes."""
-        waiting = next((k for k in self._kernels.values() if "wait" in k.spec.emits), None)
-        if waiting is not None:
-            self._spin(waiting, 1)  # compiles it
-            num_spins = CALIBRATION_SPINS[self.device.type]
-            self.max_spins = max(1, round(seconds / self._spin(waiting, num_spins) * num_spins))
-
-    def has_given_up(self) -> bool:
-        """Whether a wait ran out, as far as that is known without waiting for the device."""
-        return self.device.type == "cpu" and bool(self.error)
-
-    def tell(self) -> None:
-        """Bring to the host what ``late`` looks at, in the order of the current stream."""
-        self._told.copy_(self.error, non_blocking=True)
-
     def late(self) -> Late | None:
-        """The wait that ran out since the last call, if any, as known when ``tell`` was done."""
-        word = int(self._told)
-        if word == 0:
+        """The first wait that was stopped, if any, as known when ``waits.tell`` was done."""
+        word = self.waits.late()
+        if word is None:
             return None
-        self.error.zero_()
-        slot, peer = divmod(word - 1, self.num_peers)
+        slot, peer = divmod(word, self.num_peers)
         return Late(self._signals[slot], peer)
-
-    def _spin(self, kernel: Kernel, num_spins: int) -> float:
-        """Seconds that one program of ``kernel`` takes to give up after ``num_spins`` polls."""
-        words = torch.zeros(self.num_signal_slots, dtype=torch.int32, device=self.device)
-        error = torch.zeros_like(self.error)
-        values = {arg.value: address(words) for arg in kernel.spec.args}
-        expected = [name for name in values if name.startswith("expected_")]
-        values |= {**dict.fromkeys(expected, 0), expected[0]: 1}
-        values |= {"num_descriptors": 0, "num_peers": 1, "max_spins": num_spins}
-        values |= {"error": address(error)}
-        with self.current_device():
-            started = time.perf_counter()
-            kernel.launch(values, 1)
-            error.item()
-            return time.perf_counter() - started
 
 
 def _baked(

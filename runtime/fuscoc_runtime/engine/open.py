@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.comm.group import Membership, alone, find_members, join
+from fuscoc_runtime.comm.group import Membership, alone, find_members, group_timeout, join
 from fuscoc_runtime.engine.choice import (
     Gpu,
     choose_cuda,
@@ -63,6 +63,7 @@ def open_engine(
         OptionError: more slots than the kernels can count.
     """
     chosen = _device(group, device, options.timeout)
+    timeout = options.timeout or group_timeout(group, chosen)
     gpu = _gpu(chosen)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
@@ -71,11 +72,11 @@ def open_engine(
     compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.constants))
     settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
     if dist.is_initialized():
-        members = find_members(group, topology, chosen, settings, options.timeout)
+        members = find_members(group, topology, chosen, settings, timeout)
     elif group is not None:
         raise ClosedError("the process group")
     else:
-        members = alone(topology, chosen, options.timeout)
+        members = alone(topology, chosen, timeout)
     variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(variant, str) and shuffle.policy.backend == "cuda" and gpu is not None:
         raise BackendError(shuffle.name, variant)
@@ -139,7 +140,7 @@ def _gpu(device: torch.device) -> Gpu | None:
 
 
 def _device(
-    group: dist.ProcessGroup | None, device: torch.device | None, timeout: float
+    group: dist.ProcessGroup | None, device: torch.device | None, timeout: float | None
 ) -> torch.device:
     if not dist.is_initialized() and "RANK" in os.environ:
         device = join(timeout, device)

@@ -25,7 +25,7 @@ class Options:
         OptionError: a number that makes no sense, or none.
     """
 
-    timeout: float
+    timeout: float | None
     num_programs: int | None
     num_sms: int | Literal["overlap"] | None
     max_sources: int | None
@@ -36,7 +36,8 @@ class Options:
     trace: bool = False
 
     def __post_init__(self) -> None:
-        check_timeout(self.timeout)
+        if self.timeout is not None:
+            check_timeout(self.timeout)
         if self.nic_bandwidth is not None:
             _check_positive("nic_bandwidth", self.nic_bandwidth)
         if self.num_sms != OVERLAP:

@@ -15,11 +15,13 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import HopTimeoutError
@@ -71,7 +73,8 @@ class ProcessEngine:
             model=model,
             trace=trace,
         )
-        self.machine.set_timeout(members.timeout)
+        self._patience = Patience(self.machine.waits, members)
+        watch(self._patience)
         self._order = call_order(members.device)
         self._waits = True
         self._under_way = False
@@ -140,6 +143,7 @@ class ProcessEngine:
         A GPU frees memory when all its work has ended, and some never does after a loss: then the
         windows stay as long as the process.
         """
+        unwatch(self._patience)
         if self.loss is None or self.members.device.type != "cuda":
             self.comm.close()
 
@@ -161,6 +165,8 @@ class ProcessEngine:
 
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
+        if self.machine.waits.are_stopped:
+            self.settle()
         started = time.monotonic()
         with self._order.turn(), self._noticing_a_loss():
             with self.machine.current_device(), _lasting():
@@ -178,7 +184,8 @@ class ProcessEngine:
             yield
         except HopTimeoutError as error:
             if self.members.device.type == "cuda":
-                outlast_process(self.comm)
+                outlast_process((self.comm, self.machine.waits))
+                self.machine.waits.stop()  # what waits for that rank is still on the GPU
             self.loss = replace(error)
             raise
 
@@ -186,8 +193,10 @@ class ProcessEngine:
         """Wait on the host for what is enqueued on the current stream, and raise its errors."""
         self._under_way = False
         with self.machine.current_device():
-            self.machine.tell()
+            self.machine.waits.tell()
             self.comm.synchronize(path)
+            with self.machine.waits.lock:
+                self.machine.waits.resume()
             self.machine.tracer.settle()
         late = self.machine.late()
         if late is not None:

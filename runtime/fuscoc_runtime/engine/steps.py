@@ -62,8 +62,6 @@ class PreparedStep:
         entries = self._all if part is None else part
         if not entries and step.signal is None and not step.wait:
             return
-        if step.wait and step.signal is None and machine.has_given_up():
-            return  # what is missing will not come: do not wait for it again
         arguments = self._arguments.copy()
         arguments[places.count] = len(entries)
         for index in places.entries:
@@ -99,8 +97,7 @@ def _fill_others(arguments: list[int], machine: Machine, step: LaunchStep, signa
         machine.num_peers,
         machine.my_peer,
         address(signals.local),
-        machine.max_spins,
-        address(machine.error),
+        address(machine.waits.words),
     )
     known = dict(zip(OTHERS, values, strict=True))
     for name, index in machine.places[step.kernel].others:

@@ -149,7 +149,7 @@ def redistribute_forward(
 
 
 # redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
-@triton.jit(do_not_specialize=range(11))
+@triton.jit(do_not_specialize=range(10))
 def redistribute_duplicate(
     num_descriptors: tl.int64,
     src_slot: tl.int64,
@@ -160,8 +160,7 @@ def redistribute_duplicate(
     num_peers: tl.int64,
     expected_0: tl.int64,
     expected_1: tl.int64,
-    max_spins: tl.int64,
-    error: tl.int64,
+    abort: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     src_slot = src_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -172,39 +171,30 @@ def redistribute_duplicate(
     num_peers = num_peers.to(tl.int64)
     expected_0 = expected_0.to(tl.int64)
     expected_1 = expected_1.to(tl.int64)
-    max_spins = max_spins.to(tl.int64)
-    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 0; once one is late, for none.
+    abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 0, or the host says: in vain.
     count = num_descriptors
-    late = 0
+    in_vain = 0
     for peer in range(num_peers):
         index = 0 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        if (behind > 0) & (late == 0):
-            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
-        spins = max_spins
-        while (behind > 0) & (late == 0) & (spins > 0):
+        while (behind > 0) & (in_vain == 0):
+            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
             behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins -= 1
         if behind > 0:
-            late = (index + 1).to(tl.int32)
-            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
+            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
-    # Wait until every peer has signalled slot 1; once one is late, for none.
+    # Wait until every peer has signalled slot 1, or the host says: in vain.
     for peer in range(num_peers):
         index = 1 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        if (behind > 0) & (late == 0):
-            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
-        spins = max_spins
-        while (behind > 0) & (late == 0) & (spins > 0):
+        while (behind > 0) & (in_vain == 0):
+            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
             behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins -= 1
         if behind > 0:
-            late = (index + 1).to(tl.int32)
-            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
+            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_slot + i)
@@ -317,7 +307,7 @@ def redistribute_reduce_direct(
 
 
 # redistribute.fsc:14: combine reverse
-@triton.jit(do_not_specialize=range(11))
+@triton.jit(do_not_specialize=range(10))
 def redistribute_reduce_node(
     num_descriptors: tl.int64,
     term_begin: tl.int64,
@@ -328,8 +318,7 @@ def redistribute_reduce_node(
     wait_base: tl.int64,
     num_peers: tl.int64,
     expected_3: tl.int64,
-    max_spins: tl.int64,
-    error: tl.int64,
+    abort: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -340,24 +329,19 @@ def redistribute_reduce_node(
     wait_base = wait_base.to(tl.int64)
     num_peers = num_peers.to(tl.int64)
     expected_3 = expected_3.to(tl.int64)
-    max_spins = max_spins.to(tl.int64)
-    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 3; once one is late, for none.
+    abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 3, or the host says: in vain.
     count = num_descriptors
-    late = 0
+    in_vain = 0
     for peer in range(num_peers):
         index = 3 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        if (behind > 0) & (late == 0):
-            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
-        spins = max_spins
-        while (behind > 0) & (late == 0) & (spins > 0):
+        while (behind > 0) & (in_vain == 0):
+            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
             behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins -= 1
         if behind > 0:
-            late = (index + 1).to(tl.int32)
-            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
+            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         begin = tl.load(term_begin + i)
@@ -373,7 +357,7 @@ def redistribute_reduce_node(
 
 
 # redistribute.fsc:14: combine reverse
-@triton.jit(do_not_specialize=range(12))
+@triton.jit(do_not_specialize=range(11))
 def redistribute_reduce_source(
     num_descriptors: tl.int64,
     dst_offset: tl.int64,
@@ -385,8 +369,7 @@ def redistribute_reduce_source(
     wait_base: tl.int64,
     num_peers: tl.int64,
     expected_2: tl.int64,
-    max_spins: tl.int64,
-    error: tl.int64,
+    abort: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     dst_offset = dst_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -398,24 +381,19 @@ def redistribute_reduce_source(
     wait_base = wait_base.to(tl.int64)
     num_peers = num_peers.to(tl.int64)
     expected_2 = expected_2.to(tl.int64)
-    max_spins = max_spins.to(tl.int64)
-    error = error.to(tl.int64).to(tl.pointer_type(tl.int32))
-    # Wait until every peer has signalled slot 2; once one is late, for none.
+    abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    # Wait until every peer has signalled slot 2, or the host says: in vain.
     count = num_descriptors
-    late = 0
+    in_vain = 0
     for peer in range(num_peers):
         index = 2 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-        if (behind > 0) & (late == 0):
-            late = tl.atomic_add(error, 0, sem="relaxed", scope="sys")
-        spins = max_spins
-        while (behind > 0) & (late == 0) & (spins > 0):
+        while (behind > 0) & (in_vain == 0):
+            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
             behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
-            spins -= 1
         if behind > 0:
-            late = (index + 1).to(tl.int32)
-            tl.atomic_cas(error, 0, late, sem="relaxed", scope="sys")
+            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         dst = tl.load(dst_offset + i)

@@ -56,7 +56,7 @@ class NodeEngine:
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
-        self._held = 0  # the ticket of the dispatch whose rows are in the window
+        self._held = 0  # the ticket of the latest dispatch that was not captured
         self._out_of_step = 0  # the latest ticket when a combine had a handle that is none
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
@@ -113,7 +113,8 @@ class NodeEngine:
                 num_sources,
                 None if weights is None else aligned(weights),
             )
-        self._held = launched.place.ticket
+        if not launched.place.captured:
+            self._held = launched.place.ticket
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
@@ -208,10 +209,10 @@ class NodeEngine:
         given = rows if isinstance(rows, Tensor) else rows[name]
         if not self.lends(given):
             return tensor, 0
-        ticket = handle.launched.place.ticket
-        if ticket != self._held:
-            raise self.checker.problem(name, overwritten(ticket, self._held))
-        return tensor, ticket
+        place = handle.launched.place
+        if place.ticket != self._held and not place.captured:
+            raise self.checker.problem(name, overwritten(place.ticket, self._held))
+        return tensor, place.ticket
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""

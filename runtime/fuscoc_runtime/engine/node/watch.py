@@ -71,7 +71,8 @@ class NodeWatch:
     loss: FuscoRuntimeError | None = None
 
     def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, members: Membership) -> None:
-        self._node, self._shuffle, self._members = node, shuffle, members
+        self._shuffle, self._members, self._capacity = shuffle, members, node.limits.capacity
+        self._state = node.state
         self._told, self._logged = Trouble(), Trouble()
         self._loss_told = False
         # Kernels write there at any time, and no call of CUDA is needed to look.
@@ -106,7 +107,7 @@ class NodeWatch:
     def raise_new(self) -> None:
         """Wait for the current stream and raise what went wrong and has not been raised yet, one
         kind of error at a time; a loss again and again."""
-        now = parse_state(self._node.state.tolist())
+        now = parse_state(self._state.tolist())
         self.raise_loss()
         self._raise(now)
 
@@ -114,7 +115,7 @@ class NodeWatch:
         """As ``raise_new``, but a loss only once; of calls that go on, what is known ``so_far``,
         without waiting for them."""
         with torch.cuda.stream(self._stream if so_far else None):
-            now = parse_state(self._node.state.tolist())
+            now = parse_state(self._state.tolist())
         self._log_new(now)
         if not self._loss_told:
             self.raise_loss()
@@ -135,8 +136,7 @@ class NodeWatch:
             _log.error("%s: %s", self._shuffle.name, error)
 
     def _new(self, before: Trouble, now: Trouble) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
-        capacity = self._node.limits.capacity
-        return find_errors(self._shuffle, self._members.rank, capacity, before, now)
+        return find_errors(self._shuffle, self._members.rank, self._capacity, before, now)
 
     def _end_waits(self, waiting: int, seconds: float) -> None:
         peer, stage = parse_wait(waiting)

@@ -63,6 +63,32 @@ def reduce(
 
 
 @triton.jit
+def joins(call, peer):
+    """Whether a peer has joined the dispatch, and so joins its combines."""
+    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
+    return ((refusing >> peer) & 1) == 0
+
+
+@triton.jit
+def note_refusal(call, peer):
+    """Count that a peer has refused the running call, once, unless nobody waits for it any more."""
+    state = sync.array(call, words.STATE, tl.int32)
+    number = tl.load(state + words.NUM_COMBINES) + 1
+    is_new = tl.atomic_xchg(state + words.NOTED + peer, number) != number
+    if is_new & (sync.aborted(call) == 0):
+        sync.note(call, words.REFUSALS + peer, 1)
+
+
+@triton.jit
+def poison(to, nbytes):
+    """Bytes of which any floating-point number is NaN, at an address."""
+    to = to.to(tl.pointer_type(tl.int8))
+    for start in range(0, nbytes, BYTES):
+        at = start + tl.arange(0, BYTES).to(tl.int64)
+        tl.store(to + at, tl.full((BYTES,), -1, tl.int8), mask=at < nbytes)
+
+
+@triton.jit
 def finalise(
     call, source, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
     store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
@@ -86,19 +112,13 @@ def finalise(
                 row = staging(call, rank, peer, source, row_bytes)
                 sums = add_row(part, row, 1.0, sums)
         store_sum(part, result + source * row_bytes, sums)
-    lacks = (there >= 0) & (((absent >> peers) & 1) == 1)
-    if vectors.largest(lacks.to(tl.int32), 0) == 1:
+    lacks = ((there >= 0) & (((absent >> peers) & 1) == 1)).to(tl.int32)
+    if vectors.largest(lacks, 0) == 1:
         tl.debug_barrier()
         poison(result + source * row_bytes, row_bytes)
-
-
-@triton.jit
-def poison(to, nbytes):
-    """Bytes of which any floating-point number is NaN, at an address."""
-    to = to.to(tl.pointer_type(tl.int8))
-    for start in range(0, nbytes, BYTES):
-        at = start + tl.arange(0, BYTES).to(tl.int64)
-        tl.store(to + at, tl.full((BYTES,), -1, tl.int8), mask=at < nbytes)
+        for peer in range(num_ranks):
+            if (vectors.pick(lacks, peer, words.MAX_RANKS) == 1) & joins(call, peer):
+                note_refusal(call, peer)
 
 
 @triton.jit
@@ -124,8 +144,8 @@ def has_reached(call, name: tl.constexpr, peer, tag):
 
 @triton.jit
 def has_left(call, peer):
-    """Whether a peer has begun a dispatch since the latest that this rank has ended: what it has not
-    sent for the running call will not come."""
+    """Whether a peer has begun a dispatch since this rank's latest: what it has not sent for the
+    running call will not come."""
     state = sync.array(call, words.STATE, tl.int32)
     flags = sync.section(call, sync.word(call, words.RANK), words.PLAN_FLAGS_AT, tl.int32)
     at = flags + peer * sync.word(call, words.PLAN_BLOCKS)
@@ -139,13 +159,6 @@ def has_flagged(call, peer, group, tag):
     flags = sync.section(call, sync.word(call, words.RANK), words.COMBINE_FLAGS_AT, tl.int64)
     at = flags + peer * sync.word(call, words.MAX_SOURCES) + group
     return (tl.atomic_add(at, 0, sem="acquire", scope="sys") == tag).to(tl.int32)
-
-
-@triton.jit
-def joins(call, peer):
-    """Whether a peer has joined the dispatch, and so joins its combines."""
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    return ((refusing >> peer) & 1) == 0
 
 
 @triton.jit
@@ -194,15 +207,6 @@ def flagged_by_all(call, group, tag):
 
 
 @triton.jit
-def note_refusal(call, peer):
-    """Count that a peer has refused the running call, once."""
-    state = sync.array(call, words.STATE, tl.int32)
-    number = tl.load(state + words.NUM_COMBINES) + 1
-    if tl.atomic_xchg(state + words.NOTED + peer, number) != number:
-        sync.note(call, words.REFUSALS + peer, 1)
-
-
-@triton.jit
 def wait_for_flags(call, group, tag):
     """Wait until they have. Those, a bit each, that have refused the call instead, or that the host
     wants nobody to wait for any more."""
@@ -235,8 +239,6 @@ def wait_for_flags(call, group, tag):
                     sync.end_wait(call, shown)
                 if there == 0:
                     absent |= (1 << peer).to(tl.int32)
-                    if refused == 1:
-                        note_refusal(call, peer)
     return absent
 
 

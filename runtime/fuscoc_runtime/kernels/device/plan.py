@@ -161,7 +161,7 @@ def assign(
         for peer in range(num_ranks):
             sent = tl.load(counts + peer * (columns + 1) + columns)
             if sent < 0:  # it refused the call
-                refusing |= (1 << peer).to(tl.int32)
+                refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
                 sync.note(call, words.REFUSALS + peer, 1)
             sent = tl.where(failed, 0, tl.maximum(sent, 0))
             tl.store(routing + peer, sent)

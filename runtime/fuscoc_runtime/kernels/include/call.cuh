@@ -158,16 +158,23 @@ __device__ __forceinline__ void tell_troubles(const Call& call) {
 
 constexpr u32 kLongWait = 1 << 16;  // polls, some milliseconds
 
-// Polls ready() until it holds, or the host has raised `abort`: then it is false. A wait that takes
-// long is shown to the host, which has the clock; one at a time.
-template <class Ready>
-__device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready) {
-  if (ready()) return true;
+enum Outcome { kReady, kNever, kAborted };
+
+// Polls ready() until it holds, or never(), which is asked now and then, or the host has raised `abort`.
+// A wait that takes long is shown to the host, which has the clock; one at a time.
+template <class Ready, class Never>
+__device__ __forceinline__ Outcome wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready, Never never) {
+  if (ready()) return kReady;
   State& state = *call.state;
   bool shown = false;
+  Outcome outcome = kReady;
   for (u32 polls = 1; !ready(); ++polls) {
     if (polls % 64 == 0) {
-      if (*(volatile u32*)&state.abort) return false;
+      if (*(volatile u32*)&state.abort) return kAborted;
+      if (never()) {  // unless it has become ready before
+        outcome = ready() ? kReady : kNever;
+        break;
+      }
       if (polls % kLongWait == 0 && !shown && atomicCAS(&state.telling, 0u, 1u) == 0) {
         shown = true;
         const u32 calls = state.plan_epoch + state.num_combines;
@@ -181,7 +188,11 @@ __device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int pe
     fence_system();
     atomicExch(&state.telling, 0u);
   }
-  return true;
+  return outcome;
+}
+template <class Ready>
+__device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int peer, u32 item, Ready ready) {
+  return wait_until(call, stage, peer, item, ready, [] { return false; }) == kReady;
 }
 
 // Source segments signalled together: fewer when every rank has few, so that a small batch still
@@ -206,11 +217,12 @@ __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
 }
 
 // The last CTA to enter runs `advance`: what it changes, every CTA has read before. Thread 0 reads
-// it and tells the others, so that no thread's load is still under way.
+// it and tells the others, so that no thread's load is still under way. The last thread does the rest:
+// its warp has the least to do in small calls.
 template <class Advance>
 __device__ __forceinline__ void entered(const Call& call, Advance advance) {
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == blockDim.x - 1) {
     __threadfence();
     if (atomicAdd(&call.state->entries, 1u) == gridDim.x - 1) {
       call.state->entries = 0;

@@ -31,7 +31,7 @@ struct Combine {
     u32 parity;
     u32 plan_epoch;          // of the latest dispatch, which the handle may be older than
     u32 refusing;            // ranks that refused the dispatch: they are not in this call
-    u32 absent[Shape::teams][2];          // ranks that a team found not to send what it waited for
+    u32 absent[Shape::teams];             // ranks that a team found not to send what it waited for
     int group;               // segments per group
     bool planned;            // a plan has begun since the last combine
     bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone
@@ -46,7 +46,6 @@ struct Combine {
   const Call& call;
   volatile Shared& shared;
   const int team, thread, lane;
-  int wait_turn = 0;         // which of `absent` the team's next wait uses
 
   struct Term {
     const char* row;       // null: no term
@@ -57,8 +56,9 @@ struct Combine {
   __device__ __forceinline__ u64* flag(int window, int from, int index) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
   }
-  __device__ __forceinline__ u64* refused(int window) const {
-    return reinterpret_cast<u64*>(call.window[window] + call.refused_at);
+  // Writes the call into a peer's window: this rank has got there.
+  __device__ __forceinline__ void tell(i64 section, int peer) const {
+    store_relaxed(reinterpret_cast<u64*>(call.window[peer] + section) + call.rank, shared.tag);
   }
   __device__ __forceinline__ bool joins(int rank) const { return !(shared.refusing >> rank & 1); }
   // Whether a rank has begun a dispatch since: what it has not sent for this call will not come.
@@ -185,21 +185,20 @@ struct Combine {
     bool there = true;
     if (senders(point) >> lane & 1) {
       const u64* at = flag(call.rank, lane, item);
-      const auto has_flagged = [&] { return load_acquire(at) == shared.tag; };
-      // So has one that refused this call, or a later one with the handle, sent all that it ever will.
-      const auto has_refused = [&] {
-        return reached(load_acquire(refused(call.rank) + lane), shared.tag) || has_left(lane);
-      };
-      const bool done = wait_until(call, kCombineGroup, lane, item, [&] { return has_flagged() || has_refused(); });
-      there = done && has_flagged();
+      const u64* refused = reinterpret_cast<u64*>(call.window[call.rank] + call.refused_at) + lane;
+      // A rank that has refused this call, or a later one with the handle, has sent all that it ever will.
+      const Outcome outcome = wait_until(
+          call, kCombineGroup, lane, item, [&] { return load_acquire(at) == shared.tag; },
+          [&] { return reached(load_acquire(refused), shared.tag) || has_left(lane); });
+      there = outcome == kReady;
       const u32 now = call.state->num_combines;
-      if (done && !there && atomicExch(&call.state->noted[lane], now) != now) note(call, call.state->refusals[lane]);
+      if (outcome == kNever && atomicExch(&call.state->noted[lane], now) != now) note(call, call.state->refusals[lane]);
     }
     return __ballot_sync(kAllLanes, !there);
   }
   // Result rows of one of this rank's groups. With `wait` its flags have not all been seen yet: own
   // rows are summed meanwhile.
-  __device__ void finalise(u32 item, u64 point, bool wait) {
+  __device__ void finalise(u32 item, u64 point, bool wait) const {
     const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
     const int code = int(u32(point)), segment = lane / Shape::fanout;
     Term term = own_term(code, weight_of(point));
@@ -210,30 +209,35 @@ struct Combine {
     const bool leads = remote && (same & lanes_below()) == 0;  // one partial for each remote rank
     if (leads) term = {staging(call.rank, code_rank(code), first + segment), 1.f};
     const u32 partial = __ballot_sync(kAllLanes, leads);
-    u32 absent = shared.refusing;
+    const bool waits = wait;
 #pragma unroll 1
     for (int i = 0; i < num_segments; ++i) {
       const bool has_terms = (own | partial) & segment_lanes(i);
-      char* const result = call.result + i64(first + i) * row_bytes;
-      sum_row<Vec>(result, has_terms, [&](int column, Sum& sum) {
+      sum_row<Vec>(call.result + i64(first + i) * row_bytes, has_terms, [&](int column, Sum& sum) {
         add<Vec>(own & segment_lanes(i), term, column, sum);
         if (wait) {
           wait = false;
           if (thread < kWarp) {
-            const u32 found = wait_for_flags(item, point);
-            if (thread == 0) shared.absent[team][wait_turn] = found;
+            const u32 absent = wait_for_flags(item, point);
+            if (thread == 0) shared.absent[team] = absent;
           }
           team_barrier();
-          absent |= shared.absent[team][wait_turn];
-          wait_turn ^= 1;  // the next wait's word: some of the team may not have read this one
         }
         add<PartialVec>(partial & segment_lanes(i), term, column, sum);
       });
-      if (absent && (__ballot_sync(kAllLanes, remote && (absent >> code_rank(code) & 1)) & segment_lanes(i))) {
-        team_barrier();
-        poison(result, row_bytes, thread, team_threads);
-      }
     }
+    const u32 absent = shared.refusing | (waits ? shared.absent[team] : 0);
+    if (absent) poison_rows(item, absent);
+  }
+  // Result rows that some of these ranks have a part of. Nothing is kept for it while sums are made.
+  __device__ void poison_rows(u32 item, u32 absent) const {
+    const int first = int(item) * shared.group, num_segments = min(shared.group, int(call.num_sources) - first);
+    const int code = int(u32(own_point(item)));
+    const bool lacks = code >= 0 && code_rank(code) != call.rank && (absent >> code_rank(code) & 1);
+    const u32 lanes = __ballot_sync(kAllLanes, lacks);
+    team_barrier();  // the sums have been stored
+    for (int i = 0; i < num_segments; ++i)
+      if (lanes & segment_lanes(i)) poison(call.result + i64(first + i) * row_bytes, row_bytes, thread, team_threads);
   }
 
   // The next item of this team, decided by its first warp. Reducing teams reduce while anything is
@@ -285,15 +289,14 @@ struct Combine {
   // since then, which has said so already, their staging may be written when they have told it, too.
   __device__ void enter() const {
     const int peer = threadIdx.x;
-    if (peer < call.num_ranks && joins(peer)) {
-      u64* const own = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at);
-      u64* const theirs = reinterpret_cast<u64*>(call.window[peer] + call.barrier_at);
-      if (blockIdx.x == 0) store_relaxed(theirs + call.rank, shared.tag);
-      if (!shared.planned) {
-        wait_until(call, kCombineEnter, peer, 0,
-                   [&] { return reached(load_relaxed(own + peer), shared.tag) || has_left(peer); });
-        fence_system();
-      }
+    const bool asks = peer < call.num_ranks && joins(peer);
+    if (asks && blockIdx.x == 0) tell(call.barrier_at, peer);
+    if (shared.planned) return;
+    if (asks) {
+      const u64* told = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at) + peer;
+      wait_until(call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); },
+                 [&] { return has_left(peer); });
+      fence_system();
     }
     __syncthreads();
   }
@@ -301,13 +304,12 @@ struct Combine {
   // Instead of joining the call.
   __device__ void refuse() const {
     if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
-    fence_system();
-    store_relaxed(reinterpret_cast<u64*>(call.window[threadIdx.x] + call.barrier_at) + call.rank, shared.tag);
-    store_relaxed(refused(threadIdx.x) + call.rank, shared.tag);
+    tell(call.barrier_at, threadIdx.x);
+    tell(call.refused_at, threadIdx.x);
   }
 
   // Few items: every team knows its own, so nothing is drawn or told. It reduces before it waits.
-  __device__ void run_few(u32 num_reduce, u32 num_finalise) {
+  __device__ void run_few(u32 num_reduce, u32 num_finalise) const {
     const u32 num_teams = Shape::teams * gridDim.x;
     for (u32 item = team * gridDim.x + blockIdx.x; item < num_reduce + num_finalise; item += num_teams) {
       if (item < num_reduce) {
@@ -317,11 +319,12 @@ struct Combine {
         if (thread == 0) signal(at);
       } else {
         finalise(item - num_reduce, own_point(item - num_reduce), true);
+        team_barrier();  // all have seen who was absent
       }
     }
   }
 
-  __device__ void run_many(u32 num_reduce, u32 num_finalise) {
+  __device__ void run_many(u32 num_reduce, u32 num_finalise) const {
     const bool leads = thread < kWarp, reducing = team < call.reduce_teams;
     u32 turn = 0, done = kNone;
     Draws draws{reducing, false, 0, 0};  // every team starts on an item of its own, without a draw
@@ -346,7 +349,7 @@ struct Combine {
     }
   }
 
-  __device__ void run() {
+  __device__ void run() const {
     const u32 num_reduce = num_remote_items(call, shared.group);
     const u32 num_finalise = u32(ceil_div(call.num_sources, shared.group));
     if (num_reduce + num_finalise <= 2 * Shape::teams * gridDim.x) run_few(num_reduce, num_finalise);
@@ -358,18 +361,23 @@ template <class Shape>
 __device__ __forceinline__ void combine(const Call& call) {
   __shared__ typename Combine<Shape>::Shared shared;
   __shared__ bool aborted;
-  const volatile State& words = *call.state;
-  const volatile Routing& routing = *call.routing;
   if (threadIdx.x == 0) {
-    shared.tag = tagged(routing.combines + 1, routing.epoch);
-    shared.parity = (words.num_combines + 1) & 1;
-    shared.refusing = routing.refusing;
-    shared.group = group_size(call, call.combine_group);
-    shared.plan_epoch = words.plan_epoch;
-    shared.planned = shared.plan_epoch != words.combine_saw_plan;
-    shared.outdated = routing.ticket != call.ticket;
-    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != words.rows_ticket);
-    aborted = words.abort;
+    // All are loaded before any is used: each takes half a microsecond.
+    const volatile State& words = *call.state;
+    const volatile Routing& routing = *call.routing;
+    const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
+    const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
+    const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
+    const int group = group_size(call, call.combine_group);
+    shared.tag = tagged(combines + 1, epoch);
+    shared.parity = (num_combines + 1) & 1;
+    shared.refusing = refusing;
+    shared.group = group;
+    shared.plan_epoch = plan_epoch;
+    shared.planned = plan_epoch != saw_plan;
+    shared.outdated = ticket != call.ticket;
+    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
+    aborted = abort;
   }
   entered(call, [&](State& state) {
     ++state.num_combines;

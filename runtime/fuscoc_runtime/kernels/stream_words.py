@@ -1,0 +1,57 @@
+"""Words of the host that a GPU writes in the order of a stream, between kernels.
+
+Whoever reads them knows how far the stream has got without asking CUDA: a question about an event,
+from any thread, may break a graph that another thread is capturing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+
+WORD_BYTES = 4
+NO_MEMORY_BARRIER = 1
+"""Nobody reads what kernels have written because of such a word."""
+
+
+class StreamWords:
+    """Counts that wrap at 32 bits, 0 at first.
+
+    Args:
+        device: whose streams write them. On the CPU, where a kernel has ended when its launch
+            returns, they are written at once.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._device = device
+        words = torch.zeros(count, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._address, self._words = words.data_ptr(), words.numpy().view("uint32")
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._words[index])
+
+    def write(self, index: int, value: int) -> None:
+        """When the device's current stream gets here.
+
+        Raises:
+            RuntimeError: the driver refuses.
+        """
+        if self._device.type != "cuda":
+            self._words[index] = value & 0xFFFFFFFF
+            return
+        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        address = self._address + index * WORD_BYTES
+        status = _write_value()(stream, address, value & 0xFFFFFFFF, NO_MEMORY_BARRIER)
+        if status:
+            raise RuntimeError(f"cuStreamWriteValue32 failed with CUDA error {status}")
+
+
+@cache
+def _write_value() -> Any:
+    """``cuStreamWriteValue32``. The interpreter's lock is kept, as for launches."""
+    function = ctypes.PyDLL("libcuda.so.1").cuStreamWriteValue32_v2
+    function.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
+    return function
