@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test fuzz nightly lint golden docs wheels clean
+.PHONY: demo test rounding fuzz nightly lint golden docs wheels clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml runtime/pyproject.toml
@@ -24,6 +24,14 @@ demo: $(READY)  ## compile both examples and run them on four ranks as two nodes
 
 test: $(READY)  ## the whole suite, on all cores; no GPU needed
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# What is compared with torch's own arithmetic, whose rounding is that of the processor's vectors.
+ROUNDED := tests/torch tests/examples tests/adapters \
+	$(addprefix tests/casts/test_, execution.py float8.py reference.py) \
+	$(addprefix tests/engine/test_, plain_torch.py compact.py weights.py)
+
+rounding: $(READY)  ## that part of the suite where torch rounds as without vectors
+	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -n auto --dist worksteal $(ROUNDED)
 
 fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
 	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --timeout 7200

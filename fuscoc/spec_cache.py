@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from fuscoc.source import SourceFile
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.trust import check_own, forbid_others, own_folder
 
 _log = logging.getLogger("fuscoc")
 
@@ -31,22 +32,30 @@ def compile_cached(source: SourceFile, constants: Mapping[str, int], cache: Path
 
     Raises:
         CompileError: the spec has errors.
-        OSError: the cache cannot be written, and has to be.
+        OSError: the cache cannot be written, and has to be; or others may write into it.
     """
     key = _digest(source, constants)
     artifacts = cache / "artifacts"
     path = artifacts / key
     with suppress(ArtifactError):
-        return load_artifact(path)
-    artifacts.mkdir(parents=True, exist_ok=True)
+        return _load(cache, path)
+    own_folder(cache)
+    own_folder(artifacts)
     with _alone(artifacts / f"{key}.lock"):
         try:
-            return load_artifact(path)  # whom we waited for has made it
+            return _load(cache, path)  # whom we waited for has made it
         except ArtifactError as error:
             if os.path.lexists(path):
                 _log.warning("%s is damaged and is compiled again: %s", path, error)
         _compile(source, constants, path)
-    return load_artifact(path)
+    return _load(cache, path)
+
+
+def _load(cache: Path, path: Path) -> Artifact:
+    """The artifact ``path`` of the cache; errors are those of ``load_artifact`` and ``trust``."""
+    artifact = load_artifact(path)
+    check_own(cache, path.parent, path, *path.rglob("*"))
+    return artifact
 
 
 def _compile(source: SourceFile, constants: Mapping[str, int], path: Path) -> None:
@@ -58,6 +67,7 @@ def _compile(source: SourceFile, constants: Mapping[str, int], path: Path) -> No
         prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True
     ) as beside:
         new = driver.compile_source(source, Path(beside) / "new", constants)
+        forbid_others(new)
         if os.path.lexists(path):
             os.rename(path, Path(beside) / "old")
         os.rename(new, path)

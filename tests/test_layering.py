@@ -67,6 +67,15 @@ def test_compiler_needs_no_gpu_stack(path: Path) -> None:
         assert not imported_roots(path) & {"torch", "triton", "fuscoc_runtime"}
 
 
+@pytest.mark.parametrize("path", RUNTIME, ids=relative)
+def test_nothing_is_unpickled(path: Path) -> None:
+    """Neither by Python's own means nor by torch's, whose collectives of objects pickle them."""
+    assert not imported_roots(path) & {"pickle", "marshal", "shelve", "multiprocessing"}
+    nodes = ast.walk(ast.parse(path.read_text()))
+    named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert not [name for name in named if name.endswith(("gather_object", "object_list"))]
+
+
 def test_one_file_imports_mlir() -> None:
     importers = [relative(path) for path in FILES if "torch_mlir" in imported_roots(path)]
     assert importers == ["fuscoc/dialect/mlir.py"]

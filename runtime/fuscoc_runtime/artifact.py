@@ -1,7 +1,8 @@
 """Opening an artifact: the directory that the compiler wrote, checked before it is trusted.
 
 ``manifest.json`` lists every other file with its sha256, so an artifact that was edited, cut short
-or written by another schema is refused, never run.
+or written by another schema is refused, never run. What is executed are the very bytes that were
+checked: files are read once.
 """
 
 from __future__ import annotations
@@ -19,15 +20,23 @@ from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
 
 SCHEMA = 2
 MANIFEST = "manifest.json"
+NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A checked artifact directory."""
+    """A checked artifact directory.
+
+    Attributes:
+        digest: of the manifest, and so of everything.
+        code: the content of every file that holds kernels, by its name in the manifest.
+    """
 
     path: Path
     manifest: Manifest
+    digest: str
     kernels: Mapping[str, KernelSpec]
+    code: Mapping[str, bytes]
 
     def shuffle(self, name: str | None = None) -> ShuffleSpec:
         """The shuffle of that name; the name may be left out when there is only one.
@@ -57,24 +66,25 @@ def load_artifact(path: str | Path) -> Artifact:
     """
     root = Path(path)
     try:
-        manifest = _read_manifest(root)
-        for name, digest in sorted(manifest.files.items()):
-            _check_file(root, name, digest)
+        content = _read(root, MANIFEST)
+        if content is None:
+            raise ArtifactError(str(root), NO_ARTIFACT)
+        manifest = _decode_manifest(root / MANIFEST, content)
+        files = {
+            name: _read_checked(root, name, digest)
+            for name, digest in sorted(manifest.files.items())
+        }
     except OSError as error:
         raise ArtifactError(str(error.filename), f"cannot be read: {error.strerror}") from error
     kernels = {kernel.name: kernel for kernel in manifest.kernels}
     _check_references(root, manifest, kernels)
-    return Artifact(root, manifest, kernels)
+    code = {name: files[name] for name in _files_of_kernels(manifest)}
+    return Artifact(root, manifest, hashlib.sha256(content).hexdigest(), kernels, code)
 
 
-def _read_manifest(root: Path) -> Manifest:
-    file = root / MANIFEST
-    if not file.is_file():
-        raise ArtifactError(
-            str(root), f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
-        )
+def _decode_manifest(file: Path, content: bytes) -> Manifest:
     try:
-        value: Any = json.loads(file.read_text(encoding="utf-8"))
+        value: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(str(file), f"is not JSON: {error}") from error
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -88,14 +98,35 @@ def _read_manifest(root: Path) -> Manifest:
         raise ArtifactError(str(file), f"does not follow schema {SCHEMA}: {error}") from error
 
 
-def _check_file(root: Path, name: str, digest: str) -> None:
-    file = root / name
+def _read_checked(root: Path, name: str, digest: str) -> bytes:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ArtifactError(str(root / MANIFEST), f"lists `{name}`, which is outside the artifact")
-    if not file.is_file():
-        raise ArtifactError(str(file), "is missing: compile it again")
-    if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-        raise ArtifactError(str(file), "was altered after it was compiled: compile it again")
+    content = _read(root, name)
+    if content is None:
+        raise ArtifactError(str(root / name), "is missing: compile it again")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ArtifactError(str(root / name), "was altered after it was compiled: compile it again")
+    return content
+
+
+def _read(root: Path, name: str) -> bytes | None:
+    """The content of a file of the artifact; ``None`` if there is no such file."""
+    file = root / name
+    inside = [root.joinpath(*file.parts[: n + 1]) for n in range(len(root.parts), len(file.parts))]
+    for path in inside:
+        if path.is_symlink():
+            raise ArtifactError(
+                str(path), "is a symbolic link, which leads out of the artifact: copy by `cp -L`"
+            )
+    return file.read_bytes() if file.is_file() else None
+
+
+def _files_of_kernels(manifest: Manifest) -> set[str]:
+    names = {kernel.file for kernel in manifest.kernels}
+    for shuffle in manifest.shuffles:
+        for variant in shuffle.cuda.variants if shuffle.cuda is not None else ():
+            names |= {variant.file, *(cubin.file for cubin in variant.cubins)}
+    return names
 
 
 def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec]) -> None:

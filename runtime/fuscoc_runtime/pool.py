@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 from weakref import ref
 
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.artifact import MANIFEST, Artifact
+from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.open import open_engine
 from fuscoc_runtime.engine.options import Options
@@ -38,7 +37,7 @@ class Pool:
         options: Options,
     ) -> Executor:
         """The executor for these settings, opened by the first who asks; collective then."""
-        digest = hashlib.sha256((artifact.path / MANIFEST).read_bytes()).hexdigest()
+        digest = artifact.digest
         # As of a membership, the group is not kept alive.
         known_group = ref(group) if group is not None else None
         settings = (digest, spec.name, known_group, topology, device, options)

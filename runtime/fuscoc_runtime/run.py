@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.comm.group import join
+from fuscoc_runtime.comm.gather import gather_json
+from fuscoc_runtime.comm.group import BACKSTOP, join
 from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
 from fuscoc_runtime.demo.rank import Progress, RankReport, run_rank
 from fuscoc_runtime.demo.worker import Job
@@ -85,8 +86,10 @@ def run(
             timeout=timeout,
             trace=trace is not None,
         )
-        reports = [mine] * dist.get_world_size()
-        dist.all_gather_object(reports, mine)
+        patience = timeout + BACKSTOP.total_seconds()
+        assert dist.group.WORLD is not None
+        said = gather_json(asdict(mine), dist.group.WORLD, chosen, patience)
+        reports = [RankReport.from_json(each) for each in said]
     else:
         if ranks < 1 or nodes < 1 or ranks % nodes:
             raise TopologyError(f"{ranks} ranks cannot be split evenly over {nodes} nodes")

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fuscoc_runtime.adapters import megatron
 from fuscoc_runtime.shuffle import Shuffle
@@ -77,11 +78,18 @@ def configuration(layout: Layout, **settings: Any) -> Any:
 
 
 def compare(
-    group: Any, artifact: str, layout: Layout, num_tokens: int, keep: float, fixed: bool
+    group: Any,
+    artifact: str,
+    layout: Layout,
+    num_tokens: int,
+    keep: float,
+    fixed: bool,
+    recompute: bool = False,
 ) -> list[str]:
     """What differs between the dispatchers: the output, and the gradients of tokens, probabilities
     and experts. ``keep``: share of the routed points that are not dropped. ``fixed``: whether
-    fuscoc's rows have a fixed capacity."""
+    fuscoc's rows have a fixed capacity. ``recompute``: whether the backward pass calls fuscoc's
+    dispatcher once more, as of a layer that is recomputed."""
     with on_cpu():
         from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
@@ -95,7 +103,8 @@ def compare(
         shuffle = Shuffle(artifact, group=groups.tp_ep, timeout=TIMEOUT, max_sources=most)
         theirs = MoEAlltoAllTokenDispatcher(num_local, indices, config, groups)
         ours = megatron.token_dispatcher(shuffle, num_local, indices, config, groups)
-        want, got = (run(each, groups, layout, num_tokens, keep) for each in (theirs, ours))
+        want = run(theirs, groups, layout, num_tokens, keep)
+        got = run(ours, groups, layout, num_tokens, keep, recompute)
     return [
         f"{name} is off by {float((got[name] - want[name]).abs().max()):.1e}"
         for name in want
@@ -104,7 +113,12 @@ def compare(
 
 
 def run(
-    dispatcher: Any, groups: Any, layout: Layout, num_tokens: int, keep: float
+    dispatcher: Any,
+    groups: Any,
+    layout: Layout,
+    num_tokens: int,
+    keep: float,
+    recompute: bool = False,
 ) -> dict[str, Tensor]:
     torch.manual_seed(dist.get_rank())
     hidden = torch.randn(num_tokens, 1, HIDDEN, requires_grad=True)
@@ -117,16 +131,22 @@ def run(
     gradient = torch.randn(num_tokens, 1, HIDDEN)
     parameters = expert_parameters(groups, layout)
 
-    rows, row_probs = dispatcher.dispatch_preprocess(hidden, routing, probs)
-    rows, row_probs = dispatcher.token_dispatch(rows, row_probs)
-    rows, counts, row_probs = dispatcher.dispatch_postprocess(rows, row_probs)
-    parts, sizes = [], counts.tolist()
-    for i, mine in enumerate(zip(rows.split(sizes), row_probs.split(sizes), strict=True)):
-        up, down = (weight[i] for weight in parameters)
-        inner = torch.nn.functional.silu(mine[0] @ up) * mine[1].unsqueeze(-1)
-        parts.append(inner @ down)
-    output = dispatcher.combine_preprocess(torch.cat(parts))
-    output = dispatcher.combine_postprocess(dispatcher.token_combine(output))
+    def layer(hidden: Tensor, probs: Tensor) -> Any:
+        rows, row_probs = dispatcher.dispatch_preprocess(hidden, routing, probs)
+        rows, row_probs = dispatcher.token_dispatch(rows, row_probs)
+        rows, counts, row_probs = dispatcher.dispatch_postprocess(rows, row_probs)
+        parts, sizes = [], counts.tolist()
+        for i, mine in enumerate(zip(rows.split(sizes), row_probs.split(sizes), strict=True)):
+            up, down = (weight[i] for weight in parameters)
+            inner = torch.nn.functional.silu(mine[0] @ up) * mine[1].unsqueeze(-1)
+            parts.append(inner @ down)
+        output = dispatcher.combine_preprocess(torch.cat(parts))
+        return dispatcher.combine_postprocess(dispatcher.token_combine(output))
+
+    if recompute:
+        output: Any = checkpoint(layer, hidden, probs, use_reentrant=True)
+    else:
+        output = layer(hidden, probs)
     output.backward(gradient)
     return {
         "output": output.detach(),
@@ -147,12 +167,13 @@ def expert_parameters(groups: Any, layout: Layout) -> list[Tensor]:
     return [each.clone().requires_grad_() for each in (up[mine, :, part], down[mine, part])]
 
 
-def refused(group: Any, artifact: str, setting: str) -> None:
-    """A dispatcher for a layer that fuscoc's cannot serve."""
+def make(group: Any, artifact: str, settings: dict[str, Any]) -> None:
+    """A dispatcher for a layer of these settings."""
     with on_cpu():
         layout = Layout(1, dist.get_world_size(group))
         groups = layout.groups()
         config = configuration(layout)
-        setattr(config, setting, True)
+        for name, value in settings.items():  # unchecked by Megatron
+            setattr(config, name, value)
         shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
         megatron.token_dispatcher(shuffle, EXPERTS // layout.expert, [], config, groups)

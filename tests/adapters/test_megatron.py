@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from importlib import metadata
 
 import pytest
 
 from fuscoc_runtime.adapters import megatron
+from fuscoc_runtime.adapters.megatron_options import REFUSED, SERVED, find_refused
 from fuscoc_runtime.errors import AdapterError
 from tests.adapters import megatron_layers
 from tests.adapters.megatron_layers import EXPERTS, HIDDEN, TOPK, Layout
@@ -15,6 +19,10 @@ from tests.engine import specs
 from tests.engine.pool import Pool
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
+
+from megatron.core.transformer.enums import CudaGraphScope
+from megatron.core.transformer.moe import moe_layer, moe_utils, token_dispatcher
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +59,87 @@ def test_same_as_all_to_all(
     assert pool.run(megatron_layers.compare, 4, path, layout, 13, keep, fixed) == [[]] * 4
 
 
-@pytest.mark.parametrize("setting", megatron.UNSUPPORTED)
+@pytest.mark.parametrize("fixed", [False, True], ids=["exact", "fixed"])
+def test_a_layer_that_is_recomputed(pool: Pool, fixed: bool) -> None:
+    """The first pass keeps nothing for a backward pass, the second one is in it."""
+    layout = Layout(1, 4)
+    assert (
+        pool.run(megatron_layers.compare, 4, artifact(), layout, 13, 1.0, fixed, True) == [[]] * 4
+    )
+
+
+@pytest.mark.parametrize("setting", REFUSED)
 def test_what_cannot_be_done_is_refused(pool: Pool, setting: str) -> None:
     with pytest.raises(AdapterError, match=f"{setting} cannot be combined"):
-        pool.run(megatron_layers.refused, 4, artifact(), setting)
+        pool.run(megatron_layers.make, 4, artifact(), {setting: True})
+
+
+def test_tokens_that_are_projected_before_they_travel(pool: Pool) -> None:
+    sizes = {"hidden_size": 2 * HIDDEN, "moe_latent_size": HIDDEN}
+    pool.run(megatron_layers.make, 4, artifact(), sizes)
+
+
+@pytest.mark.parametrize(
+    ("impl", "scope", "served"),
+    [
+        ("none", [], True),
+        ("local", [], False),  # the whole layer
+        ("local", ["attn", "mlp"], True),
+        ("local", ["moe_router"], False),
+        ("transformer_engine", ["attn", "moe_router"], True),
+        ("transformer_engine", ["moe_router", "moe_preprocess"], False),
+        ("transformer_engine", "full", False),
+    ],
+)
+def test_graphs_of_other_parts_of_a_model(impl: str, scope: str | list[str], served: bool) -> None:
+    config = megatron_layers.configuration(Layout(1, 4))
+    parts = scope if isinstance(scope, str) else [CudaGraphScope[part] for part in scope]
+    config.cuda_graph_impl, config.cuda_graph_scope = impl, parts
+    assert (find_refused(config) is None) == served
+
+
+def test_an_option_that_nobody_has_looked_at() -> None:
+    @dataclass
+    class Newer(TransformerConfig):
+        moe_dispatch_twice: bool = False
+        moe_twins: list[int] = field(default_factory=list)
+
+    newer = Newer(num_layers=1, hidden_size=HIDDEN, num_attention_heads=4)
+    assert find_refused(newer) is None
+    newer.moe_dispatch_twice = True
+    assert find_refused(newer) == "moe_dispatch_twice is an option that the adapter does not know"
+    newer.moe_dispatch_twice, newer.moe_twins = False, [1]
+    assert find_refused(newer) == "moe_twins is an option that the adapter does not know"
+
+
+def test_every_option_that_dispatchers_read_is_on_a_list() -> None:
+    """Of the code around a dispatcher, what it asks a configuration for; and all options of
+    mixtures of experts."""
+    assert not SERVED & REFUSED.keys()
+    sources = [inspect.getsource(module) for module in (token_dispatcher, moe_layer, moe_utils)]
+    read = {name for source in sources for name in options_read(source)}
+    assert {"moe_shared_expert_overlap", "moe_latent_size", "fp8_recipe"} <= read
+    named = {each.name for each in fields(TransformerConfig) if "moe" in each.name}
+    assert (
+        read & {each.name for each in fields(TransformerConfig)} | named <= SERVED | REFUSED.keys()
+    )
+
+
+def options_read(source: str) -> Iterator[str]:
+    """Attributes of whatever is called `config`, and names that `getattr` is given of it."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=owner, attr=name) if is_config(owner):
+                yield name
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(name), *_]):
+                if is_config(owner):
+                    yield name
+
+
+def is_config(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).endswith("config")
 
 
 def test_another_spec_is_refused(pool: Pool) -> None:
     with pytest.raises(AdapterError, match=f"num_experts = {EXPERTS}; the spec of routed says 16"):
-        pool.run(megatron_layers.refused, 4, artifact(experts=16), "finalize_model_grads_func")
+        pool.run(megatron_layers.make, 4, artifact(experts=16), {})

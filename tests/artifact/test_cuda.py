@@ -88,6 +88,8 @@ def test_a_program_takes_machine_code_of_its_own_headers_only(tmp_path: Path) ->
         assembler = Assembler(("sm_90",), headers, lambda text, arch: b"code")
         path = write_artifact(tmp_path / "moe", with_cubins(moe(), assembler))
         artifact = load_artifact(path)
+        for changed in (path / "kernels").iterdir():  # after it was checked
+            changed.write_bytes(b"another")
         shuffle = artifact.shuffle()
         assert shuffle.cuda is not None
         program = node_program(artifact, shuffle, shuffle.cuda.variants[0])

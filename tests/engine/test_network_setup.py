@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
+from fuscoc_runtime.comm import gather as gathering
 from fuscoc_runtime.comm import group, process, rounds, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window, Windows
@@ -83,7 +84,7 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     monkeypatch.setattr(group.dist, "get_process_group_ranks", lambda _: [0, 1, 2, 3])
     monkeypatch.setattr(group.dist, "new_group", new_group)
     monkeypatch.setattr(group.torch, "tensor", lambda *_, **__: None)
-    monkeypatch.setattr(group, "_gather_in_time", lambda *_: GROUPS_OF_RANKS)
+    monkeypatch.setattr(group, "gather_in_time", lambda *_: GROUPS_OF_RANKS)
     return made
 
 
@@ -98,7 +99,7 @@ def test_all_ranks_connect_every_lane(monkeypatch: pytest.MonkeyPatch, lanes: li
         met.append((where, timeout))
         return GROUPS_OF_RANKS
 
-    monkeypatch.setattr(group, "_gather_in_time", gather)
+    monkeypatch.setattr(group, "gather_in_time", gather)
     found = subgroups.network_groups(members(), LANES)
     assert len(lanes) == LANES
     assert [place for place in met if place[0] in lanes] == [(lane, 7.0) for lane in lanes]
@@ -122,7 +123,7 @@ def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: li
             raise TimeoutError("nothing for 7 s")
         return GROUPS_OF_RANKS
 
-    monkeypatch.setattr(group, "_gather_in_time", late)
+    monkeypatch.setattr(group, "gather_in_time", late)
     with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
         subgroups.network_groups(members(), LANES)
 
@@ -133,7 +134,7 @@ def test_ranks_that_torch_would_let_wait_for_each_other(
     """It names groups of a part of the job by how many there are on a rank."""
     several = GROUPS_OF_RANKS.clone()
     several[2] = 6
-    monkeypatch.setattr(group, "_gather_in_time", lambda *_: several)
+    monkeypatch.setattr(group, "gather_in_time", lambda *_: several)
     with pytest.raises(TopologyError, match="rank 2 is in 6 process groups where rank 0 is in 5"):
         subgroups.network_groups(members(), LANES)
     assert not lanes
@@ -327,10 +328,10 @@ def test_works_of_gloo_outlast_their_thread() -> None:
     comm.members = replace(members(), device=torch.device("cpu"))
     comm._rounds = {0: rounds.Round([(3, first), (2, second)], None, (3, 2))}
     comm._finish(gather)
-    assert group._ended == [gather]
+    assert gathering._ended == [gather]
     comm._finish_round(0)
-    assert group._ended == [first, second]
-    group._ended.clear()
+    assert gathering._ended == [first, second]
+    gathering._ended.clear()
 
 
 class Lost(engine_process.ProcessEngine):

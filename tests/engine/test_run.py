@@ -157,13 +157,13 @@ def with_kernel_line(tmp_path: Path, line: str) -> Path:
 def test_a_dead_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
     line = "import os, sys; sys.argv[2] == '1' and os.kill(os.getpid(), 9)"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 ended with SIGKILL"):
-        run(with_kernel_line(tmp_path, line), ranks=3, device="cpu", timeout=10)
+        run(with_kernel_line(tmp_path, line), ranks=3, device="cpu", timeout=PATIENCE_SECONDS)
 
 
 def test_a_failing_rank_is_shown(tmp_path: Path) -> None:
     line = "import sys\nif sys.argv[2] == '1': raise KeyError('broken kernel')"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 failed:.*broken kernel"):
-        run(with_kernel_line(tmp_path, line), ranks=2, device="cpu", timeout=10)
+        run(with_kernel_line(tmp_path, line), ranks=2, device="cpu", timeout=PATIENCE_SECONDS)
 
 
 def test_common_errors_keep_their_type(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from weakref import ref
 import pytest
 import torch
 
-from fuscoc_runtime.comm import group, process
+from fuscoc_runtime.comm import gather, group, process
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import HeldWindows, Rows, StartRound
 from fuscoc_runtime.comm.rounds import Round
@@ -79,23 +79,23 @@ class Never:
 
 
 def test_a_gather_on_gpus_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_clock(monkeypatch, group)
-    monkeypatch.setattr(group.dist, "get_world_size", lambda _: 2)
-    monkeypatch.setattr(group.dist, "all_gather", lambda *_, **__: Never())
-    monkeypatch.setattr(group.torch, "empty_like", lambda _: None)
+    run_clock(monkeypatch, gather)
+    monkeypatch.setattr(gather.dist, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(gather.dist, "all_gather", lambda *_, **__: Never())
+    monkeypatch.setattr(gather.torch, "empty_like", lambda _: None)
     said = cast(Any, SimpleNamespace(device=torch.device("cuda")))
     with pytest.raises(TimeoutError, match="nothing for 7 s"):
-        group._gather_in_time(said, cast(Any, None), 7.0)
+        gather.gather_in_time(said, cast(Any, None), 7.0)
 
 
 def test_a_gather_of_gloo_outlasts_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As other works do: the thread would else be the last to let go of Python's tensors."""
     work = SimpleNamespace(wait=lambda _: None)
-    monkeypatch.setattr(group.dist, "get_world_size", lambda _: 2)
-    monkeypatch.setattr(group.dist, "all_gather", lambda *_, **__: work)
-    group._gather_in_time(torch.zeros(1), cast(Any, None), 7.0)
-    assert group._ended == [work]
-    group._ended.clear()
+    monkeypatch.setattr(gather.dist, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(gather.dist, "all_gather", lambda *_, **__: work)
+    gather.gather_in_time(torch.zeros(1), cast(Any, None), 7.0)
+    assert gather._ended == [work]
+    gather._ended.clear()
 
 
 class Broken:
@@ -113,7 +113,7 @@ def test_a_connection_that_breaks_early_blames_nobody(timeout: float, blamed: in
         comm._finish_round(0)
     assert (caught.value.hop, caught.value.peer) == ("network (slice 0)", blamed)
     assert not comm._rounds
-    group._ended.clear()
+    gather._ended.clear()
 
 
 @pytest.mark.parametrize("ends", [True, False])

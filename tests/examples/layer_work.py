@@ -14,14 +14,18 @@ from fuscoc_runtime.shuffle import Shuffle
 SIZES = Sizes(hidden=16, experts=12, topk=2, width=24)
 
 
-def wrong(group: Any, artifact: str, tolerance: float) -> list[str]:
-    """Results and gradients that are off, with fuscoc and in plain torch."""
+TOLERANCE = 1e-6
+
+
+def wrong(group: Any, artifact: str, factor: float) -> list[str]:
+    """Results and gradients that are not ``factor`` times the reference's, with fuscoc and in plain
+    torch."""
     shuffles = (Shuffle(artifact, group=group), PlainShuffle(SIZES.experts))
     layer = build(SIZES, None, torch.float32, torch.device("cpu"))
     x, gradient = torch.randn(2, 11, SIZES.hidden)
-    expected = reference(layer, x, gradient)
+    expected = {name: factor * each for name, each in reference(layer, x, gradient).items()}
     found = []
     for shuffle in shuffles:
         layer.shuffle = shuffle
-        found += differences(actual(layer, x, gradient), expected, tolerance)
+        found += differences(actual(layer, x, gradient), expected, TOLERANCE)
     return found

@@ -167,8 +167,12 @@ def test_a_file_is_no_artifact(artifact: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
     def refuse(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        if path == artifact / KERNELS:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ArtifactError, match=r"kernels/rows\.py: cannot be read: Permission denied"):
@@ -206,6 +210,31 @@ def test_files_outside_the_artifact(tmp_path: Path, name: str) -> None:
     root = write_artifact(tmp_path / "outside", {**MANIFEST, "files": {name: "00"}})
     with pytest.raises(ArtifactError, match="outside the artifact"):
         load_artifact(root)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "kernels", KERNELS])
+def test_links_out_of_the_artifact(artifact: Path, name: str) -> None:
+    """Even to what has the right content."""
+    inside, outside = artifact / name, artifact.parent / "outside"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    with pytest.raises(ArtifactError, match=rf"{name}: is a symbolic link"):
+        load_artifact(artifact)
+
+
+def test_a_link_to_the_artifact(artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "current").symlink_to(artifact)
+    assert load_artifact(tmp_path / "current").shuffle().name == "rows"
+
+
+def test_what_was_checked_is_kept(artifact: Path) -> None:
+    """Its files are not read again: whoever changes them now comes too late."""
+    manifest = (artifact / "manifest.json").read_bytes()
+    loaded = load_artifact(artifact)
+    (artifact / KERNELS).write_text("# others\n")
+    (artifact / "manifest.json").write_text("{}")
+    assert loaded.code == {KERNELS: b"# kernels\n"}
+    assert loaded.digest == hashlib.sha256(manifest).hexdigest()
 
 
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:

@@ -114,6 +114,6 @@ def test_a_rank_that_is_late(pool: Pool) -> None:
 
 
 def test_a_rank_that_does_not_come(pool: Pool) -> None:
-    message = pool.run(rank_work.one_is_absent, 2, path(SMALL), 1.0)[0]
+    message = pool.run(rank_work.one_is_absent, 2, path(SMALL), 4.0)[0]
     assert message.startswith("HopTimeoutError")
     assert "rank 1" in message

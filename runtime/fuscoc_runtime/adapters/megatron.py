@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuscoc_runtime.adapters.interface import Interface
+from fuscoc_runtime.adapters.megatron_options import find_refused
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.shuffle import Shuffle
 
@@ -43,12 +44,6 @@ DISPATCHER = Interface(
     },
 )  # fmt: skip
 
-UNSUPPORTED = (
-    "moe_apply_probs_on_input",  # the experts are not linear in their input
-    "moe_pad_expert_input_to_capacity",
-    "moe_router_padding_for_quantization",
-)
-
 
 def token_dispatcher(
     shuffle: Shuffle,
@@ -68,9 +63,9 @@ def token_dispatcher(
             the layer; or ``config`` asks for what cannot be done.
     """
     module = DISPATCHER.load()
-    for name in UNSUPPORTED:
-        if getattr(config, name, False):
-            raise DISPATCHER.problem(f"{name} cannot be combined with fuscoc")
+    refused = find_refused(config)
+    if refused is not None:
+        raise DISPATCHER.problem(refused)
     dispatcher = object.__new__(module.MoEFlexTokenDispatcher)
     # Not MoEFlexTokenDispatcher's own constructor, which demands the library of its manager.
     module.MoETokenDispatcher.__init__(dispatcher, config=config, pg_collection=pg_collection)
@@ -81,7 +76,7 @@ def token_dispatcher(
     moe.expect(
         num_experts=size * config.num_moe_experts,
         topk=size * config.moe_router_topk,
-        hidden=config.hidden_size,
+        hidden=config.moe_latent_size or config.hidden_size,
         num_ranks=size * dispatcher.ep_size,
     )
     manager = DISPATCHER.implement(FuscocManager, module._DispatchManager)

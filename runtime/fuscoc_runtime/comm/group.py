@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import socket
 import time
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import ReferenceType, ref
 
 import torch
@@ -19,7 +19,9 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
-from fuscoc_runtime.comm.liveness import Liveness, ProcessId, this_process
+from fuscoc_runtime.comm.gather import gather_in_time, gather_json
+from fuscoc_runtime.comm.greeting import Greeting, first_difference
+from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.errors import (
     ClosedError,
     HopTimeoutError,
@@ -34,7 +36,8 @@ from fuscoc_runtime.topology import Topology
 BACKSTOP = timedelta(seconds=30)
 
 MEETING = "meeting the other ranks"
-POLL_SECONDS = 1e-3
+
+T = TypeVar("T")
 
 # Renamed in torch 2.13; the old name warns there.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -79,6 +82,18 @@ class Membership:
             raise ClosedError("the process group")
         return group
 
+    def gather(self, occasion: str, said: Any) -> list[Any]:
+        """What each of the ranks says, in JSON; of this one alone where there is no job.
+
+        Raises:
+            HopTimeoutError, NetworkError: as ``meet``.
+            ClosedError: the group has been destroyed.
+        """
+        group = self.group
+        if group is None:
+            return [said]
+        return self._in_time(occasion, lambda: gather_json(said, group, self.device, self.timeout))
+
     def meet(self, occasion: str, word: int = 0) -> list[int]:
         """Wait until all ranks are here. Returns what each of them says; nothing where there is no
         job (any more).
@@ -90,10 +105,17 @@ class Membership:
         group = self.known_group() if self.known_group is not None else None
         if group is None or not dist.is_initialized():
             return []
+        said = torch.tensor([word], device=self.device)
+        heard = self._in_time(occasion, lambda: gather_in_time(said, group, self.timeout))
+        return [int(each) for each in heard]
+
+    def _in_time(self, occasion: str, exchange: Callable[[], T]) -> T:
+        """What ``exchange`` returns; if it fails, who is to blame."""
         started = time.monotonic()
         try:
-            said = torch.tensor([word], device=self.device)
-            return [int(each) for each in _gather_in_time(said, group, self.timeout)]
+            return exchange()
+        except ProtocolError:
+            raise  # all ranks came
         except (RuntimeError, TimeoutError) as error:
             seconds = time.monotonic() - started
             raise self.liveness.explain(occasion, seconds, error) from error
@@ -192,7 +214,7 @@ def find_members(
     Raises:
         TopologyError: ranks are not numbered node by node, or ``topology`` has another size or is
             not the same on all of them.
-        ProtocolError: ranks differ in ``agreed``.
+        ProtocolError: ranks differ in ``agreed``, or one is of another version.
         HopTimeoutError: a rank has not come after ``timeout`` seconds; names the first.
         NetworkError: a rank has ended, or the communication library failed.
     """
@@ -200,15 +222,15 @@ def find_members(
     if world is None:
         raise TopologyError("there is no process group: call torch.distributed.init_process_group")
     rank, num_ranks = dist.get_rank(world), dist.get_world_size(world)
-    mine = (host_id(), this_process(), secrets.token_hex(8), topology, agreed)
-    theirs: list[tuple[str, ProcessId, str, Topology | None, tuple[object, ...]]]
+    mine = Greeting(host_id(), this_process(), secrets.token_hex(8), topology, agreed)
     theirs = _greet(mine, world, device, timeout)
-    hosts, processes, tokens, topologies, settings = zip(*theirs, strict=True)
+    settings = [each.agreed for each in theirs]
     for peer, setting in enumerate(settings):
         if setting != settings[0]:
-            one, other = _first_difference(setting, settings[0])
+            one, other = first_difference(setting, settings[0])
             raise ProtocolError(f"rank {peer} has {one} where rank 0 has {other}")
-    by_host = Topology.from_hosts(hosts) if None in topologies else None
+    topologies = [each.topology for each in theirs]
+    by_host = Topology.from_hosts([each.host for each in theirs]) if None in topologies else None
     found, *others = (each or by_host for each in topologies)
     for peer, each in enumerate(others, 1):
         if each != found:
@@ -217,24 +239,14 @@ def find_members(
     if found.num_ranks != num_ranks:
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
-    store = PrefixStore(f"fuscoc/{tokens[0]}", _get_default_store())
-    liveness = Liveness(store, rank, processes)
+    store = PrefixStore(f"fuscoc/{theirs[0].token}", _get_default_store())
+    liveness = Liveness(store, rank, [each.process for each in theirs])
     return Membership(rank, found, ref(world), device, store, liveness, timeout)
 
 
-def _first_difference(theirs: tuple[object, ...], ours: tuple[object, ...]) -> tuple[str, str]:
-    """What two ranks' settings differ in: the option by its name, all else as it is."""
-    one, other = next(pair for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1])
-    if not is_dataclass(one) or not is_dataclass(other):
-        return repr(one), repr(other)
-    names = (each.name for each in fields(one))
-    name = next(each for each in names if getattr(one, each) != getattr(other, each))
-    return f"{name}={getattr(one, name)!r}", f"{name}={getattr(other, name)!r}"
-
-
 def _greet(
-    mine: object, group: dist.ProcessGroup, device: torch.device, timeout: float
-) -> list[Any]:
+    mine: Greeting, group: dist.ProcessGroup, device: torch.device, timeout: float
+) -> list[Greeting]:
     """What every rank has to say, when all are here. Errors are those of ``find_members``."""
     rank, names = dist.get_rank(group), [str(each) for each in dist.get_process_group_ranks(group)]
     # Who the others are is what they will say; until then there is a list of those who have come.
@@ -242,9 +254,11 @@ def _greet(
     started = time.monotonic()
     try:
         arrivals.set(names[rank], "here")
-        greetings = _gather_objects(mine, group, device, timeout)
+        greetings = gather_json(mine.to_json(), group, device, timeout)
         arrivals.delete_key(names[rank])
-        return greetings
+        return [Greeting.from_json(each) for each in greetings]
+    except ProtocolError:
+        raise
     except (RuntimeError, TimeoutError) as error:
         seconds = time.monotonic() - started
         absent = _absent(arrivals, names) if seconds >= timeout else []
@@ -259,48 +273,6 @@ def _absent(arrivals: Store, names: list[str]) -> list[int]:
         return [rank for rank, name in enumerate(names) if not arrivals.check([name])]
     except RuntimeError:
         return []
-
-
-def _gather_objects(
-    mine: object, group: dist.ProcessGroup, device: torch.device, timeout: float
-) -> list[Any]:
-    """What ``dist.all_gather_object`` does, but for so many seconds at most."""
-    encoded = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8)
-    size = torch.tensor([len(encoded)], dtype=torch.int64, device=device)
-    sizes = _gather_in_time(size, group, timeout).flatten().tolist()
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(encoded)] = encoded.to(device)
-    rows = _gather_in_time(padded, group, timeout).cpu()
-    return [pickle.loads(bytes(row[:n].tolist())) for row, n in zip(rows, sizes, strict=True)]
-
-
-def _gather_in_time(tensor: Tensor, group: dist.ProcessGroup, timeout: float) -> Tensor:
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    work = dist.all_gather(parts, tensor, group=group, async_op=True)
-    if tensor.device.type == "cuda":
-        # NCCL's own wait only orders streams.
-        deadline = time.monotonic() + timeout
-        while not work.is_completed():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing for {timeout:g} s")
-            time.sleep(POLL_SECONDS)
-        work.wait()
-    else:
-        work.wait(timedelta(seconds=timeout))
-        keep_until_next([work])
-    return torch.stack(parts)
-
-
-def keep_until_next(works: list[dist.Work]) -> None:
-    """Keep works of gloo that have ended, until others have.
-
-    Otherwise a thread of gloo's may be the last to let go of them, and of Python's tensors in them,
-    for which it needs the interpreter: that aborts a process that is ending just then.
-    """
-    _ended[:] = works
-
-
-_ended: list[dist.Work] = []
 
 
 def host_id() -> str:

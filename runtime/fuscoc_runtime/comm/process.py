@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
-from fuscoc_runtime.comm.group import Membership, keep_until_next
+from fuscoc_runtime.comm.gather import keep_until_next
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.comm.requests import (

@@ -19,8 +19,6 @@ from torch._C._distributed_c10d import TCPStore
 
 from fuscoc_runtime.demo.rank import PHASES, Progress, RankReport
 from fuscoc_runtime.demo.worker import Job
-from fuscoc_runtime.engine.handle import HopStats
-from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import from_json
 
 POLL_SECONDS = 0.05
@@ -60,7 +58,7 @@ def start_ranks(job: Job, progress: Progress | None = None) -> list[RankReport]:
                 worker.wait()
         said = [_said(store, job.report_key(rank)) for rank in range(job.num_ranks)]
         _raise_failures(said, codes, outputs)
-    return [_report(each["report"]) for each in said]
+    return [RankReport.from_json(each["report"]) for each in said]
 
 
 @contextmanager
@@ -157,12 +155,3 @@ def _death(rank: int, code: int, output: IO[bytes]) -> str:
     output.seek(0)
     shown = output.read()[-SHOWN_OUTPUT:].decode(errors="replace").rstrip()
     return f"rank {rank} ended with {how}" + (f":\n{shown}" if shown else "")
-
-
-HOPS = ("network", "carried", "nvlink", "local")
-
-
-def _report(values: dict[str, Any]) -> RankReport:
-    hops = {name: HopStats(**values[name]) for name in HOPS}
-    spans = tuple(Span(**each) for each in values["spans"])
-    return RankReport(**{**values, **hops, "spans": spans})

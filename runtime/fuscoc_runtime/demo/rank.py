@@ -40,6 +40,9 @@ PHASES = STARTED, COMPUTED, DISPATCHED, COMBINED = (
 )
 
 
+HOPS = ("network", "carried", "nvlink", "local")
+
+
 @dataclass(frozen=True)
 class RankReport:
     """What one rank of a run did and measured.
@@ -72,6 +75,13 @@ class RankReport:
     @property
     def verified(self) -> bool:
         return self.problem is None
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RankReport:
+        """The report that ``dataclasses.asdict`` made ``values`` of."""
+        hops = {name: HopStats(**values[name]) for name in HOPS}
+        spans = tuple(Span(**each) for each in values["spans"])
+        return cls(**{**values, **hops, "spans": spans})
 
 
 def run_rank(

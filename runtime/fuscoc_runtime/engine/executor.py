@@ -6,12 +6,12 @@ import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -153,12 +153,9 @@ class Executor:
     def save_trace(self, path: str | Path) -> None:
         """Write the spans of all ranks; collective, and rank 0 writes."""
         members = self.engine.members
-        everybody: list[Any] = [self.spans]
-        if members.group is not None:
-            everybody *= members.topology.num_ranks
-            dist.all_gather_object(everybody, self.spans, group=members.group)
+        everybody = members.gather("trace", [asdict(span) for span in self.spans])
         if members.rank == 0:
-            write_trace(path, [span for spans in everybody for span in spans])
+            write_trace(path, [Span(**span) for spans in everybody for span in spans])
 
     def close(self, together: bool = True) -> None:
         """Let go of the windows. Peers may still store into them, so the ranks meet first, unless

@@ -208,5 +208,5 @@ def _kernel_names(shuffle: ShuffleSpec) -> list[str]:
 
 def _load(artifact: Artifact, name: str, device: torch.device) -> Kernel:
     spec = artifact.kernels[name]
-    digest = artifact.manifest.files[spec.file]
-    return load_kernel(artifact.kernel_file(spec), spec, digest, interpreted=device.type == "cpu")
+    path, code = artifact.kernel_file(spec), artifact.code[spec.file]
+    return load_kernel(path, spec, code, interpreted=device.type == "cpu")

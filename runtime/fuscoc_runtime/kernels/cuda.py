@@ -24,6 +24,7 @@ from typing import Any
 
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.files import cache_folder, whole_file
+from fuscoc_runtime.trust import UntrustedError, check_own, own_folder
 
 INCLUDE = Path(__file__).parent / "include"
 STANDARD = "--std=c++17"
@@ -109,17 +110,25 @@ def cubin(text: str, arch: str, cache: Path | None = None) -> bytes:
     For a ``compute_80`` it is PTX, which the driver translates for any GPU from there on.
 
     Raises:
-        CudaError: no compiler, or it rejects the text; carries its output.
+        CudaError: no compiler, or it rejects the text; carries its output. Or others may write
+            into the cache.
     """
     compiler = find_compiler()
     parts = (compiler.kind, compiler.version, arch, STANDARD, headers_digest(), text)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    path = (cache or cache_folder()) / "cubin" / f"{key}.cubin"
+    root = cache or cache_folder()
+    path = root / "cubin" / f"{key}.cubin"
     if path.exists():
+        try:
+            check_own(root, path.parent, path)
+        except UntrustedError as error:
+            raise CudaError(str(error)) from error
         return path.read_bytes()
     code = _nvrtc(text, arch) if compiler.kind == "nvrtc" else _nvcc(compiler.path, text, arch)
     with suppress(OSError):  # a cache that cannot be written spares nobody's time, no more
-        path.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(root)
+        own_folder(path.parent)
+        check_own(root, path.parent)
         with whole_file(path) as file:
             file.write(code)
     return code

@@ -106,17 +106,17 @@ class Kernel:
         return code
 
 
-def load_kernel(path: Path, spec: KernelSpec, digest: str, *, interpreted: bool) -> Kernel:
-    """Load a kernel from its module at ``path``, whose text has the sha256 ``digest``.
+def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool) -> Kernel:
+    """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read.
 
     Every text is executed once for each mode: compiling into the same directory again makes new
     modules, and kernels of the old ones stay what they were.
 
     Raises:
-        KernelError: Triton is missing, the text is another one by now, or it has no such function,
-            or one that takes something else.
+        KernelError: Triton is missing, or the text has no such function, or one that takes
+            something else.
     """
-    module = _load_module(path.resolve(), digest, interpreted)
+    module = _load_module(path.resolve(), code, interpreted)
     function = getattr(module, spec.function, None)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
@@ -141,16 +141,13 @@ def load_device_kernel(
 
 
 @cache
-def _load_module(path: Path, digest: str, interpreted: bool) -> ModuleType:
-    """Execute a kernel file.
+def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
+    """Execute the text of a kernel file.
 
     Triton reads the source through ``inspect``, some of it only when a kernel is first launched.
     It gets the executed text even then, under a file name of its own, whatever is in the file.
     """
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise KernelError(f"{path} was replaced after its artifact was opened: open it again")
-    text, short = content.decode(), digest[:16]
+    text, short = code.decode(), hashlib.sha256(code).hexdigest()[:16]
     file = str(path.with_name(f"{path.stem}@{short}.py"))
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     mode = "interpreted" if interpreted else "native"

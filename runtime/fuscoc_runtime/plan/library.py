@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from fuscoc_runtime.files import cache_folder
+from fuscoc_runtime.trust import UntrustedError, check_own, own_folder
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -104,8 +105,12 @@ def build(*, again: bool = False) -> Path:
     target = folder / f"plan-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     try:
         if again or not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
+            own_folder(cache_folder())
+            own_folder(folder)
             _compile(command, target)
+        check_own(cache_folder(), folder, target)
+    except UntrustedError as error:
+        raise BuildError(str(error)) from error
     except OSError as error:
         raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
     return target
@@ -120,4 +125,5 @@ def _compile(command: Sequence[str], target: Path) -> None:
         done = subprocess.run(whole, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+        made.chmod(0o755)
         made.replace(target)

@@ -44,7 +44,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
     headers, leaving = headers_digest(), shuffle.source_fields[0]
     return NodeProgram(
         name=shuffle.name,
-        text=(artifact.path / variant.file).read_text(encoding="utf-8"),
+        text=artifact.code[variant.file].decode(),
         launches={name: (c.threads, c.shared_bytes) for name, c in variant.launches.items()},
         fields=tuple((TORCH_DTYPES[field.dtype], field.num_elems) for field in shuffle.fields),
         summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
@@ -54,7 +54,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         teams=variant.tile["teams"],
         compact=shuffle.is_compact,
         cubins={
-            cubin.arch: (artifact.path / cubin.file).read_bytes()
+            cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins
             if cubin.headers == headers
         },

@@ -232,8 +232,8 @@ class TritonNode:
 
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]
-        digest = artifact.manifest.files[spec.file]
-        return load_kernel(artifact.kernel_file(spec), spec, digest, interpreted=self._interpreted)
+        path, code = artifact.kernel_file(spec), artifact.code[spec.file]
+        return load_kernel(path, spec, code, interpreted=self._interpreted)
 
     @property
     def _columns(self) -> int:
