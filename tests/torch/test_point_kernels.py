@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
-from fuscoc_runtime.engine.node.rings import Handle
+from fuscoc_runtime.engine.node.rings import Handle, RingEntry
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 
 MAX_SOURCES, FANOUT, CAPACITY = 4, 3, 40
