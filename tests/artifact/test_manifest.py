@@ -18,6 +18,7 @@ from fuscoc.manifest import CompiledShuffle, sha256
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.spec_json import scalar_json
 from fuscoc_runtime import scalar
+from fuscoc_runtime.artifact import SCHEMA
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.schema import ExchangeStep, LaunchStep, Manifest
 from tests.codegen.specs import SPECS
@@ -42,7 +43,7 @@ def test_follows_the_runtimes_schema(name: str) -> None:
     files = compiled(checked)
     manifest = manifest_of(files)
     (shuffle,) = manifest.shuffles
-    assert manifest.schema == 1
+    assert manifest.schema == SCHEMA
     assert manifest.compiler == fuscoc.__version__
     assert manifest.files == {p: sha256(text) for p, text in files.items() if p != MANIFEST}
     assert shuffle.name == checked.name
