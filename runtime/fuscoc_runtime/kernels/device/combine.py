@@ -272,7 +272,7 @@ def combine(
         tl.load(state + words.ROWS_TICKET) != rows_ticket.to(tl.int32)
     )
     refuses = overwritten | (rows_ticket < 0)
-    if outdated | refuses | (tl.load(state + words.ABORT) != 0):
+    if outdated | refuses | (sync.aborted(call) != 0):
         if (tl.program_id(0) == 0) & refuses & (outdated == 0):
             refuse(call, tag)
         if rows_ticket >= 0:

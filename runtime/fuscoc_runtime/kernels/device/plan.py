@@ -129,7 +129,7 @@ def assign(
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
-    failed = tl.load(state + words.ABORT) != 0
+    failed = sync.aborted(call) != 0
 
     key = tl.arange(0, keys)
     counts = sync.section(call, me, words.COUNTS_AT, tl.int32)

@@ -91,8 +91,8 @@ def show(call, polls, shown, stage: tl.constexpr, peer, item):
     if polls % word(call, words.LONG_WAIT) == 0:
         state = array(call, words.STATE, tl.int32)
         abort = array(call, words.PAGE, tl.int32) + words.PAGE_ABORT
-        if tl.load(abort, volatile=True) != 0:
-            tl.atomic_xchg(state + words.ABORT, 1, sem="relaxed", scope="gpu")
+        stop = (tl.load(abort, volatile=True) != 0).to(tl.int32)  # each thread's own: no branch on it
+        tl.atomic_max(state + words.ABORT, stop, sem="relaxed", scope="gpu")
         telling = 1
         if shown == 0:
             telling = tl.atomic_cas(state + words.TELLING, 0, 1)
