@@ -66,7 +66,8 @@ def waits(slots: Sequence[int]) -> tuple[Argument, ...]:
     if not slots:
         return ()
     expected = [scalar(f"expected_{slot}") for slot in slots]
-    return (memory("wait_base"), scalar("num_peers"), *expected, array("abort", "i32"))
+    words = array("abort", "i32"), array("late", "i32")
+    return (memory("wait_base"), scalar("num_peers"), *expected, *words)
 
 
 def of_spec(names: Sequence[Argument], kernel: Sequence[Argument]) -> list[Argument]:

@@ -113,7 +113,7 @@ def build_row_kernel(wanted: RowKernel, shuffle: Any) -> None:
     with kernel(wanted.name, name, arguments, warps_for(row_bytes)) as values:
         count = values["num_descriptors"]
         for slot in wanted.wait:
-            waited = ("wait_base", "num_peers", f"expected_{slot}", "abort")
+            waited = ("wait_base", "num_peers", f"expected_{slot}", "abort", "late")
             count = Wait.build(*(values[name] for name in waited), count, slot=slot).result
         loop = ForEachDescriptor.build(count)
         block = body_of(loop, "i")

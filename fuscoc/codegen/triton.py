@@ -48,6 +48,8 @@ from fuscoc.dialect.mlir import ir
 from fuscoc.source import SourceFile
 
 INDENT = "    "
+# Of a wait, between two looks at the host's memory; a power of two, as the count may wrap.
+POLLS_PER_LOOK = 64
 HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec}, by fuscoc {version}. Do not edit.
 
 Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
@@ -106,7 +108,7 @@ class _Printer:
         self.lines: list[str] = []
         self.depth = 0
         self.live: str | None = None  # mask of the lanes that have a point
-        self.in_vain = ""  # whether this kernel's waits are
+        self.polls = self.in_vain = ""  # of this kernel's waits: how many, and whether they are
 
     def print(self) -> str:
         self.head()
@@ -243,21 +245,24 @@ class _Printer:
         self.live = None
 
     def wait(self, op: Any) -> None:
-        window, num_peers, expected, abort, given = (
+        window, num_peers, expected, abort, late, given = (
             self.text(operand).text for operand in op.operands
         )
         slot = op.read("slot")
         self.line(f"# Wait until every peer has signalled slot {slot}, or the host says: in vain.")
         if isinstance(op.count.owner, ir.Block):
             self.bind(op.result, given)
-            self.in_vain = self.names.new("in_vain")
+            self.polls, self.in_vain = map(self.names.new, ("polls", "in_vain"))
+            self.line(f"{self.polls} = 0")
             self.line(f"{self.in_vain} = 0")
         else:  # the second of two waits goes on counting
             self.texts[op.result] = Text(given)
-        count, in_vain = self.text(op.result).text, self.in_vain
+        count, polls, in_vain = self.text(op.result).text, self.polls, self.in_vain
         with self.names.scope():
             peer, index, word, behind = map(self.names.new, ("peer", "index", "word", "behind"))
-            # Atomics alone look at what others write: their result is the same in every thread.
+            # What others write is known from atomics alone, whose result is the same in every
+            # thread. The host's memory has none, and is far away: now and then the late word takes
+            # over what one thread has read there, and the next look finds it.
             poll = (
                 f"{behind} = {expected}.to(tl.int32) - "
                 f'tl.atomic_add({word}, 0, sem="acquire", scope="sys")'
@@ -267,11 +272,14 @@ class _Printer:
                 self.line(f"{word} = ({window} + {index} * 4).to({pointer('i32')})")
                 self.line(poll)
                 with self.indented(f"while ({behind} > 0) & ({in_vain} == 0):"):
-                    self.line(f'{in_vain} = tl.atomic_add({abort}, 0, sem="relaxed", scope="sys")')
+                    self.line(f"{polls} += 1")
+                    with self.indented(f"if {polls} % {POLLS_PER_LOOK} == 0:"):
+                        stop = self.names.new("stop")
+                        self.line(f"{stop} = tl.load({abort}, volatile=True)")
+                        name = f"({index} + 1).to(tl.int32) * {stop}"
+                        self.line(f'{in_vain} = tl.atomic_cas({late}, 0, {name}, sem="relaxed")')
                     self.line(poll)
                 with self.indented(f"if {behind} > 0:"):
-                    late = f"({index} + 1).to(tl.int32)"
-                    self.line(f'tl.atomic_cas({abort} + 1, 0, {late}, sem="relaxed", scope="sys")')
                     self.line(f"{count} *= 0")
 
     def signal(self, op: Any) -> None:

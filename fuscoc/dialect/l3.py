@@ -170,11 +170,11 @@ class ForTerms(Op, name="for_terms", traits=[ir.NoTerminatorTrait]):
 class Wait(Op, name="wait"):
     """Wait until every peer has signalled ``slot`` often enough; returns how much work to do.
 
-    That is ``count``, or 0 if a word is behind when the first of the two words at ``abort`` is not
-    0: then the second says which. Counts may wrap: only their difference is compared.
+    That is ``count``, or 0 if a word is still behind when the one at ``abort`` is not 0: then that
+    at ``late`` says which. Counts may wrap: only their difference is compared.
 
-    ``%num = "fsc.wait"(%wait_base, %num_peers, %expected_0, %abort, %count) {slot = 0 : i64} :
-    (i64, i64, i64, i64, i64) -> i64``
+    ``%num = "fsc.wait"(%wait_base, %num_peers, %expected_0, %abort, %late, %count)
+    {slot = 0 : i64} : (i64, i64, i64, i64, i64, i64) -> i64``
     """
 
     attrs = attributes(slot=Integer(0))
@@ -182,12 +182,14 @@ class Wait(Op, name="wait"):
     num_peers: ext.Operand[I64]
     expected: ext.Operand[I64]
     abort: ext.Operand[I64]
+    late: ext.Operand[I64]
     count: ext.Operand[I64]
     result: ext.Result[I64] = ext.infer_result()
 
     @classmethod
     def check(cls, op):
-        require(op.abort, "i32", "the abort words")
+        require(op.abort, "i32", "the abort word")
+        require(op.late, "i32", "the late word")
 
 
 class Signal(Op, name="signal"):

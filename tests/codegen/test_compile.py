@@ -72,9 +72,12 @@ def test_the_printed_barrier_is_one_of_those_before_the_signal() -> None:
 
 @pytest.mark.parametrize("name", ["moe", "moe_rebalanced", "vit_patches"])
 def test_waits_acquire(name: str) -> None:
+    """And look at the host's word each time that they mean to, in memory that has no atomics."""
     carried = ("pack_carried",) if name == "moe_rebalanced" else ()
     for suffix in ("duplicate", "reduce_node", "reduce_source", *carried):
-        assert "acquire" in compiled(name)[suffix], suffix
+        ptx = compiled(name)[suffix]
+        assert "acquire" in ptx, suffix
+        assert "ld.volatile.global" in ptx, suffix
 
 
 COPIES = ["pack", "send", "forward", "duplicate"]

@@ -97,7 +97,7 @@ def test_weighted_sum_in_bf16() -> None:
 @pytest.mark.parametrize("expected", [2, 3])
 def test_wait_gives_up(expected: int) -> None:
     target = filled(np.ones((2, HIDDEN), np.uint16) * np.array([[7], [0]], np.uint16))
-    abort = filled(np.array([1, 0], np.int32))
+    late = zeros(1, np.int32)
     kernels("moe.py").launch(
         "moe_duplicate",
         num_descriptors=1,
@@ -109,9 +109,10 @@ def test_wait_gives_up(expected: int) -> None:
         num_peers=2,
         expected_0=2,
         expected_1=expected,
-        abort=abort,
+        abort=filled(np.ones(1, np.int32)),
+        late=late,
     )
-    assert abort[1] == (0 if expected == 2 else 4)
+    assert late[0] == (0 if expected == 2 else 4)
     assert target[1].any() == (expected == 2)
 
 
@@ -144,7 +145,8 @@ def test_patches_there_and_back() -> None:
         wait_base=zeros((4, 1), np.int32),
         num_peers=1,
         expected_2=0,
-        abort=zeros(2, np.int32),
+        abort=zeros(1, np.int32),
+        late=zeros(1, np.int32),
     )
     np.testing.assert_array_equal(back[:, :14], picture[:, :14])
     assert not back[:, 14:].any()

@@ -137,8 +137,9 @@ BAD = {
         "needs f32 and gives as many",
     ),
     "wait for a word elsewhere": (
-        '%x = "fsc.wait"(%m, %n, %n, %m, %n) {slot = 0 : i64} : (i64, i64, i64, i64, i64) -> i64',
-        "needs an array of i32 for the abort words",
+        '%x = "fsc.wait"(%m, %n, %n, %m, %m, %n) {slot = 0 : i64} : '
+        "(i64, i64, i64, i64, i64, i64) -> i64",
+        "needs an array of i32 for the abort word",
     ),
     "signal without windows": (
         '"fsc.signal"(%m, %n, %n, %n) : (i64, i64, i64, i64) -> ()',

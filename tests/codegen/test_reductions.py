@@ -112,7 +112,8 @@ def waiting(slot: int) -> dict[str, Any]:
         "wait_base": filled(np.full((4, 2), 3, np.int32)),
         "num_peers": 2,
         f"expected_{slot}": 3,
-        "abort": zeros(2, np.int32),
+        "abort": zeros(1, np.int32),
+        "late": zeros(1, np.int32),
     }
 
 

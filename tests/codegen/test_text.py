@@ -166,7 +166,8 @@ NASTY = (
     *keyword.kwlist,
     *("tl", "triton", "range", "grid", "warmup", "debug", "options", "params", "backend"),
     *("num_warps", "specialize_impl", "print", "int", "i", "at", "src", "count", "live"),
-    *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "abort", "in_vain"),
+    *("lane", "point", "key", "x", "x_src", "x_sum", "x_1", "num_peers", "abort", "late", "polls"),
+    *("in_vain", "stop"),
     *("weights", "__debug__", "_", "__init__", "triton_", "None_"),
 )
 

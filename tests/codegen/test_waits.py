@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton.runtime.interpreter import InterpreterBuilder
 
+from fuscoc.codegen.triton import POLLS_PER_LOOK
 from tests.codegen.memory import filled, int64s, zeros
 from tests.codegen.specs import built
 
@@ -20,13 +21,17 @@ IN_VAIN = 1
 
 
 def duplicate(
-    words: Any, expected: tuple[int, int], abort: Any = (IN_VAIN, 0), programs: int = 1
+    words: Any,
+    expected: tuple[int, int],
+    abort: Any = IN_VAIN,
+    late: int = 0,
+    programs: int = 1,
 ) -> tuple[int, bool]:
     """Run a kernel that waits for slots 0 and 1; whom it has waited for in vain, and whether it did
     its work."""
     window = filled(np.asarray(words, np.int32)) if isinstance(words, list) else words
     target = filled(np.stack([ROW, np.zeros_like(ROW)]))
-    aborts = filled(np.array(abort, np.int32)) if isinstance(abort, tuple) else abort
+    told = filled(np.array([late], np.int32))
     built("moe").kernels.launch(
         "moe_duplicate",
         programs,
@@ -39,9 +44,10 @@ def duplicate(
         num_peers=window.shape[1],
         expected_0=expected[0],
         expected_1=expected[1],
-        abort=aborts,
+        abort=filled(np.array([abort], np.int32)) if isinstance(abort, int) else abort,
+        late=told,
     )
-    return int(aborts[1]), bool(np.array_equal(target[1], ROW))
+    return int(told[0]), bool(np.array_equal(target[1], ROW))
 
 
 @settings(max_examples=60)
@@ -74,7 +80,7 @@ def test_counts_wrap(word: int, worked: bool) -> None:
 
 
 def test_who_was_named_before_stays() -> None:
-    assert duplicate([[0], [0]], (1, 1), (IN_VAIN, 7)) == (7, False)
+    assert duplicate([[0], [0]], (1, 1), late=7) == (7, False)
 
 
 @pytest.fixture
@@ -92,10 +98,15 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_comes_after_a_wait_in_vain_is_not_waited_for(looks: list[int]) -> None:
-    """Five of six words are late: all are looked at, and the first late one again, with the word
-    that says so."""
+    """Five of six words are late: all are looked at, and the first late one again until the host is
+    asked twice; from the first time on the late word says so."""
     assert duplicate([[1, 0, 0], [0, 0, 0]], (1, 1)) == (2, False)
-    assert len(looks) == 6 + 2
+    assert len(looks) == 6 + 2 * POLLS_PER_LOOK
+
+
+def test_who_is_known_to_be_late_is_waited_for_no_more(looks: list[int]) -> None:
+    assert duplicate([[1, 0], [0, 0]], (1, 1), late=7) == (7, False)
+    assert len(looks) == 4 + POLLS_PER_LOOK
 
 
 def test_who_does_not_wait_is_not_told(looks: list[int]) -> None:
@@ -114,12 +125,12 @@ def test_waits_until_the_signal_comes() -> None:
 
     peer = threading.Timer(0.05, signal)
     peer.start()
-    assert duplicate(window, (1, 1), (0, 0)) == (0, True)
+    assert duplicate(window, (1, 1), 0) == (0, True)
     peer.join()
 
 
 def test_waits_until_it_is_stopped() -> None:
-    abort = zeros(2, np.int32)
+    abort = zeros(1, np.int32)
 
     def stop() -> None:
         abort[0] = IN_VAIN

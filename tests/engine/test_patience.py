@@ -11,7 +11,7 @@ import torch
 
 from fuscoc_runtime.engine import patience
 from fuscoc_runtime.engine.patience import GRACE_SECONDS, LOOK_SECONDS, Patience
-from fuscoc_runtime.engine.waits import ABORT, LATE, Waits
+from fuscoc_runtime.engine.waits import Waits
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
 CPU = torch.device("cpu")
@@ -33,7 +33,12 @@ class Rank:
         self.patience.look()
         self.now += seconds
         self.patience.look()
-        return bool(self.waits.words[ABORT])
+        return bool(self.waits.abort_word[0])
+
+
+def words(waits: Waits) -> tuple[int, int]:
+    """Whether kernels are to stop, and for whom one of them has waited."""
+    return int(waits.abort_word[0]), int(waits.late_word[0])
 
 
 @pytest.fixture
@@ -89,13 +94,13 @@ def test_a_stop_that_came_too_late_for_a_launch_is_none(rank: Rank) -> None:
     assert rank.is_stopped_after(TIMEOUT + 1)
     waits.end("local")
     waits.begin("local")
-    assert waits.words.tolist() == [0, 0]
+    assert words(waits) == (0, 0)
     assert not rank.is_stopped_after(TIMEOUT - 1)
     assert rank.is_stopped_after(2)
-    waits.words[LATE] = 4
+    waits.late_word[0] = 4
     waits.end("local")
     waits.begin("reduce")
-    assert waits.words.tolist() == [1, 4]
+    assert words(waits) == (1, 4)
     waits.tell()
     assert waits.late() == 3
     waits.resume()
@@ -108,7 +113,7 @@ def test_any_thread_stops_what_was_made_in_any_mode() -> None:
     thread = threading.Thread(target=waits.stop)
     thread.start()
     thread.join()
-    assert waits.words.tolist() == [1, 0]
+    assert words(waits) == (1, 0)
 
 
 def test_numbers_of_launches_wrap() -> None:

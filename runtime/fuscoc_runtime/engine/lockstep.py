@@ -33,7 +33,6 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, weight_input
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.engine.waits import ABORT
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
 from fuscoc_runtime.traced import (
@@ -75,7 +74,7 @@ class LockstepShuffle:
         ]
         for machine in self.machines:
             # Ranks take turns: what has not come when one of them waits never does.
-            machine.waits.words[ABORT] = 1
+            machine.waits.abort_word[0] = 1
         nodes = [_Node(topology.ranks_per_node) for _ in range(topology.num_nodes)]
         self._pools = [
             WindowPool(nodes[topology.node(rank)].allocator(topology.local_rank(rank)))

@@ -9,7 +9,7 @@ from fuscoc_runtime.schema import KernelSpec, LaunchStep
 TERMS = ("term_slot", "term_row", "term_point")
 """Columns that entries point into, rather than columns of entries."""
 
-OTHERS = ("signals", "signal_slot", "num_peers", "my_peer", "wait_base", "abort")
+OTHERS = ("signals", "signal_slot", "num_peers", "my_peer", "wait_base", "abort", "late")
 """Values that all steps share, but for the slot."""
 
 

@@ -97,7 +97,8 @@ def _fill_others(arguments: list[int], machine: Machine, step: LaunchStep, signa
         machine.num_peers,
         machine.my_peer,
         address(signals.local),
-        address(machine.waits.words),
+        address(machine.waits.abort_word),
+        address(machine.waits.late_word),
     )
     known = dict(zip(OTHERS, values, strict=True))
     for name, index in machine.places[step.kernel].others:

@@ -1,7 +1,12 @@
 """The waits of a rank's kernels for other ranks: which of them are under way, and their end.
 
-Kernels have no clock. A wait ends when what it waits for has come, or when the host has raised the
-first of two words; the second then says for whom the wait was.
+Kernels have no clock. A wait ends when what it waits for has come, or when the host has raised a
+word; another one then says for whom the wait was.
+
+The word that is raised lies in the host's memory, where kernels look now and then, and raising it
+takes no call of CUDA. A copy to the GPU may not get through: another thread that is in a copy,
+which is behind the kernels that wait, has the driver's lock, and a GPU with many streams has no
+queue left.
 """
 
 from __future__ import annotations
@@ -11,18 +16,15 @@ from threading import Lock
 
 import torch
 
-from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.kernels.stream_words import StreamWords
-
-ABORT, LATE = 0, 1
-"""Places of the two words."""
 
 
 class Waits:
-    """The kernels of one rank that wait, and the words that they poll.
+    """The kernels of one rank that wait, and the words that end their waits.
 
     Attributes:
-        words: int32 [2] on the device, ``abort`` of the ABI.
+        abort_word: int32 [1] in the host's memory, ``abort`` of the ABI.
+        late_word: int32 [1] on the device, ``late`` of the ABI.
         are_stopped: whether the host has raised the first one.
         lock: held from a look at what is under way to stopping it, and while waits begin again.
     """
@@ -35,10 +37,10 @@ class Waits:
         self._ended = StreamWords(len(self._at), device)
         self._is_gpu = is_gpu = device.type == "cuda"
         with torch.inference_mode(False):  # other threads write to them, in modes of their own
-            self.words = torch.zeros(2, dtype=torch.int32, device=device)
-            self._told = torch.zeros(2, dtype=torch.int32, pin_memory=is_gpu)
-            self._raised = torch.ones(1, dtype=torch.int32, pin_memory=is_gpu)
-        self._beside = shared_stream(device, "stopping", priority=-1) if is_gpu else None
+            self.abort_word = torch.zeros(1, dtype=torch.int32, pin_memory=is_gpu)
+            self.late_word = torch.zeros(1, dtype=torch.int32, device=device)
+            self._told = torch.zeros(1, dtype=torch.int32, pin_memory=is_gpu)
+        self._abort = self.abort_word.numpy()
 
     def begin(self, kernel: str) -> None:
         """Before a launch, on its stream. Nothing where the kernel does not wait."""
@@ -66,33 +68,27 @@ class Waits:
         return begun - set(ended.items())
 
     def stop(self) -> None:
-        """End all waits, and those of later launches, from any thread.
-
-        On a GPU a copy engine writes the word: the kernels that wait may have taken all SMs.
-        """
+        """End all waits, and those of later launches, from any thread: kernels see a plain write
+        of the host soon, and need nothing else that was written before it."""
         self.are_stopped = True
-        word = self.words[ABORT : ABORT + 1]
-        if self._beside is None:
-            word.copy_(self._raised)
-            return
-        with torch.cuda.stream(self._beside):
-            word.copy_(self._raised, non_blocking=True)
+        self._abort[0] = 1
 
     def resume(self) -> None:
         """Let kernels wait again, if the stop came when no wait was in vain. No launch that waits
-        is under way, and ``tell`` is done."""
+        is under way, and ``tell`` is done.
+
+        Nobody reads the word meanwhile, and later launches see what the host wrote before them.
+        """
         if self.are_stopped and self.late() is None:
-            if self._beside is not None:
-                torch.cuda.current_stream().wait_stream(self._beside)
-            self.words[ABORT].zero_()
+            self._abort[0] = 0
             self.are_stopped = False
 
     def tell(self) -> None:
         """Bring to the host what ``late`` looks at, in the order of the current stream."""
-        self._told.copy_(self.words, non_blocking=True)
+        self._told.copy_(self.late_word, non_blocking=True)
 
     def late(self) -> int | None:
         """The first wait that was stopped, as known when ``tell`` was done: the place in the signal
         window of the word that it was for."""
-        word = int(self._told[LATE])
+        word = int(self._told[0])
         return word - 1 if word else None

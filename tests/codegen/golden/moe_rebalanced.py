@@ -87,7 +87,7 @@ def moe_carry(
 
 
 # moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
-@triton.jit(do_not_specialize=range(9))
+@triton.jit(do_not_specialize=range(10))
 def moe_pack_carried(
     num_descriptors: tl.int64,
     src_row: tl.int64,
@@ -98,6 +98,7 @@ def moe_pack_carried(
     num_peers: tl.int64,
     expected_4: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     src_row = src_row.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -108,18 +109,22 @@ def moe_pack_carried(
     num_peers = num_peers.to(tl.int64)
     expected_4 = expected_4.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 4, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 4 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_4.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_4.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_row + i)
@@ -240,7 +245,7 @@ def moe_forward(
 
 
 # moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
-@triton.jit(do_not_specialize=range(10))
+@triton.jit(do_not_specialize=range(11))
 def moe_duplicate(
     num_descriptors: tl.int64,
     src_slot: tl.int64,
@@ -252,6 +257,7 @@ def moe_duplicate(
     expected_0: tl.int64,
     expected_1: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     src_slot = src_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -263,18 +269,22 @@ def moe_duplicate(
     expected_0 = expected_0.to(tl.int64)
     expected_1 = expected_1.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 0, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 0 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     # Wait until every peer has signalled slot 1, or the host says: in vain.
     for peer in range(num_peers):
@@ -282,10 +292,12 @@ def moe_duplicate(
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_slot + i)
@@ -412,7 +424,7 @@ def moe_reduce_direct(
 
 
 # moe.fsc:19: combine by_expert[r(t, k), *] -> by_token[t] reduce sum(w)
-@triton.jit(do_not_specialize=range(10))
+@triton.jit(do_not_specialize=range(11))
 def moe_reduce_node(
     num_descriptors: tl.int64,
     term_begin: tl.int64,
@@ -424,6 +436,7 @@ def moe_reduce_node(
     num_peers: tl.int64,
     expected_3: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -435,18 +448,22 @@ def moe_reduce_node(
     num_peers = num_peers.to(tl.int64)
     expected_3 = expected_3.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 3, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 3 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         begin = tl.load(term_begin + i)
@@ -505,7 +522,7 @@ def moe_hand_back(
 
 
 # moe.fsc:19: combine by_expert[r(t, k), *] -> by_token[t] reduce sum(w)
-@triton.jit(do_not_specialize=range(12))
+@triton.jit(do_not_specialize=range(13))
 def moe_reduce_source(
     num_descriptors: tl.int64,
     dst_offset: tl.int64,
@@ -519,6 +536,7 @@ def moe_reduce_source(
     expected_2: tl.int64,
     expected_5: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     dst_offset = dst_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -532,18 +550,22 @@ def moe_reduce_source(
     expected_2 = expected_2.to(tl.int64)
     expected_5 = expected_5.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 2, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 2 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     # Wait until every peer has signalled slot 5, or the host says: in vain.
     for peer in range(num_peers):
@@ -551,10 +573,12 @@ def moe_reduce_source(
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_5.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_5.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         dst = tl.load(dst_offset + i)

@@ -149,7 +149,7 @@ def redistribute_forward(
 
 
 # redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
-@triton.jit(do_not_specialize=range(10))
+@triton.jit(do_not_specialize=range(11))
 def redistribute_duplicate(
     num_descriptors: tl.int64,
     src_slot: tl.int64,
@@ -161,6 +161,7 @@ def redistribute_duplicate(
     expected_0: tl.int64,
     expected_1: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     src_slot = src_slot.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -172,18 +173,22 @@ def redistribute_duplicate(
     expected_0 = expected_0.to(tl.int64)
     expected_1 = expected_1.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 0, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 0 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_0.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     # Wait until every peer has signalled slot 1, or the host says: in vain.
     for peer in range(num_peers):
@@ -191,10 +196,12 @@ def redistribute_duplicate(
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_1.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_slot + i)
@@ -307,7 +314,7 @@ def redistribute_reduce_direct(
 
 
 # redistribute.fsc:14: combine reverse
-@triton.jit(do_not_specialize=range(10))
+@triton.jit(do_not_specialize=range(11))
 def redistribute_reduce_node(
     num_descriptors: tl.int64,
     term_begin: tl.int64,
@@ -319,6 +326,7 @@ def redistribute_reduce_node(
     num_peers: tl.int64,
     expected_3: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     term_begin = term_begin.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -330,18 +338,22 @@ def redistribute_reduce_node(
     num_peers = num_peers.to(tl.int64)
     expected_3 = expected_3.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 3, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 3 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_3.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         begin = tl.load(term_begin + i)
@@ -357,7 +369,7 @@ def redistribute_reduce_node(
 
 
 # redistribute.fsc:14: combine reverse
-@triton.jit(do_not_specialize=range(11))
+@triton.jit(do_not_specialize=range(12))
 def redistribute_reduce_source(
     num_descriptors: tl.int64,
     dst_offset: tl.int64,
@@ -370,6 +382,7 @@ def redistribute_reduce_source(
     num_peers: tl.int64,
     expected_2: tl.int64,
     abort: tl.int64,
+    late: tl.int64,
 ):
     num_descriptors = num_descriptors.to(tl.int64)
     dst_offset = dst_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -382,18 +395,22 @@ def redistribute_reduce_source(
     num_peers = num_peers.to(tl.int64)
     expected_2 = expected_2.to(tl.int64)
     abort = abort.to(tl.int64).to(tl.pointer_type(tl.int32))
+    late = late.to(tl.int64).to(tl.pointer_type(tl.int32))
     # Wait until every peer has signalled slot 2, or the host says: in vain.
     count = num_descriptors
+    polls = 0
     in_vain = 0
     for peer in range(num_peers):
         index = 2 * num_peers + peer
         word = (wait_base + index * 4).to(tl.pointer_type(tl.int32))
         behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         while (behind > 0) & (in_vain == 0):
-            in_vain = tl.atomic_add(abort, 0, sem="relaxed", scope="sys")
+            polls += 1
+            if polls % 64 == 0:
+                stop = tl.load(abort, volatile=True)
+                in_vain = tl.atomic_cas(late, 0, (index + 1).to(tl.int32) * stop, sem="relaxed")
             behind = expected_2.to(tl.int32) - tl.atomic_add(word, 0, sem="acquire", scope="sys")
         if behind > 0:
-            tl.atomic_cas(abort + 1, 0, (index + 1).to(tl.int32), sem="relaxed", scope="sys")
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         dst = tl.load(dst_offset + i)
