@@ -91,7 +91,7 @@ def show(call, polls, shown, stage: tl.constexpr, peer, item):
     if polls % word(call, words.LONG_WAIT) == 0:
         state = array(call, words.STATE, tl.int32)
         abort = array(call, words.PAGE, tl.int32) + words.PAGE_ABORT
-        stop = (tl.load(abort, volatile=True) != 0).to(tl.int32)  # each thread's own: no branch on it
+        stop = (tl.load(abort, volatile=True) != 0).to(tl.int32)  # each thread's own: no branch
         tl.atomic_max(state + words.ABORT, stop, sem="relaxed", scope="gpu")
         telling = 1
         if shown == 0:
