@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import (
     BinaryOp,
     Cast,
@@ -34,6 +35,7 @@ from fuscoc.lang.checked import (
 from fuscoc.source import SourceFile, Span
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLE_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.fsc"))
 POLICY = Policy(
     dedup=("node", "rank"),
     balance="none",
@@ -46,6 +48,12 @@ POLICY = Policy(
 def example(name: str) -> SourceFile:
     """An example's text, under its base name."""
     return SourceFile(name, (EXAMPLES / name).read_text(encoding="utf-8"))
+
+
+def checked_example(name: str) -> CheckedShuffle:
+    """An example's shuffle as the language gives it."""
+    (shuffle,) = check_file(example(f"{name}.fsc"), {}).shuffles
+    return shuffle
 
 
 def span_of(source: SourceFile, text: str) -> Span:

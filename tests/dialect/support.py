@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,3 +88,10 @@ def check_golden(path: Path, actual: str) -> None:
         path.write_text(actual, encoding="utf-8")
     assert path.exists(), f"no {path.name}: `make golden` writes it"
     assert actual == path.read_text(encoding="utf-8")
+
+
+def check_goldens(folder: Path, name: str, texts: Mapping[str, str]) -> None:
+    """The same for the files ``name`` + suffix, by suffix; there are no others of that name."""
+    for suffix, text in texts.items():
+        check_golden(folder / f"{name}{suffix}", text)
+    assert {path.name for path in folder.glob(f"{name}.*")} == {name + each for each in texts}

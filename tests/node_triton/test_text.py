@@ -20,9 +20,9 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
 from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
-from tests.dialect.support import check_golden
+from tests.dialect.support import check_goldens
 from tests.engine.specs import FIELDS, routed
-from tests.specs import moe, vit_patches
+from tests.specs import EXAMPLE_NAMES, checked_example, moe, vit_patches
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -72,8 +72,13 @@ def compiled(name: str) -> dict[str, str]:
     return {role: ptx[kernel.name] for role, kernel in node.kernels.items()}
 
 
-def test_golden() -> None:
-    check_golden(GOLDEN / "moe.py", triton_node(SHUFFLES["moe"]).text)
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
+def test_golden(name: str) -> None:
+    try:
+        texts = {".py": triton_node(checked_example(name)).text}
+    except Unsupported as reason:
+        texts = {".txt": f"{reason}\n"}
+    check_goldens(GOLDEN, name, texts)
 
 
 @pytest.mark.parametrize("name", SHUFFLES)

@@ -1,0 +1,80 @@
+"""How two versions are compared: what is said of their times, and what the ranks expect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import ab, ab_rank
+from benchmarks.ab import Comparison, compare, markdown, problems, turns
+from benchmarks.moe_cases import SHAPES
+
+
+def test_neither_is_always_first() -> None:
+    assert turns(3) == ["old", "new", "new", "old", "old", "new"]
+
+
+@pytest.mark.parametrize(
+    ("new", "difference"),
+    [
+        ((101.0, 99.0, 100.0), "within the spread"),
+        ((103.0, 108.0, 104.0), "slower"),
+        ((97.0, 90.0, 98.0), "faster"),
+        ((102.0, 102.0, 102.0), "within the spread"),
+    ],
+)
+def test_a_difference_is_told_from_the_spread(new: tuple[float, ...], difference: str) -> None:
+    assert Comparison("uniform:8192", (98.5, 100.0, 102.0), new).difference == difference
+
+
+def test_the_table() -> None:
+    old = [{"a": 100.0, "b": 50.0}, {"a": 104.0, "b": 51.0}, {"a": 90.0, "b": 52.0}]
+    new = [{"a": 110.0, "b": 50.0}, {"a": 120.0, "b": 52.0}, {"a": 109.0, "b": 51.0}]
+    found = compare(old, new)
+    assert markdown(found).splitlines()[2:] == [
+        "| a | 100.0 (90.0–104.0) | 110.0 (109.0–120.0) | 1.100 | slower |",
+        "| b | 51.0 (50.0–52.0) | 51.0 (50.0–52.0) | 1.000 | within the spread |",
+    ]
+    assert problems(found, None) == problems(found, 1.1) == []
+    [said] = problems(found, 1.02)
+    assert said == "a takes 1.100 times as long, more than 1.02"
+
+
+def test_without_gpus_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SystemExit, match="2 ranks need as many GPUs, and this machine has 1"):
+        ab.main([str(tmp_path), str(tmp_path)])
+
+
+@pytest.mark.parametrize("wrong", ["uniform", "eager:uniform:8", "uniform:0", "unicorn:8"])
+def test_what_is_no_case(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ab.main(["old", "new", "--cases", wrong])
+    assert "is no case such as" in capsys.readouterr().err
+
+
+def test_another_version_runs_its_own_packages(tmp_path: Path) -> None:
+    """Also where this one is installed, and beside modules with the names of others."""
+    (tmp_path / "runtime" / "fuscoc_runtime").mkdir(parents=True)
+    (tmp_path / "runtime" / "fuscoc_runtime" / "__init__.py").write_text("mark = 7")
+    version = ab.Version(tmp_path, tmp_path / "artifact")
+    version.run("-c", "import fuscoc_runtime; assert fuscoc_runtime.mark == 7")
+    with pytest.raises(SystemExit, match="failed"):
+        version.run("-c", "import traffic")
+
+
+def test_the_shape_is_the_one_that_is_compiled() -> None:
+    model = SHAPES["deepseek-v3"]
+    shape = (ab_rank.HIDDEN, ab_rank.EXPERTS, ab_rank.TOPK, ab_rank.ALIGN)
+    assert shape == (model.hidden, model.experts, model.topk, model.align)
+
+
+def test_own_slots() -> None:
+    """Rank 1 of two has the keys from 128 on; each begins at a multiple of 128."""
+    keys = torch.tensor([130, 5, 128, 130, 255, 130, 127, 128])
+    slots, owned, points = ab_rank.own_slots(keys, rank=1, num_ranks=2)
+    assert owned.tolist() == [128, 128, 130, 130, 130, 255]
+    assert points.tolist() == [2, 7, 0, 3, 5, 4]
+    assert slots.tolist() == [0, 1, 128, 129, 130, 256]

@@ -1,0 +1,74 @@
+// Shuffle `hash_buckets` in hash_buckets.fsc, by fuscoc 0.1.0. Do not edit.
+//
+// hash_buckets.fsc:8: segment row { x : f32[width] }
+// hash_buckets.fsc:13: place b on rank by cyclic
+// hash_buckets.fsc:14: route id(t) -> value = input ids : int64
+// hash_buckets.fsc:18: dispatch by_lookup[t] -> by_bucket[hash(t), *]
+// hash_buckets.fsc:19: combine reverse
+#include "plan.cuh"
+#include "dispatch.cuh"
+#include "refuse.cuh"
+#include "combine.cuh"
+
+namespace {
+using namespace fuscoc;
+
+struct Shape {
+  using Source = Shape;
+  using Element = Raw;
+  static constexpr bool weighted = false;
+  static constexpr bool compact = false;
+  static constexpr int num_fields = 1;
+  static constexpr int fanout = 1;
+  static constexpr int num_passes = 1;
+  static constexpr int num_keys = 64;
+  static constexpr int align = 1;
+  static constexpr int buffer_bytes = 512;
+  static constexpr int dispatch_warps = 24;
+  static constexpr int teams = 15;
+  static constexpr int team_warps = 1;
+  static constexpr int team_vectors = 1;
+  static constexpr int team_batch = 4;
+  __device__ static constexpr i64 row_bytes(int field) { return 512; }
+  __device__ static constexpr i64 cell_bytes(int field) { return 512; }
+  __device__ static constexpr int unit_bytes(int field) { return 16; }
+  __device__ static constexpr int buffer_offset(int field) { return 0; }
+  __device__ static constexpr int part_size(int field) { return 512; }
+  __device__ static constexpr int part_offset(int field, int pass) {
+    return part_size(field) * pass;
+  }
+  __device__ static constexpr int part_bytes(int field, int pass) {
+    if (num_passes == 1) return part_size(field);
+    const int left = int(row_bytes(field)) - part_offset(field, pass);
+    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
+  }
+};
+
+struct Relation {
+  const Call& call;
+  static constexpr int num_keys = 64;
+  __device__ __forceinline__ i64 key(i64 point) const {
+    const i64 index_t = point;
+    return ((floor_mod(((static_cast<const i64*>(call.inputs[0])[index_t] * i64(31)) + i64(7)), i64(64)) * (i64(1) + floor_div(static_cast<const i64*>(call.inputs[0])[index_t], i64(9223372036854775807)))) + floor_div(static_cast<const i64*>(call.inputs[0])[index_t], i64(9223372036854775807)));
+  }
+  __device__ __forceinline__ int place(int key) const {
+    return int(key % call.num_ranks);
+  }
+  __device__ __forceinline__ i64 source_cell(i64 source) const {
+    const i64 index_t = source;
+    return index_t;
+  }
+};
+static_assert(sizeof(PlanShared<Shape>) <= 4992);
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+hash_buckets_plan(const __grid_constant__ Call call) { plan<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+hash_buckets_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+hash_buckets_staged(const __grid_constant__ Call call) { staged<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(256, 1)
+hash_buckets_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(480, 1)
+hash_buckets_combine(const __grid_constant__ Call call) { combine<Shape::Source>(call); }

@@ -1,0 +1,153 @@
+"""Kernels of shuffle ``moe_compact`` in moe_compact.fsc inside one node, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+plan = load("plan")
+compact = load("compact")
+combine = load("combine")
+
+
+@triton.jit
+def load_source(part, source, cell):
+    row_0 = tl.multiple_of((source[0] + cell * 14336).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2048), mask=tl.arange(0, 2048) < 1792, other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = tl.multiple_of((base + at[0] + slot * 14336).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2048), mask=tl.arange(0, 2048) < 1792, other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = tl.multiple_of((base + at[0] + slot * 14336).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 2048), tiles[0], mask=tl.arange(0, 2048) < 1792)
+
+
+@triton.jit
+def zero():
+    return (tl.full((8192,), 0, tl.float32),)
+
+
+@triton.jit
+def add_row(part, row, weight, sums):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
+    return (sums[0] + tile_0.to(tl.float32) * weight,)
+
+
+@triton.jit
+def store_sum(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tl.store(row_0 + tl.arange(0, 8192), tiles[0].to(tl.bfloat16), mask=tl.arange(0, 8192) < 7168)
+
+
+@triton.jit(do_not_specialize=range(2))
+def moe_compact_node_count(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.count(call, num_sources, fanout=8, num_keys=256, keys=512, tile=(16, 8), compact=True)
+
+
+@triton.jit(do_not_specialize=range(2))
+def moe_compact_node_exchange(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.exchange(call, num_sources, columns=264, keys=512, tile=(16, 8), block=8)
+
+
+@triton.jit(do_not_specialize=range(3))
+def moe_compact_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    plan.assign(
+        call,
+        num_sources,
+        key_to_rank,
+        fanout=8,
+        num_keys=256,
+        columns=264,
+        keys=512,
+        align=128,
+        tile=(16, 8),
+        compact=True,
+    )
+
+
+# moe_compact.fsc:19: dispatch by_token[t] -> by_expert[r(t, k), *]
+@triton.jit(do_not_specialize=range(6))
+def moe_compact_node_dispatch(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    compact.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
+
+
+# moe_compact.fsc:20: combine reverse reduce sum(w)
+@triton.jit(do_not_specialize=range(7))
+def moe_compact_node_combine(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    combine.combine(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows,
+        result,
+        zero=zero,
+        add_row=add_row,
+        store_sum=store_sum,
+        row_bytes=14336,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
