@@ -314,11 +314,25 @@ Declaration: TypeAlias = (
 
 
 @dataclass(frozen=True)
+class Broken(Node):
+    """A part of a shuffle with a syntax error, which no declaration of the tree covers.
+
+    ``declared`` are the keywords in it, each with the name that it seems to declare; ``words`` are
+    all of its words. Unless it ``is_known``, it may declare anything else.
+    """
+
+    declared: tuple[tuple[str, Ident | None], ...]
+    words: frozenset[str]
+    is_known: bool
+
+
+@dataclass(frozen=True)
 class Shuffle(Node):
     """``shuffle name { … }``."""
 
     ident: Ident
     declarations: tuple[Declaration, ...]
+    broken: tuple[Broken, ...] = ()
 
 
 def depth(expr: Expr) -> int:

@@ -25,6 +25,8 @@ def fold_call(
     """
     function = call.function
     symbol = scope.symbols.get(function.name)
+    if symbol is None and scope.may_declare(function.name):
+        return None
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)
     if symbol is not None and symbol.kind in {ROUTE, SIZE} - context.kinds:

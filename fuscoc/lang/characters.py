@@ -8,18 +8,15 @@ from fuscoc.diagnostics import Fix
 from fuscoc.source import Span
 
 COMMENTS = "comments start with `//`"
-_SEPARATORS = "declarations need no separator"
 _QUOTES = "names are written without quotes"
 _RELATIONS = "a relation is written `->`, a range `start .. stop`"
 _HELP = {
-    ";": _SEPARATORS,
     "#": COMMENTS,
     **dict.fromkeys("\"'`\u2018\u2019\u201c\u201d", _QUOTES),
     **dict.fromkeys("<>", _RELATIONS),
 }
 # What else stands for a character, and nothing but it can have been meant.
 _MEANT = {
-    ";": "",
     "#": "//",
     "\u2192": "->",  # rightwards arrow
     "\u2026": "..",  # ellipsis
@@ -54,12 +51,28 @@ def help_with(char: str) -> str | None:
     return None if char.isascii() else "names are of ASCII letters, digits and `_`"
 
 
-def fix_of(char: str, offset: int) -> Fix | None:
-    """The safe fix of a character at an offset, if it is plain what was meant."""
-    meant, title = _meant(char), help_with(char)
-    if meant is None or title is None:
+def fix_of(text: str, offset: int) -> Fix | None:
+    """What was meant by the foreign character at an offset and those right behind it, if plain.
+
+    That is safe but where words would be joined: what stands between them may be a space.
+    """
+    end = offset
+    meant = ""
+    while end < len(text) and (end == offset or not text[end].isascii()):
+        plain = _meant(text[end])
+        if plain is None:
+            break
+        meant += plain
+        end += 1
+    if end == offset:
         return None
-    return Fix(Span(offset, offset + 1), meant, title, safe=True)
+    title = help_with(text[offset]) if len({*text[offset:end]}) == 1 else f"write `{meant}`"
+    joins = not meant and _in_word(text[offset - 1 : offset]) and _in_word(text[end : end + 1])
+    return Fix(Span(offset, end), meant, title or "", safe=not joins)
+
+
+def _in_word(char: str) -> bool:
+    return char.isascii() and (char.isalnum() or char == "_")
 
 
 def _meant(char: str) -> str | None:

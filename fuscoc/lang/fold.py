@@ -92,6 +92,8 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
     if name.name in BUILTINS:
         return _fold_builtin(name, context, scope)
     symbol = scope.symbols.get(name.name)
+    if symbol is None and scope.may_declare(name.name):
+        return None
     if symbol is None and context.declares:
         scope.declare(ast.Ident(name.name, span=name.span), EXTENT)
     elif symbol is not None and symbol.kind in {INDEX, EXTENT} - context.kinds:

@@ -118,6 +118,12 @@ class Scope:
     placements: dict[str, Placement] = field(default_factory=dict)
     misplaced: bool = False  # a `place` of something that is no index was reported
 
+    # After syntax errors: the words of broken declarations, their keywords, and whether all names
+    # that those declare are known.
+    doubtful: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    is_whole: bool = True
+
     def declare(self, ident: ast.Ident, kind: str) -> bool:
         """Enter a name; False, with a report, if it is taken."""
         if not self._free(ident):
@@ -174,6 +180,14 @@ class Scope:
             seen.setdefault(ident.name, ident.span)
         return len(seen) == len(idents)
 
+    def may_declare(self, name: str) -> bool:
+        """Whether a declaration with a syntax error may be that of an unknown name."""
+        return not self.is_whole or name in self.doubtful
+
+    def may_have(self, keyword: str) -> bool:
+        """Whether there may be a declaration of a kind that has a syntax error."""
+        return not self.is_whole or keyword in self.broken
+
     def single(self, clauses: Iterable[object], cls: type[T], keyword: str) -> T | None:
         """The clause of a class, if given; the first, with a report, if given twice."""
         found = [clause for clause in clauses if isinstance(clause, cls)]
@@ -209,6 +223,8 @@ class Scope:
         return None
 
     def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
+        if self.may_declare(ident.name):
+            return
         kinds = tuple(kinds)
         candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
         fix = spelling(ident.name, ident.span, candidates)

@@ -98,7 +98,7 @@ def _packed(
         span = scope.symbols[key_index].span
         too_large("the number of keys", num_keys.value, MAX_KEYS, span, scope)
     placement = scope.placements.get(key_index)
-    if placement is None and not scope.misplaced:
+    if placement is None and not (scope.misplaced or scope.may_have("place")):
         scope.sink.report(
             "FSC040",
             access.span,
