@@ -64,6 +64,7 @@ CATALOGUE: dict[str, str] = {
     "FSC069": "not yet supported: packed layout of this form",
     "FSC070": "not yet supported: way back into overlapping segments",
     "FSC071": "not yet supported: CUDA kernels for a shuffle of this kind",
+    "FSC072": "not yet supported: functions in expressions",
     "FSC090": "unused declaration",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuscoc.diagnostics import Label
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.bounds import constant_difference, constant_reach, stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subscript
@@ -100,8 +100,13 @@ def _reach(start: Scalar, length: int, dim: Scalar, scope: Scope) -> str:
     return f"it covers cells {reach[0]} to {reach[1]}, and there are cells 0 to {dim.value - 1}"
 
 
-def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) -> bool:
-    """Whether an access has as many subscripts as the layout or view has dimensions."""
+def right_arity(
+    access: ast.Access, count: int, ident: ast.Ident, scope: Scope, fix: Fix | None = None
+) -> bool:
+    """Whether an access has as many subscripts as the layout or view has dimensions.
+
+    ``fix`` adds what is missing, where that is known.
+    """
     if len(access.subscripts) == count:
         return True
     scope.sink.report(
@@ -109,6 +114,7 @@ def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) 
         access.span,
         f"`{ident.name}` takes {plural(count, 'subscript')}, not {len(access.subscripts)}",
         secondary=[Label(ident.span, "declared here")],
+        fix=fix,
     )
     return False
 

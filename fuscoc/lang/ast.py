@@ -6,6 +6,7 @@ trees are equal when they say the same. The last field of every node is its span
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
@@ -346,6 +347,17 @@ def depth(expr: Expr) -> int:
             return 1 + max(map(depth, args))
         case _:
             return 1
+
+
+def results(node: Node) -> Iterator[str]:
+    """The results of routes that the expressions of a node name."""
+    if isinstance(node, Member):
+        yield node.result.name
+    for each in fields(node):
+        value = getattr(node, each.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Node):
+                yield from results(part)
 
 
 def dump(node: object, indent: int = 0) -> str:

@@ -13,6 +13,14 @@ from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
+# What other languages compute by a function, with what does the same here if anything does.
+FUNCTIONS: dict[str, str | None] = {
+    **dict.fromkeys(["abs", "clamp", "int", "len", "log2", "max", "min", "pow", "round", "sum"]),
+    **dict.fromkeys(["select", "sqrt"]),
+    **dict.fromkeys(["cdiv", "ceil", "ceildiv"], "division floors: `(a + b - 1) / b` rounds up"),
+    **dict.fromkeys(["div", "floor"], "write `a / b`, which floors"),
+    **dict.fromkeys(["mod", "rem"], "write `a % b`"),
+}
 Fold = Callable[[ast.Expr, Context, Scope], Scalar | None]
 
 
@@ -27,6 +35,9 @@ def fold_call(
     symbol = scope.symbols.get(function.name)
     if symbol is None and scope.may_declare(function.name):
         return None
+    if symbol is None and function.name in FUNCTIONS and not _is_size(call, context):
+        _no_functions(call, scope)
+        return None
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)
     if symbol is not None and symbol.kind in {ROUTE, SIZE} - context.kinds:
@@ -35,7 +46,7 @@ def fold_call(
         return None
     kind = scope.find(function, context.kinds & {ROUTE, SIZE} or {SIZE}, "a route or an input")
     if kind == ROUTE:
-        return _fold_route(call, result, scope, fold)
+        return _fold_route(call, result, context, scope, fold)
     if kind == SIZE and result is not None:
         _no_result(call, result, f"`{function.name}` is one number for each index", scope)
         return None
@@ -46,6 +57,23 @@ def fold_call(
         args = _arguments(call, (size.index,), scope)
         return None if args is None else Load(function.name, args)
     return None
+
+
+def _is_size(call: ast.Call, context: Context) -> bool:
+    """Whether a call could introduce an input of sizes, which may have any name."""
+    return context.declares and len(call.args) == 1 and isinstance(call.args[0], ast.Name)
+
+
+def _no_functions(call: ast.Call, scope: Scope) -> None:
+    name = call.function.name
+    scope.sink.report(
+        "FSC072",
+        call.span,
+        f"not yet supported: the function `{name}`",
+        "only routes, and inputs that are given for an index, take arguments",
+        notes=["expressions are made of `+`, `-`, `*`, `/`, `%` and parentheses"],
+        help=FUNCTIONS[name],
+    )
 
 
 def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
@@ -67,7 +95,7 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
 
 
 def _fold_route(
-    call: ast.Call, result: ast.Ident | None, scope: Scope, fold: Fold
+    call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope, fold: Fold
 ) -> Scalar | None:
     route = scope.routes.get(call.function.name)
     if route is None:
@@ -81,20 +109,20 @@ def _fold_route(
             )
         return None
     args = _arguments(call, route.params, scope, fold)
-    position = _result_position(route, call, result, scope)
+    position = _result_position(route, call, result, context, scope)
     if args is None or position is None:
         return None
     return substitute(route.values[position], dict(zip(route.params, args, strict=True)))
 
 
 def _result_position(
-    route: RouteInfo, call: ast.Call, result: ast.Ident | None, scope: Scope
+    route: RouteInfo, call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope
 ) -> int | None:
     """Which of its results a use of a route names."""
     if result is None and len(route.results) == 1:
         return 0
     if result is None:
-        first = route.results[0]
+        likely = context.likely(route.results)
         scope.sink.report(
             "FSC042",
             call.span,
@@ -102,8 +130,8 @@ def _result_position(
             secondary=[Label(route.ident.span, "declared here")],
             fix=Fix(
                 Span(call.span.end, call.span.end),
-                f".{first}",
-                f"write `{scope.text(call.span)}.{first}`",
+                f".{likely}",
+                f"write `{scope.text(call.span)}.{likely}`",
             ),
         )
         return None

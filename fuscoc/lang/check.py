@@ -158,7 +158,7 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
 def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     dispatch = scope.single(shuffle.declarations, ast.Dispatch, "dispatch")
     combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
-    if dispatch is None and not scope.may_have("dispatch"):
+    if dispatch is None and not shuffle.broken:
         scope.sink.report(
             "FSC050",
             shuffle.ident.span,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.diagnostics import Label
@@ -17,6 +18,12 @@ class Context:
     kinds: frozenset[str]
     declares: bool = False  # unknown names become run-time extents and per-index inputs
     exact: bool = False  # what is divided is never negative, and leaves no remainder at run time
+    is_rank: bool = False  # what stands there is a rank
+    taken: frozenset[str] = frozenset()  # results of routes that stand for something else
+
+    def likely(self, results: Sequence[str]) -> str:
+        """Which of a route's results is most probably meant where none is named."""
+        return min(results, key=lambda name: (name in self.taken, (name == "rank") != self.is_rank))
 
 
 CONSTANT_VALUE = Context("a constant", frozenset())

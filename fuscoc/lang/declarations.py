@@ -107,7 +107,8 @@ def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
             ident.span,
             f"there is no element type `{ident.name}`",
             notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
-            fix=spelling(ident.name, ident.span, dtypes.NAMES),
+            help=f"write {meant}" if (meant := dtypes.meant(ident.name)) else None,
+            fix=None if meant else spelling(ident.name, ident.span, dtypes.NAMES),
         )
     return dtype
 

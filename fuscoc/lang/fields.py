@@ -8,6 +8,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.casts import MadeCasts, check_casts, check_conversion
 from fuscoc.lang.checked import Cast, Field
+from fuscoc.lang.ranges import report_short
 from fuscoc.lang.scope import AccessInfo, LayoutInfo, Scope, plural
 
 
@@ -47,7 +48,7 @@ def match_fields(
     by_name = {cell.name: cell for cell in held}
     wanted = [field for field in target.fields if field.name not in casts.made]
     runs = tuple(s.length for s in access.subscripts if s.length is not None)
-    found = [_match(field, by_name[field.name], runs, casts, dispatch, scope) for field in wanted]
+    found = [_match(field, by_name[field.name], access, casts, dispatch, scope) for field in wanted]
     shapes = {cell.name: (*runs, *cell.shape) for cell in held}
     shapes |= {field.name: field.shape for field in target.fields}
     sized = casts.sized(shapes, scope) if all(found) else None
@@ -61,21 +62,21 @@ def match_fields(
 def _match(
     field: Field,
     cell: Field,
-    runs: tuple[int, ...],
+    access: AccessInfo,
     casts: MadeCasts,
     dispatch: ast.Dispatch,
     scope: Scope,
 ) -> bool:
+    runs = (each.length for each in access.subscripts if each.length is not None)
     shape = (*runs, *cell.shape)
     if field.shape == shape:
         return check_conversion(field, cell, casts, scope)
-    _mismatch(
+    message = (
         f"`{field.name}` is {_typed(field.dtype, field.shape)}, "
-        f"and the source gives {_typed(cell.dtype, shape)}",
-        field,
-        dispatch,
-        scope,
+        f"and the source gives {_typed(cell.dtype, shape)}"
     )
+    if not report_short(message, access.subscripts, cell.shape, field, scope):
+        _mismatch(message, field, dispatch, scope)
     return False
 
 

@@ -1,4 +1,4 @@
-"""What people bring along from other languages: how it is written here, with the change if it is one.
+"""What people bring along from other languages, and how it is written here.
 
 Shapes without brackets, slices with a colon, casts with a type, signs.
 """
@@ -52,7 +52,7 @@ def _shape(place: Place, found: Lexeme) -> Advice | None:
     shape = f"[{place.text[inside.start : inside.end].strip()}]"
     title = f"a shape stands in brackets: `{type.text}{shape}`"
     fix = place.tried(Fix(Span(type.end, end), shape, title), ahead=2)
-    return fix and Advice(title, fix, expected="`[`")
+    return Advice(title, fix, expected="`[`") if fix is not None else None
 
 
 def _slice(place: Place, found: Lexeme) -> Advice | None:
@@ -61,7 +61,7 @@ def _slice(place: Place, found: Lexeme) -> Advice | None:
     if not found.text.startswith(":") or opener is None or opener.text != "[":
         return None
     start, stop = _around(place, opener)
-    first = place.text[start:found.start].strip() or "0"
+    first = place.text[start : found.start].strip() or "0"
     last = place.text[found.end : stop].strip()
     if found.text != ":" or not last or ":" in last:
         help = "a range is written `start .. stop`; the whole of a dimension is `0 .. ` its extent"
@@ -103,7 +103,7 @@ def _typed_cast(place: Place, found: Lexeme) -> Advice | None:
     if not type.is_word or type.text not in {*dtypes.NAMES, *dtypes.MEANT}:
         return None
     title = f"the segments say the types, so write `cast({field.text})`"
-    fix = place.tried(Fix(Span(field.end, type.end), "", title))
+    fix = place.tried(Fix(Span(field.start, type.end), field.text, title))
     meant = dtypes.meant(type.text)
     notes = (f"there is no element type `{type.text}`: write {meant}",) if meant else ()
     return Advice(title, fix, notes)
@@ -113,7 +113,8 @@ def _sign(place: Place, found: Lexeme) -> Advice | None:
     """``-1`` where an expression begins."""
     if found.text != "-" or not place.accepted >= EXPRESSION:
         return None
-    operand = place.after[0].text if place.after and place.after[0].is_number else "x"
+    following = place.after[0] if place.after else found
+    operand = following.text if following.is_number or following.is_word else "x"
     if place.before[-1].text == "on":
         return Advice("ranks count from 0, and there is no sign; the last rank is `ranks - 1`")
     return Advice(f"there is no sign; a difference is written `0 - {operand}`")

@@ -16,12 +16,10 @@ RESERVED = frozenset([*DECLARATIONS, "shuffle"])
 CLOSERS = {"[": "]", "(": ")", "{": "}"}
 _MARKS = frozenset(["->", "..", *"[](){},:=.+-*/%"])
 _WORD = re.compile(r"[A-Za-z_]")
-# Marks of other languages are read as a whole, so that none is taken for a part of it. No right text
-# has one: its parts never stand side by side.
+# Marks of other languages are read as a whole, so that none is taken for a part of it. No right
+# text has one: its parts never stand side by side.
 _FOREIGN = r"<-+>*|--+>+|->>+|=+>+|==+|[<>!]=|:=|::+|\.\.\.+|\.\.[=<]|\*\*+"
-_LEXEME = re.compile(
-    rf"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]*|{_FOREIGN}|->|\.\.|[^ \t\r\n]"
-)
+_LEXEME = re.compile(rf"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]*|{_FOREIGN}|->|\.\.|[^ \t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Lexeme:
     text: str
     start: int
     end: int
+    starts_line: bool
 
     @property
     def span(self) -> Span:
@@ -53,15 +52,24 @@ class Lexeme:
 
 def lexemes(text: str) -> list[Lexeme]:
     """All of a text but its comments."""
-    found = (Lexeme(match.group(), *match.span()) for match in _LEXEME.finditer(text))
-    return [lexeme for lexeme in found if not lexeme.text.startswith("//")]
+    found: list[Lexeme] = []
+    last = 0
+    for match in _LEXEME.finditer(text):
+        if not match.group().startswith("//"):
+            starts_line = not found or "\n" in text[last : match.start()]
+            found.append(Lexeme(match.group(), *match.span(), starts_line))
+            last = match.end()
+    return found
 
 
 def starts_declaration(found: Sequence[Lexeme], i: int) -> bool:
-    """A reserved word before a name; in another place it is a misuse of the word."""
-    if found[i].text not in RESERVED or i + 1 == len(found):
+    """A reserved word before a name, or alone on its line; elsewhere it is a misuse of the word."""
+    if found[i].text not in RESERVED:
         return False
-    return found[i + 1].is_word and found[i + 1].text not in RESERVED
+    following = found[i + 1].text if i + 1 < len(found) else "}"
+    if following == "}" or following in RESERVED:
+        return found[i].starts_line
+    return found[i + 1].is_word
 
 
 def unclosed(found: Iterable[Lexeme]) -> Lexeme | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from fuscoc.diagnostics import nearest
 from fuscoc.lang import ast
@@ -103,8 +104,8 @@ def _regions(found: list[Lexeme], count: int, stop: Stop) -> Iterator[Span]:
 
 
 def _last_declaration(found: list[Lexeme], count: int) -> int:
-    """The last of some lexemes that starts a declaration, or the shuffle around it."""
-    return max(i for i in range(count) if starts_declaration(found, i))
+    """The last of the lexemes that are right to start a declaration, or the shuffle around it."""
+    return max(i for i in range(count) if found[i].text in RESERVED)
 
 
 def _starts_shuffle(found: list[Lexeme], i: int) -> bool:
@@ -113,7 +114,7 @@ def _starts_shuffle(found: list[Lexeme], i: int) -> bool:
 
 def _broken(found: list[Lexeme], region: Span) -> ast.Broken:
     """What a part of a shuffle declares, as far as its words show."""
-    inside = [each for each in found if region.start <= each.start < region.end]
+    inside = [e for e in found if region.start <= e.start < region.end and not e.is_foreign]
     declared = tuple(_declared(inside))
     words = frozenset(each.text for each in inside if each.is_word)
     named = all(ident is not None or keyword in _NAMELESS for keyword, ident in declared)
@@ -123,7 +124,7 @@ def _broken(found: list[Lexeme], region: Span) -> ast.Broken:
 def _declared(inside: list[Lexeme]) -> Iterator[tuple[str, ast.Ident | None]]:
     """The keywords of the declarations among some lexemes, each with the name behind it."""
     keyword = ""
-    for lexeme, following in zip(inside, [*inside[1:], None], strict=True):
+    for lexeme, following in zip_longest(inside, inside[1:]):
         first = lexeme is inside[0]
         if lexeme.text in DECLARATIONS and (first or (following and following.is_word)):
             keyword = lexeme.text

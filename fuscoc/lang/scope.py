@@ -118,11 +118,11 @@ class Scope:
     placements: dict[str, Placement] = field(default_factory=dict)
     misplaced: bool = False  # a `place` of something that is no index was reported
 
-    # After syntax errors: the words of broken declarations, their keywords, and whether all names
-    # that those declare are known.
-    doubtful: set[str] = field(default_factory=set)
+    # The keywords and all words of declarations with a syntax error, and whether those may declare
+    # more names than are known.
     broken: set[str] = field(default_factory=set)
-    is_whole: bool = True
+    doubtful: set[str] = field(default_factory=set)
+    is_open: bool = False
 
     def declare(self, ident: ast.Ident, kind: str) -> bool:
         """Enter a name; False, with a report, if it is taken."""
@@ -182,11 +182,11 @@ class Scope:
 
     def may_declare(self, name: str) -> bool:
         """Whether a declaration with a syntax error may be that of an unknown name."""
-        return not self.is_whole or name in self.doubtful
+        return self.is_open or name in self.doubtful
 
     def may_have(self, keyword: str) -> bool:
-        """Whether there may be a declaration of a kind that has a syntax error."""
-        return not self.is_whole or keyword in self.broken
+        """Whether a declaration with a syntax error may be one with this keyword."""
+        return self.is_open or keyword in self.broken
 
     def single(self, clauses: Iterable[object], cls: type[T], keyword: str) -> T | None:
         """The clause of a class, if given; the first, with a report, if given twice."""

@@ -10,7 +10,7 @@ from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest
 from fuscoc.lang import characters
 from fuscoc.lang.idioms import advice
 from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
-from fuscoc.lang.syntax_fixes import Place, fix_at, misspelt, missing_comma
+from fuscoc.lang.syntax_fixes import Place, fix_at, missing_comma, misspelt, misspelt_declaration
 from fuscoc.lang.syntax_forms import hint
 from fuscoc.lang.terminals import expected
 from fuscoc.lang.trial import Parse, accepted_after
@@ -34,16 +34,15 @@ def report_syntax_error(
     error: UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
 ) -> Stop:
     """Put an error of the parser ``parse`` into ``sink``. Parts of ``text`` may be blanked out."""
-    found = lexemes(text)
-    place = _place(error, text, found, parse)
-    for word, what, words in (
-        (_misspelt_declaration(place, error), "a declaration", DECLARATIONS),
-        (_misspelt_reverse(place), "`reverse` or a path", ("reverse",)),
-    ):
-        if word is not None:
-            message = f"expected {what}, found `{word.text}`"
-            sink.report("FSC001", word.span, message, fix=misspelt(word, words, place))
-            return Stop(word.start, alone=words is DECLARATIONS)
+    place = _place(error, text, lexemes(text), parse)
+    word = _misspelt_declaration(place, error)
+    if word is not None:
+        _report_misspelt(word, "a declaration", misspelt_declaration(word, place), sink)
+        return Stop(word.start, alone=True)
+    word = _misspelt_reverse(place)
+    if word is not None:
+        _report_misspelt(word, "`reverse` or a path", misspelt(word, ["reverse"], place), sink)
+        return Stop(word.start)
     offset = len(text)
     if isinstance(error, UnexpectedCharacters) and _is_lone(place.found):
         offset = int(error.pos_in_stream)
@@ -52,7 +51,7 @@ def report_syntax_error(
         offset = place.found.start if place.found else len(text)
         _report_lexeme(place, sink)
     complete = "CONST" in place.accepted
-    return Stop(offset, complete, complete and _starts_line(place))
+    return Stop(offset, complete, complete and place.found is not None and place.found.starts_line)
 
 
 def _is_lone(found: Lexeme | None) -> bool:
@@ -80,11 +79,8 @@ def _place(error: UnexpectedInput, text: str, found: list[Lexeme], parse: Parse)
     return Place(text, here, frozenset(accepted), form, before, after, parse)
 
 
-def _starts_line(place: Place) -> bool:
-    """Whether a line starts with what was found."""
-    if place.found is None or not place.before:
-        return False
-    return "\n" in place.text[place.before[-1].end : place.found.start]
+def _report_misspelt(word: Lexeme, what: str, fix: Fix | None, sink: DiagnosticSink) -> None:
+    sink.report("FSC001", word.span, f"expected {what}, found `{word.text}`", fix=fix)
 
 
 def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
@@ -103,28 +99,31 @@ def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:
     known = advice(place)
     wanted = known.expected if known and known.expected else expected(place.accepted)
     message = f"expected {wanted}, found {f'`{found}`' if found else 'the end of the file'}"
-    # The place of something missing is where the file goes on, also where that is blanked out.
-    offset = place.found.start if place.found else len(place.text)
-    before = [each for each in lexemes(sink.source.text) if each.end <= offset]
-    on_new_line = bool(before) and "\n" in sink.source.text[before[-1].end : offset]
-    is_missing = not found or (on_new_line and (found in RESERVED or found == "}"))
-    if is_missing:  # what is missing belongs after the line before
-        span = before[-1].span if before else Span(0, 0)
+    ends = found in RESERVED or found == "}"
+    if place.found is None or (place.before and place.found.starts_line and ends):
+        span = (
+            place.before[-1].span if place.before else Span(0, 0)
+        )  # after it, something is missing
         label = f"expected {wanted} after this"
     else:
-        span = Span(offset, offset + len(found))
+        span = place.found.span
         label = f"expected {wanted}"
     fix = fix_at(place) or (known.fix if known else None)
     if fix is None and known is None:
         fix = _brace_too_many(place) or missing_comma(place)
-    is_misused = found in RESERVED and "NAME" in place.accepted and not is_missing
+    is_misused = (
+        found in RESERVED
+        and "NAME" in place.accepted
+        and place.found is not None
+        and span == place.found.span
+    )
     notes = [f"`{found}` starts a declaration and cannot be used as a name"] if is_misused else []
     sink.report(
         "FSC001",
         span,
         message,
         label,
-        secondary=_opened(place),
+        secondary=[] if known else _opened(place),
         notes=[*notes, *(known.notes if known else ())],
         help=known.help if known else _help(place),
         fix=fix,
@@ -174,10 +173,8 @@ def _misspelt_declaration(place: Place, error: UnexpectedInput) -> Lexeme | None
     if "CONST" not in error.expected:
         return None
     word = before[-1]
-    starts_line = "\n" in place.text[before[-2].end : word.start]
-    same_line = "\n" not in place.text[word.end : place.found.start]
     is_close = word.text not in RESERVED and nearest(word.text, DECLARATIONS) is not None
-    return word if starts_line and same_line and is_close else None
+    return word if word.starts_line and not place.found.starts_line and is_close else None
 
 
 def _misspelt_reverse(place: Place) -> Lexeme | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Fix, spelling
 from fuscoc.lang import characters, terminals
-from fuscoc.lang.lexemes import Lexeme
+from fuscoc.lang.lexemes import DECLARATIONS, Lexeme
 from fuscoc.lang.syntax_forms import ONE_MARK
 from fuscoc.lang.trial import Parse, settles
 from fuscoc.source import Span
@@ -15,11 +15,11 @@ from fuscoc.source import Span
 SEPARATORS = "declarations need no separator"
 # Marks of other languages, and what each can only stand for.
 _MEANT = {
-    **dict.fromkeys(["=>", "==>", "-->", "->>"], ["->"]),
-    "==": ["="],
-    ":=": ["=", ":"],
-    "::": [":"],
-    "..<": [".."],
+    **dict.fromkeys(["=>", "==>", "-->", "->>"], ("->",)),
+    "==": ("=",),
+    ":=": ("=", ":"),
+    "::": (":",),
+    "..<": ("..",),
 }
 _CONFUSED = {":", "=", "->"}
 
@@ -62,6 +62,12 @@ def misspelt(word: Lexeme, words: Collection[str], place: Place) -> Fix | None:
     return place.tried(spelling(word.text, word.span, words))
 
 
+def misspelt_declaration(word: Lexeme, place: Place) -> Fix | None:
+    """The fix for a word that should start a declaration; those before it may be wrong as well."""
+    body = "shuffle s {".ljust(word.start) + place.text[word.start :]
+    return misspelt(word, DECLARATIONS, replace(place, text=body))
+
+
 def _candidates(place: Place) -> Iterator[Fix | None]:
     found = place.found
     if found is None:
@@ -85,16 +91,16 @@ def _separators(found: Lexeme, place: Place) -> Iterator[Fix]:
     """A comma where one belongs, else none: declarations have nothing between them."""
     if "," in place.symbols:
         yield Fix(found.span, ",", "write `,`", safe=True)
-    leave_out = Fix(found.span, "", "leave it out")
     if "CONST" in place.accepted or found.text == ";":
-        yield replace(leave_out, title=SEPARATORS, safe=True)
-    else:
-        yield leave_out
+        yield Fix(found.span, "", SEPARATORS, safe=True)
+    elif place.before and place.before[-1].text == ",":
+        yield Fix(found.span, "", "leave it out")
 
 
 def missing_comma(place: Place) -> Fix | None:
     """A comma before a lexeme, if that is all that is missing."""
-    if place.found is None or "," not in place.symbols:
+    found = place.found
+    if found is None or not (found.is_word or found.is_number) or "," not in place.symbols:
         return None
     end = place.before[-1].end
     return place.tried(Fix(Span(end, end), ",", place.form or "add `,`"), ahead=2)

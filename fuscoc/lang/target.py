@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scalar
-from fuscoc.lang.context import POINT
+from fuscoc.lang.context import POINT, Context
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, too_large
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, LayoutInfo, Scope
+from fuscoc.source import Span
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
     layout = scope.layouts.get(access.layout.name)
     if layout is None:
         find_unknown_names(access, on, scope)
-    if layout is None or not right_arity(access, len(layout.dims), layout.ident, scope):
+    if layout is None or not _right_arity(access, layout, scope):
         return NOTHING
     for subscript in access.subscripts:
         if isinstance(subscript, ast.Range):
@@ -48,6 +49,16 @@ def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
     if layout.packed:
         return _packed(dispatch, layout, on, scope)
     return _dense(access, layout, on, scope)
+
+
+def _right_arity(access: ast.Access, layout: LayoutInfo, scope: Scope) -> bool:
+    """Whether there are as many subscripts as dimensions; that of a slot is easily forgotten."""
+    last, missing = access.subscripts[-1], len(layout.dims) - len(access.subscripts)
+    fix = None
+    if layout.packed and missing == 1 and not isinstance(last, ast.Wildcard | ast.Range):
+        title = "the slot that the compiler assigns is written `*`"
+        fix = Fix(Span(last.span.end, last.span.end), ", *", title, safe=True)
+    return right_arity(access, len(layout.dims), layout.ident, scope, fix)
 
 
 def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
@@ -106,7 +117,7 @@ def _packed(
             secondary=[Label(scope.symbols[key_index].span, "declared here")],
             fix=scope.declared_before(dispatch, f"place {key_index} on rank by block"),
         )
-    routed = _routed(key_expr, scope)
+    routed = _routed(key_expr, POINT, scope)
     if routed is None:
         return NOTHING
     key, result = routed
@@ -151,7 +162,9 @@ def _check_compact(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> 
 
 
 def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Scope) -> TargetInfo:
-    slot, length = _slot(access, layout, scope), layout.extents[0]
+    length = layout.extents[0]
+    taken = frozenset(ast.results(on)) if on is not None else frozenset()
+    slot = _slot(access, layout, replace(POINT, taken=taken), scope)
     for extent in layout.extents[1:]:
         length = _product(length, extent)
     if on is None:
@@ -161,14 +174,15 @@ def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sco
             "nothing says which rank this goes to",
             help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    rank = _rank(on.rank, scope) if on is not None else None
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
+    rank = _rank(on.rank, of_rank, scope) if on is not None else None
     if slot is None or rank is None:
         return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
     checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
     return TargetInfo(checked, (slot, rank))
 
 
-def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None:
+def _slot(access: ast.Access, layout: LayoutInfo, context: Context, scope: Scope) -> Scalar | None:
     """The row-major slot that the subscripts of a dense target name.
 
     All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
@@ -197,7 +211,7 @@ def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None
             )
             good = False
             continue
-        value = fold(subscript, POINT, scope)
+        value = fold(subscript, context, scope)
         if value is None:
             good = False
         elif position == 0:
@@ -227,9 +241,9 @@ def _product(lhs: Scalar, rhs: Scalar) -> Scalar:
     return BinaryOp("*", lhs, rhs)
 
 
-def _rank(expr: ast.Expr, scope: Scope) -> Scalar | None:
+def _rank(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
     """A rank: a route's result, if it is not one that names an index, or an expression."""
-    routed = _routed(expr, scope)
+    routed = _routed(expr, context, scope)
     if routed is None:
         return None
     rank, result = routed
@@ -246,9 +260,9 @@ def _rank(expr: ast.Expr, scope: Scope) -> Scalar | None:
     return None
 
 
-def _routed(expr: ast.Expr, scope: Scope) -> tuple[Scalar, str | None] | None:
+def _routed(expr: ast.Expr, context: Context, scope: Scope) -> tuple[Scalar, str | None] | None:
     """The scalar of a key or a rank, and the name of the result, if it is a route's."""
-    folded = fold(expr, POINT, scope)
+    folded = fold(expr, context, scope)
     if folded is None:
         return None
     call = expr.call if isinstance(expr, ast.Member) else expr

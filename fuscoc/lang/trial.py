@@ -46,7 +46,10 @@ def settles(fix: Fix, text: str, parse: Parse, ahead: int = 1) -> bool:
     if stopped is None:
         return True
     end = fix.span.start + len(fix.replacement)
-    for lexeme in [each for each in lexemes(fixed) if each.end > end][:ahead]:
+    following = [each for each in lexemes(fixed) if each.end > end][:ahead]
+    if len(following) < ahead - 1:
+        return False
+    for lexeme in following:
         if lexeme.is_foreign and lexeme.start >= end:
             break
         end = lexeme.end
