@@ -9,18 +9,11 @@ from fuscoc.lang import ast
 from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import IndexRef, Inside, Load, Scalar
 from fuscoc.lang.context import POINT, Context, report_misplaced
+from fuscoc.lang.functions import FUNCTIONS, refuse
 from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
-# What other languages compute by a function, with what does the same here if anything does.
-FUNCTIONS: dict[str, str | None] = {
-    **dict.fromkeys(["abs", "clamp", "int", "len", "log2", "max", "min", "pow", "round", "sum"]),
-    **dict.fromkeys(["select", "sqrt"]),
-    **dict.fromkeys(["cdiv", "ceil", "ceildiv"], "division floors: `(a + b - 1) / b` rounds up"),
-    **dict.fromkeys(["div", "floor"], "write `a / b`, which floors"),
-    **dict.fromkeys(["mod", "rem"], "write `a % b`"),
-}
 Fold = Callable[[ast.Expr, Context, Scope], Scalar | None]
 
 
@@ -36,7 +29,7 @@ def fold_call(
     if symbol is None and scope.may_declare(function.name):
         return None
     if symbol is None and function.name in FUNCTIONS and not _is_size(call, context):
-        _no_functions(call, scope)
+        refuse(call, scope)
         return None
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)
@@ -62,18 +55,6 @@ def fold_call(
 def _is_size(call: ast.Call, context: Context) -> bool:
     """Whether a call could introduce an input of sizes, which may have any name."""
     return context.declares and len(call.args) == 1 and isinstance(call.args[0], ast.Name)
-
-
-def _no_functions(call: ast.Call, scope: Scope) -> None:
-    name = call.function.name
-    scope.sink.report(
-        "FSC072",
-        call.span,
-        f"not yet supported: the function `{name}`",
-        "only routes, and inputs that are given for an index, take arguments",
-        notes=["expressions are made of `+`, `-`, `*`, `/`, `%` and parentheses"],
-        help=FUNCTIONS[name],
-    )
 
 
 def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:

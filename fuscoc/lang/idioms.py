@@ -19,7 +19,7 @@ from fuscoc.source import Span
 class Advice:
     """How to write what was meant. ``expected`` takes the place of the list of what may stand."""
 
-    help: str
+    help: str | None
     fix: Fix | None = None
     notes: tuple[str, ...] = ()
     expected: str | None = None

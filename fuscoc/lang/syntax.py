@@ -8,7 +8,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest
 from fuscoc.lang import characters
-from fuscoc.lang.idioms import advice
+from fuscoc.lang.idioms import Advice, advice
 from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
 from fuscoc.lang.syntax_fixes import Place, fix_at, missing_comma, misspelt, misspelt_declaration
 from fuscoc.lang.syntax_forms import hint
@@ -95,38 +95,28 @@ def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
 
 
 def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:
-    found = place.found.text if place.found else ""
-    known = advice(place)
-    wanted = known.expected if known and known.expected else expected(place.accepted)
-    message = f"expected {wanted}, found {f'`{found}`' if found else 'the end of the file'}"
-    ends = found in RESERVED or found == "}"
-    if place.found is None or (place.before and place.found.starts_line and ends):
-        span = (
-            place.before[-1].span if place.before else Span(0, 0)
-        )  # after it, something is missing
-        label = f"expected {wanted} after this"
+    found = place.found
+    idiom = advice(place)
+    known = idiom or Advice(_help(place))
+    wanted = known.expected or expected(place.accepted)
+    label, notes = f"expected {wanted}", list(known.notes)
+    ends = found is None or (found.starts_line and found.text in {*RESERVED, "}"})
+    if found is None or (ends and place.before):
+        span = place.before[-1].span if place.before else Span(0, 0)
+        label += " after this"
     else:
-        span = place.found.span
-        label = f"expected {wanted}"
-    fix = fix_at(place) or (known.fix if known else None)
-    if fix is None and known is None:
-        fix = _brace_too_many(place) or missing_comma(place)
-    is_misused = (
-        found in RESERVED
-        and "NAME" in place.accepted
-        and place.found is not None
-        and span == place.found.span
-    )
-    notes = [f"`{found}` starts a declaration and cannot be used as a name"] if is_misused else []
+        span = found.span
+        if found.text in RESERVED and "NAME" in place.accepted:
+            notes.append(f"`{found.text}` starts a declaration and cannot be used as a name")
     sink.report(
         "FSC001",
         span,
-        message,
+        f"expected {wanted}, found {f'`{found.text}`' if found else 'the end of the file'}",
         label,
-        secondary=[] if known else _opened(place),
-        notes=[*notes, *(known.notes if known else ())],
-        help=known.help if known else _help(place),
-        fix=fix,
+        secondary=_opened(place) if idiom is None else (),
+        notes=notes,
+        help=known.help,
+        fix=known.fix or fix_at(place) or _brace_too_many(place) or missing_comma(place),
     )
 
 

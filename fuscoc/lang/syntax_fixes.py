@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Fix, spelling
 from fuscoc.lang import characters, terminals
-from fuscoc.lang.lexemes import DECLARATIONS, Lexeme
+from fuscoc.lang.lexemes import DECLARATIONS, RESERVED, Lexeme
 from fuscoc.lang.syntax_forms import ONE_MARK
 from fuscoc.lang.trial import Parse, settles
 from fuscoc.source import Span
@@ -72,7 +72,9 @@ def _candidates(place: Place) -> Iterator[Fix | None]:
     found = place.found
     if found is None:
         return
-    if found.is_word:
+    if place.before and place.before[-1].text == "," and found.text in {*RESERVED, "}"}:
+        yield Fix(place.before[-1].span, "", SEPARATORS, safe=True)
+    elif found.is_word:
         keywords = terminals.keywords(place.accepted)
         yield spelling(found.text, found.span, keywords - {found.text})
     elif found.text in (";", ","):
