@@ -67,12 +67,14 @@ def fix_of(text: str, offset: int) -> Fix | None:
     if end == offset:
         return None
     title = help_with(text[offset]) if len({*text[offset:end]}) == 1 else f"write `{meant}`"
-    joins = not meant and _in_word(text[offset - 1 : offset]) and _in_word(text[end : end + 1])
-    return Fix(Span(offset, end), meant, title or "", safe=not joins)
+    span = Span(offset, end)
+    return Fix(span, meant, title or "", safe=bool(meant) or not joins_words(text, span))
 
 
-def _in_word(char: str) -> bool:
-    return char.isascii() and (char.isalnum() or char == "_")
+def joins_words(text: str, span: Span) -> bool:
+    """Whether two words become one without what stands between them."""
+    between = text[max(span.start - 1, 0) : span.start], text[span.end : span.end + 1]
+    return all(char.isascii() and (char.isalnum() or char == "_") for char in between)
 
 
 def _meant(char: str) -> str | None:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from fuscoc.diagnostics import nearest
+from fuscoc.diagnostics import Fix, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.lexemes import DECLARATIONS, RESERVED, Lexeme, lexemes, starts_declaration
 from fuscoc.lang.syntax import Stop
-from fuscoc.lang.trial import Parse, stopped_at
+from fuscoc.lang.trial import Parse, settles, stopped_at
 from fuscoc.source import Span
 
 # What a layout or a dispatch says beside its extents or its path; without it the rest means the
@@ -30,6 +30,8 @@ def skip(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | None]:
     text = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
     found = lexemes(text)
     count = sum(each.start < stop.offset for each in found)  # of those that are right
+    if count < len(found) and (stray := _stray(text, found[count], parse)) is not None:
+        return _blanked(text, stray), None
     depth = sum((each.text == "{") - (each.text == "}") for each in found[:count])
     if depth <= 0:
         return _outside(text, found, count), None
@@ -42,6 +44,16 @@ def skip(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | None]:
             break
     is_minor = text.startswith(tuple(_MINOR), region.start)
     return blanked, None if is_minor else _broken(found, region)
+
+
+def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
+    """A character without which the text goes on; one that may be a letter of a name is none."""
+    if lexeme.text == "#":  # meant as a comment
+        end = text.find("\n", lexeme.start)
+        return Span(lexeme.start, end if end >= 0 else len(text))
+    is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not lexeme.text.isalpha()
+    without = Fix(lexeme.span, " ", "leave it out")
+    return lexeme.span if is_mark and settles(without, text, parse, ahead=2) else None
 
 
 def _outside(text: str, found: list[Lexeme], count: int) -> str:

@@ -223,11 +223,15 @@ class Scope:
         return None
 
     def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
-        if self.may_declare(ident.name):
-            return
         kinds = tuple(kinds)
+        if self.may_declare(ident.name) or (
+            "index" in self.broken and {EXTENT, SIZE} & set(kinds)  # which its extent introduces
+        ):
+            return
         candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
         fix = spelling(ident.name, ident.span, candidates)
+        if fix is not None and fix.replacement in self.doubtful:
+            return  # the syntax error may be in the name that was meant
         notes = []
         if fix is None and 0 < len(candidates) <= 4:
             notes.append(f"declared: {', '.join(f'`{name}`' for name in candidates)}")

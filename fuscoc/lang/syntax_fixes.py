@@ -94,7 +94,8 @@ def _separators(found: Lexeme, place: Place) -> Iterator[Fix]:
     if "," in place.symbols:
         yield Fix(found.span, ",", "write `,`", safe=True)
     if "CONST" in place.accepted or found.text == ";":
-        yield Fix(found.span, "", SEPARATORS, safe=True)
+        safe = not characters.joins_words(place.text, found.span)
+        yield Fix(found.span, "", SEPARATORS, safe)
     elif place.before and place.before[-1].text == ",":
         yield Fix(found.span, "", "leave it out")
 

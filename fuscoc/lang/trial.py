@@ -39,7 +39,8 @@ def accepted_after(text: str, parse: Parse) -> set[str]:
 def settles(fix: Fix, text: str, parse: Parse, ahead: int = 1) -> bool:
     """Whether the parser gets past what a fix writes and the lexemes that are next.
 
-    One of those that no place would take is another mistake, and does not speak against the fix.
+    One of those that no place would take is another mistake, and does not speak against the fix,
+    unless it stands right at a word: that may be a part of another one.
     """
     fixed = apply(text, [fix])
     stopped = stopped_at(fixed, parse)
@@ -50,7 +51,8 @@ def settles(fix: Fix, text: str, parse: Parse, ahead: int = 1) -> bool:
     if len(following) < ahead - 1:
         return False
     for lexeme in following:
-        if lexeme.is_foreign and lexeme.start >= end:
+        is_word = fix.replacement[-1:].isalnum()
+        if lexeme.is_foreign and lexeme.start >= end + is_word:
             break
         end = lexeme.end
     return stopped >= end

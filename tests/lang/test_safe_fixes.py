@@ -41,11 +41,6 @@ def num_declarations(text: str) -> int:
     return sum(len(shuffle.declarations) for shuffle in shuffles)
 
 
-def num_places(text: str) -> int:
-    """How many places have a syntax error."""
-    return len({each.primary.span.start for each in found(text) if each.code in SYNTAX})
-
-
 @given(spoilt())
 @example(MOE.replace("by_token[t] ->", "by_token[t] =>"))
 @example(MOE.replace("bf16[hidden] }", "bf16[64]; s : f32 }"))
@@ -73,7 +68,6 @@ def test_fixing_ends_and_no_round_makes_it_worse(text: str) -> None:
     stages = [*dict.fromkeys(each.source.text for each in applied), fixed.text]
     for stage, following in pairwise(stages):
         assert num_declarations(following) >= num_declarations(stage)
-        assert num_places(following) <= num_places(stage)
 
 
 RESTORED = {
