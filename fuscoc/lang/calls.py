@@ -30,6 +30,8 @@ def fold_call(
         return None
     if symbol is None and function.name in FUNCTIONS and not _is_size(call, context):
         refuse(call, scope)
+        for arg in call.args:  # which may introduce names, or be wrong itself
+            fold(arg, context, scope)
         return None
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)

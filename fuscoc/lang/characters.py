@@ -8,11 +8,12 @@ from fuscoc.diagnostics import Fix
 from fuscoc.source import Span
 
 COMMENTS = "comments start with `//`"
+QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 _QUOTES = "names are written without quotes"
 _RELATIONS = "a relation is written `->`, a range `start .. stop`"
 _HELP = {
     "#": COMMENTS,
-    **dict.fromkeys("\"'`\u2018\u2019\u201c\u201d", _QUOTES),
+    **dict.fromkeys(QUOTES, _QUOTES),
     **dict.fromkeys("<>", _RELATIONS),
 }
 # What else stands for a character, and nothing but it can have been meant.

@@ -1,6 +1,6 @@
 """What people bring along from other languages, and how it is written here.
 
-Shapes without brackets, slices with a colon, casts with a type, signs.
+Shapes without brackets, slices with a colon, casts with a type, signs, other marks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,13 @@ from fuscoc.lang.lexemes import CLOSERS, Lexeme, starts_declaration, unclosed
 from fuscoc.lang.syntax_fixes import Place
 from fuscoc.lang.terminals import EXPRESSION
 from fuscoc.source import Span
+
+_MARKS = {
+    "**": "there are no powers: multiply",
+    "..=": "a range ends before its stop: `start .. stop + 1` covers it",
+    "...": "a range is written `start .. stop`, and ends before its stop",
+    "<-": "paths are written from left to right: `source[t] -> target[…]`",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ def advice(place: Place) -> Advice | None:
     """What to say about an idiom of another language, if one stands at a place."""
     if place.found is None or not place.before:
         return None
-    for idiom in (_shape, _slice, _typed_cast, _sign):
+    for idiom in (_shape, _slice, _typed_cast, _sign, _mark):
         found = idiom(place, place.found)
         if found is not None:
             return found
@@ -118,6 +125,10 @@ def _sign(place: Place, found: Lexeme) -> Advice | None:
     if place.before[-1].text == "on":
         return Advice("ranks count from 0, and there is no sign; the last rank is `ranks - 1`")
     return Advice(f"there is no sign; a difference is written `0 - {operand}`")
+
+
+def _mark(place: Place, found: Lexeme) -> Advice | None:
+    return Advice(_MARKS[found.text]) if found.text in _MARKS else None
 
 
 def _declaration(before: list[Lexeme]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang.checked import Field, Subscript
-from fuscoc.lang.scope import Scope
+from fuscoc.lang.scope import Scope, plural
 
 
 def report_short(
@@ -30,7 +30,7 @@ def report_short(
             "FSC035",
             run.span,
             message,
-            f"{run.length} cells: a range ends before its stop",
+            f"{plural(run.length or 0, 'cell')}: a range ends before its stop",
             secondary=[Label(field.span, "declared here")],
             fix=Fix(run.span, written, f"write `{written}`"),
         )

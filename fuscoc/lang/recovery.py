@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from fuscoc.diagnostics import Fix, nearest
-from fuscoc.lang import ast
+from fuscoc.lang import ast, characters
 from fuscoc.lang.lexemes import DECLARATIONS, RESERVED, Lexeme, lexemes, starts_declaration
 from fuscoc.lang.syntax import Stop
 from fuscoc.lang.trial import Parse, settles, stopped_at
@@ -47,11 +47,12 @@ def skip(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | None]:
 
 
 def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
-    """A character without which the text goes on; one that may be a letter of a name is none."""
+    """A character without which the text goes on as it was meant; letters and quotes are none."""
     if lexeme.text == "#":  # meant as a comment
         end = text.find("\n", lexeme.start)
         return Span(lexeme.start, end if end >= 0 else len(text))
-    is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not lexeme.text.isalpha()
+    is_letter = lexeme.text.isalpha() or lexeme.text in characters.QUOTES
+    is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not is_letter
     without = Fix(lexeme.span, " ", "leave it out")
     return lexeme.span if is_mark and settles(without, text, parse, ahead=2) else None
 
