@@ -15,8 +15,6 @@ from lark.exceptions import UnexpectedInput
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast
 from fuscoc.lang.builder import TooLargeError, TreeBuilder
-from fuscoc.lang.recovery import skip
-from fuscoc.lang.syntax import Stop, report_syntax_error
 from fuscoc.source import SourceFile, Span
 
 MAX_SYNTAX_ERRORS = 20
@@ -33,11 +31,12 @@ def parse(source: SourceFile, sink: DiagnosticSink) -> tuple[ast.Shuffle, ...]:
     for _ in range(MAX_SYNTAX_ERRORS):
         try:
             shuffles: tuple[ast.Shuffle, ...] = _parser().parse(text)
-        except TooLargeError as error:
-            sink.report("FSC003", error.span, str(error))
-            stop = Stop(error.span.start)
-        except UnexpectedInput as error:
-            stop = report_syntax_error(error, text, sink, _parser().parse)
+        except (TooLargeError, UnexpectedInput) as error:
+            from fuscoc.lang.recovery import read_on  # only needed once something is wrong
+
+            text, left_out = read_on(error, text, sink, _parser().parse)
+            if left_out is not None:
+                broken.append(left_out)
         else:
             if not shuffles and not sink.errors:
                 sink.report(
@@ -47,9 +46,6 @@ def parse(source: SourceFile, sink: DiagnosticSink) -> tuple[ast.Shuffle, ...]:
                     help="a file is a list of `shuffle name { … }`",
                 )
             return tuple(_with_broken(shuffle, broken) for shuffle in shuffles)
-        text, left_out = skip(text, stop, _parser().parse)
-        if left_out is not None:
-            broken.append(left_out)
     return ()
 
 

@@ -9,10 +9,13 @@ import re
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from fuscoc.diagnostics import Fix, nearest
+from lark.exceptions import UnexpectedInput
+
+from fuscoc.diagnostics import DiagnosticSink, Fix, nearest
 from fuscoc.lang import ast, characters
+from fuscoc.lang.builder import TooLargeError
 from fuscoc.lang.lexemes import DECLARATIONS, RESERVED, Lexeme, lexemes, starts_declaration
-from fuscoc.lang.syntax import Stop
+from fuscoc.lang.syntax import Stop, report_syntax_error
 from fuscoc.lang.trial import Parse, settles, stopped_at
 from fuscoc.source import Span
 
@@ -25,8 +28,18 @@ _CLAUSES = _MINOR | {"on", "cast", "packed", "dense"}
 _NAMELESS = frozenset({"place", "dispatch", "combine"})
 
 
-def skip(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | None]:
-    """The text without what is wrong where the parser stopped, and what may be declared there."""
+def read_on(
+    error: TooLargeError | UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
+) -> tuple[str, ast.Broken | None]:
+    """Report an error of the parser ``parse``; the text without it, and what it may declare."""
+    if isinstance(error, UnexpectedInput):
+        return _without(text, report_syntax_error(error, text, sink, parse), parse)
+    sink.report("FSC003", error.span, str(error))
+    return _without(text, Stop(error.span.start), parse)
+
+
+def _without(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | None]:
+    """The text without what is wrong where the parser stopped, and what that may declare."""
     text = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
     found = lexemes(text)
     count = sum(each.start < stop.offset for each in found)  # of those that are right
