@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from fuscoc.diagnostics import Label
@@ -14,7 +14,6 @@ from fuscoc.lang.checked import (
     DenseTarget,
     DomainIndex,
     Field,
-    IndexRef,
     PackedTarget,
     Scalar,
     Source,
@@ -22,7 +21,8 @@ from fuscoc.lang.checked import (
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
-from fuscoc.lang.scalars import indices, substitute
+from fuscoc.lang.nominal import check_indices
+from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import TargetInfo, check_target
 
@@ -94,26 +94,9 @@ def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessIn
     view = ast.Ident(access.layout.name, span=scope.symbols[access.layout.name].span)
     if not right_arity(access, len(dims), view, scope):
         return None
-    for index, dim in zip(subscripts, dims, strict=True):
-        if index is not None and scope.extents.get(index.name) != scope.extents[dim]:
-            scope.sink.report(
-                "FSC041",
-                index.span,
-                f"`{index.name}` and `{dim}` have different extents",
-                f"`{access.layout.name}` is declared for `{dim}`",
-                secondary=[Label(scope.symbols[name].span) for name in (index.name, dim)],
-            )
-            return None
-    renamed: dict[str, Scalar] = {
-        dim: IndexRef(name) for dim, name in zip(dims, names, strict=True)
-    }
-    return names, replace(
-        info,
-        dims=tuple(substitute(dim, renamed) for dim in info.dims),
-        subscripts=tuple(
-            replace(each, start=substitute(each.start, renamed)) for each in info.subscripts
-        ),
-    )
+    if not check_indices(access.subscripts, dims, view, scope, computed=False):
+        return None
+    return names, info
 
 
 def _source_index(subscript: ast.Subscript, scope: Scope) -> ast.Name | None:

@@ -12,6 +12,7 @@ from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scal
 from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, too_large
+from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, LayoutInfo, Scope
 
 
@@ -47,7 +48,7 @@ def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
             return NOTHING
     if layout.packed:
         return _packed(dispatch, layout, on, scope)
-    return _dense(access, layout, on, scope)
+    return _dense(dispatch, layout, on, scope)
 
 
 def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
@@ -150,8 +151,11 @@ def _check_compact(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> 
         )
 
 
-def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Scope) -> TargetInfo:
-    slot, length = _slot(access, layout, scope), layout.extents[0]
+def _dense(
+    dispatch: ast.Dispatch, layout: LayoutInfo, on: ast.On | None, scope: Scope
+) -> TargetInfo:
+    access = dispatch.target
+    slot, length = _slot(dispatch, layout, scope), layout.extents[0]
     for extent in layout.extents[1:]:
         length = _product(length, extent)
     if on is None:
@@ -168,12 +172,13 @@ def _dense(access: ast.Access, layout: LayoutInfo, on: ast.On | None, scope: Sco
     return TargetInfo(checked, (slot, rank))
 
 
-def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None:
+def _slot(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> Scalar | None:
     """The row-major slot that the subscripts of a dense target name.
 
     All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
     when the shuffle runs, but one that runs over into the next row would be a wrong one.
     """
+    access = dispatch.target
     if any(is_ragged(extent) for extent in layout.extents):
         scope.sink.report(
             "FSC063",
@@ -184,7 +189,9 @@ def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None
         )
         return None
     slot: Scalar | None = None
-    good = True
+    good = same = check_indices(
+        access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
+    )
     for position, (subscript, extent) in enumerate(
         zip(access.subscripts, layout.extents, strict=True)
     ):
@@ -202,12 +209,20 @@ def _slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> Scalar | None
             good = False
         elif position == 0:
             slot = value
-        elif not stays_inside(value, 1, extent, scope.extents):
+        elif same and not stays_inside(value, 1, extent, scope.extents):
             _may_leave(subscript, layout, position, scope)
             good = False
         elif slot is not None:
             slot = BinaryOp("+", _product(slot, extent), value)
     return slot if good else None
+
+
+def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
+    """The indices that the domain can have: the source's, and those that could fan out."""
+    constant = {name for name, extent in scope.extents.items() if isinstance(extent, Const)}
+    return constant | {
+        each.name for each in dispatch.source.subscripts if isinstance(each, ast.Name)
+    }
 
 
 def _may_leave(subscript: ast.Expr, layout: LayoutInfo, position: int, scope: Scope) -> None:
