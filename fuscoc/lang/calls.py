@@ -28,6 +28,15 @@ def fold_call(
     symbol = scope.symbols.get(function.name)
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)
+    if symbol is None and not context.kinds:
+        scope.sink.report(
+            "FSC020",
+            call.span,
+            f"`{scope.text(call.span)}` is no constant",
+            "a constant is needed here",
+            notes=context.why,
+        )
+        return None
     if symbol is not None and symbol.kind in {ROUTE, SIZE} - context.kinds:
         scope.used.add(function.name)
         report_misplaced(call.span, function.name, symbol.kind, context, scope)

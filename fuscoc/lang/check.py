@@ -11,6 +11,7 @@ from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
 from fuscoc.lang.backend import check_backend
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.lang.coined import warn_about_coined
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
@@ -106,6 +107,7 @@ def _check_shuffle(
     scope = declared(shuffle, overrides, sink)
     checked = _check_paths(shuffle, scope)
     if checked is not None:
+        warn_about_coined(scope)
         warn_about_unused(shuffle, checked, scope)
     return checked
 

@@ -8,7 +8,7 @@ from fuscoc.lang.bounds import are_disjoint
 from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
-from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope
+from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import find_unknown_names
 
 
@@ -26,6 +26,8 @@ def check_combine(
         weight = scope.weights.get(reduce.weight.name)
         if weight is None:
             return None
+        if reduce.indices is not None:
+            _weight_has_indices(reduce.indices, weight, scope)
     if path is None:
         return None
 
@@ -57,6 +59,19 @@ def check_combine(
         return None
     checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
     return Combine("sum", checked, combine.span)
+
+
+def _weight_has_indices(given: ast.Indices, weight: WeightInfo, scope: Scope) -> None:
+    """Report indices behind the name of a weight. Leaving out its own changes nothing."""
+    names = tuple(each.name for each in given.listed if isinstance(each, ast.Name))
+    scope.sink.report(
+        "FSC041",
+        given.span,
+        f"a sum names its weight without indices: `{weight.ident.name}` is taken at every point",
+        f"`{weight.ident.name}` is declared for ({', '.join(weight.params)})",
+        secondary=[Label(weight.ident.span, "declared here")],
+        fix=Fix(given.span, "", f"write `sum({weight.ident.name})`", safe=names == weight.params),
+    )
 
 
 def _same_path(combine: ast.Combine, dispatch: ast.Dispatch, scope: Scope) -> None:

@@ -16,10 +16,17 @@ class Context:
     what: str
     kinds: frozenset[str]
     declares: bool = False  # unknown names become run-time extents and per-index inputs
-    exact: bool = False  # what is divided is never negative, and leaves no remainder at run time
+    exact: bool = False  # what is divided is never negative, and leaves no remainder
+    why: tuple[str, ...] = ()  # notes about what cannot stand here
 
 
 CONSTANT_VALUE = Context("a constant", frozenset())
+FIELD_DIM = Context(
+    "a dimension of a field",
+    frozenset(),
+    exact=True,
+    why=("all segments have one size; what varies is how many there are, a dimension of a layout",),
+)
 INDEX_EXTENT = Context(
     "the extent of an index", frozenset({EXTENT, SIZE}), declares=True, exact=True
 )
@@ -36,6 +43,7 @@ def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: 
             f"`{scope.text(span)}` is only known at run time",
             "a constant is needed here",
             secondary=[Label(scope.symbols[name].span, a(kind))],
+            notes=context.why,
             fix=scope.similar_constant(name, span),
         )
     else:

@@ -18,13 +18,14 @@ from fuscoc.lang.checked import (
     Scalar,
     Source,
 )
-from fuscoc.lang.declarations import is_ragged
+from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
-from fuscoc.lang.target import TargetInfo, check_target
+from fuscoc.lang.target import check_target
+from fuscoc.lang.target_info import TargetInfo
 
 MAX_FAN_OUT = 2**16
 
@@ -160,7 +161,9 @@ def _domain(
             good = False
     for name in fan_out:
         if not isinstance(scope.extents[name], Const):
-            _fan_out_not_constant(name, dispatch, scope)
+            why = f"each segment goes out once for each `{name}`"
+            where = Label(dispatch.source.span, f"no `{name}` among the source's indices")
+            extent_not_constant(name, why, where, scope)
             good = False
     sizes = [scope.extents[name] for name in fan_out]
     copies = prod(size.value for size in sizes if isinstance(size, Const))
@@ -173,14 +176,4 @@ def _domain(
     return tuple(
         DomainIndex(name, scope.extents[name], scope.symbols[name].span)
         for name in (*source, *fan_out)
-    )
-
-
-def _fan_out_not_constant(name: str, dispatch: ast.Dispatch, scope: Scope) -> None:
-    scope.sink.report(
-        "FSC020",
-        scope.symbols[name].span,
-        f"each segment goes out once for each `{name}`, so its extent must be a constant",
-        secondary=[Label(dispatch.source.span, f"no `{name}` among the source's indices")],
-        fix=scope.constant_extent(name),
     )

@@ -11,6 +11,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest, spelling
 from fuscoc.lang import characters
 from fuscoc.lang.syntax_forms import ONE_MARK, hint
+from fuscoc.lang.syntax_options import report_no_option
 from fuscoc.source import Span
 
 DECLARATIONS = (
@@ -91,8 +92,9 @@ def report_syntax_error(
     # Where `->` cannot stand, the parser's lexer finds a `-` only.
     found = _LEXEME.match(text, offset)
     accepted = set(error.accepts or error.expected)
-    form = hint(error, parse)
-    _report_token(found.group() if found else "", offset, accepted, text, form, sink)
+    word = found.group() if found else ""
+    if word in RESERVED or not report_no_option(word, offset, accepted, text, sink):
+        _report_token(word, offset, accepted, text, hint(error, parse), sink)
     return offset
 
 
