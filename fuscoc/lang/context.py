@@ -44,7 +44,7 @@ def report_misplaced(span: Span, name: str, kind: str, context: Context, scope: 
             "a constant is needed here",
             secondary=[Label(scope.symbols[name].span, a(kind))],
             notes=context.why,
-            fix=scope.similar_constant(name, span),
+            fix=scope.similar_constant(name, span, safe=False),
         )
     else:
         scope.sink.report(

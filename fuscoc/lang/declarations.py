@@ -39,8 +39,9 @@ def extent_not_constant(index: str, why: str, where: Label, scope: Scope) -> Non
     """Report an extent that is only known at run time, and how it becomes a constant."""
     new = [name for name in extents(scope.extents[index]) if name in scope.symbols]
     span = scope.extent_spans[index]
-    at = scope.symbols[new[0]].span if new else span
-    fix = scope.similar_constant(new[0], at) if new and span.start <= at.start < span.end else None
+    fix = None
+    if new and span.start <= (at := scope.symbols[new[0]].span).start < span.end:
+        fix = scope.similar_constant(new[0], at, safe=True)
     scope.sink.report(
         "FSC020",
         span,

@@ -228,13 +228,17 @@ class Scope:
             fix=fix,
         )
 
-    def similar_constant(self, name: str, span: Span) -> Fix | None:
-        """The fix for a name that stands where a constant should, if it is almost one's name."""
+    def similar_constant(self, name: str, span: Span, *, safe: bool) -> Fix | None:
+        """The fix for a name that stands where a constant should, if it is almost one's name.
+
+        ``safe`` says that the name can have been meant for nothing else.
+        """
         constants = [n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT]
         fix = spelling(name, span, (n for n in constants if is_slip(name, n) or is_plural(name, n)))
         if fix is None:
             return None
-        return replace(fix, title=f"did you mean the constant `{fix.replacement}`?")
+        title = f"did you mean the constant `{fix.replacement}`?"
+        return replace(fix, title=title, safe=safe and fix.safe)
 
     def removal(self, node: ast.Node, title: str, *, safe: bool = False) -> Fix:
         """The fix that takes a clause or a declaration out of the text, with its empty line."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
@@ -20,10 +22,10 @@ def packed_target(
     dispatch: ast.Dispatch, layout: LayoutInfo, on: ast.On | None, scope: Scope
 ) -> TargetInfo:
     """The target and its key; the rank follows from the placement."""
-    access = dispatch.target
-    if not (_lacks_slot(access, layout, scope) or right_arity(access, 2, layout.ident, scope)):
+    access = with_slot(dispatch.target, layout, scope)
+    if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
-    key_expr, *slots = access.subscripts
+    key_expr, slot = access.subscripts
     if on is not None:
         scope.sink.report(
             "FSC044",
@@ -32,15 +34,14 @@ def packed_target(
             secondary=[Label(layout.ident.span, "packed by key")],
             fix=scope.removal(on, "leave out the `on` clause"),
         )
-    for slot in slots:
-        if not isinstance(slot, ast.Wildcard):
-            scope.sink.report(
-                "FSC036",
-                slot.span,
-                f"the slots of `{layout.ident.name}` are assigned, not chosen",
-                secondary=[Label(layout.ident.span, "packed")],
-                fix=Fix(slot.span, "*", "write `*`, the next free slot of the key"),
-            )
+    if not isinstance(slot, ast.Wildcard):
+        scope.sink.report(
+            "FSC036",
+            slot.span,
+            f"the slots of `{layout.ident.name}` are assigned, not chosen",
+            secondary=[Label(layout.ident.span, "packed")],
+            fix=Fix(slot.span, "*", "write `*`, the next free slot of the key"),
+        )
     if isinstance(key_expr, ast.Range | ast.Wildcard):
         scope.sink.report("FSC036", key_expr.span, "a key is needed here")
         return NOTHING
@@ -97,24 +98,25 @@ def packed_target(
     return TargetInfo(checked, (key,))
 
 
-def _lacks_slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> bool:
-    """Whether an access has a key alone, which is reported."""
+def with_slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> ast.Access:
+    """The access of a packed layout; if it has a key alone, which is reported, with the slot."""
     key = access.subscripts[0]
     if len(access.subscripts) != 1 or isinstance(key, ast.Range | ast.Wildcard):
-        return False
+        return access
+    end = Span(key.span.end, key.span.end)
     scope.sink.report(
         "FSC030",
         access.span,
         f"`{layout.ident.name}` takes a key and a slot, and the slot is missing",
         secondary=[Label(layout.ident.span, "declared here")],
         fix=Fix(
-            Span(key.span.end, key.span.end),
+            end,
             ", *",
             "write `*` for the slot: the next one of the key that is free",
             safe=isinstance(key, ast.Call | ast.Member),
         ),
     )
-    return True
+    return replace(access, subscripts=(key, ast.Wildcard(span=end)))
 
 
 def _forgets_route(
@@ -129,8 +131,9 @@ def _forgets_route(
     if not (isinstance(key, ast.Name) and is_index(key.name, scope)) or index in source:
         return False
     for name, route in scope.routes.items():
-        if route.results == (index,) and name not in scope.used:
-            call = f"{name}({', '.join(route.params)})"
+        if index in route.results and name not in scope.used:
+            result = f".{index}" if len(route.results) > 1 else ""
+            call = f"{name}({', '.join(route.params)}){result}"
             message = f"expected a key of `{layout.ident.name}`, found the index `{key.name}`"
             if key.name == index:
                 message = f"`{index}` is free here, so each segment would go to every `{index}`"
