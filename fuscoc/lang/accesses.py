@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fuscoc.diagnostics import Fix, Label
@@ -11,6 +12,7 @@ from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subsc
 from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
+from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scalars import indices, is_routed, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
@@ -25,7 +27,7 @@ def check_view(view: ast.View, scope: Scope) -> None:
         scope.sink.report("FSC065", view.access.layout.span, "not yet supported: a view of a view")
         return
     dims = tuple(dim.name for dim in view.dims)
-    access = check_access(view.access, scope) if good else None
+    access = check_access(view.access, scope, dims) if good else None
     if access is None:
         return
     used = {name for subscript in access.subscripts for name in indices(subscript.start)}
@@ -49,10 +51,13 @@ def reads_packed(access: ast.Access, scope: Scope) -> bool:
     return True
 
 
-def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
+def check_access(
+    access: ast.Access, scope: Scope, domain: Sequence[str] | None = None
+) -> AccessInfo | None:
     """A block of cells in a dense layout: each subscript an index or a run, all inside.
 
-    Those that come from a route are checked to be when the shuffle runs.
+    Those that come from a route are checked to be when the shuffle runs. ``domain`` are the
+    indices of the expressions that they may be; without it they are plain indices.
     """
     layout = scope.layouts.get(access.layout.name)
     if layout is None or reads_packed(access, scope):
@@ -61,7 +66,15 @@ def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
         return None
     found = [_subscript(subscript, scope) for subscript in access.subscripts]
     subscripts = [subscript for subscript in found if subscript is not None]
-    if len(subscripts) != len(found):
+    same = check_indices(
+        access.subscripts,
+        layout.dims,
+        layout.ident,
+        scope,
+        computed=domain is not None,
+        domain=domain,
+    )
+    if not same or len(subscripts) != len(found):
         return None
     dims = _dims_at(layout, access, subscripts[0], scope)
     if dims is None:

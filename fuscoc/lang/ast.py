@@ -294,11 +294,22 @@ class Dispatch(Node):
 
 
 @dataclass(frozen=True)
+class Indices(Node):
+    """``(t, k)`` or ``[t, k]``."""
+
+    listed: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
 class Reduce(Node):
-    """``reduce sum``, ``reduce sum(w)`` or ``reduce max``."""
+    """``reduce sum``, ``reduce sum(w)`` or ``reduce max``.
+
+    ``indices`` are what is wrongly written behind the weight, as in ``sum(w(t, k))``.
+    """
 
     op: Literal["sum", "max"]
     weight: Ident | None
+    indices: Indices | None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy
 from fuscoc.lang.routes import check_routes
 from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope
-from fuscoc.lang.unused import warn_about_unused
+from fuscoc.lang.warnings import warn
 from fuscoc.source import SourceFile, Span
 
 D = TypeVar("D", bound=ast.Declaration)
@@ -107,7 +107,7 @@ def _check_shuffle(
     scope = declared(shuffle, overrides, sink)
     checked = _check_paths(shuffle, scope)
     if checked is not None:
-        warn_about_unused(shuffle, checked, scope)
+        warn(shuffle, checked, scope)
     return checked
 
 

@@ -23,6 +23,7 @@ _KINDS = {
 def declare_broken(broken: ast.Broken, scope: Scope) -> None:
     """Enter what a part of a shuffle with a syntax error declares, as far as its words show."""
     scope.doubtful |= broken.words
+    scope.used |= broken.words
     scope.is_open = scope.is_open or not broken.is_known
     for keyword, ident in broken.declared:
         scope.broken.add(keyword)

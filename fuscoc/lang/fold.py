@@ -13,7 +13,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.calls import fold_call
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
-from fuscoc.lang.context import CONSTANT_VALUE, Context, report_misplaced
+from fuscoc.lang.context import CONSTANT_VALUE, FIELD_DIM, Context, report_misplaced
 from fuscoc.lang.scalars import depth, may_be_negative, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
@@ -30,14 +30,23 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_OPERATIONS = 1000
 
 
+def fold_field_dim(expr: ast.Expr, scope: Scope) -> int | None:
+    """The length of a field along one dimension."""
+    return fold_constant(expr, scope, FIELD_DIM.what, context=FIELD_DIM)
+
+
 def fold_constant(
-    expr: ast.Expr, scope: Scope, positive: str | None = None, most: int = INT64_MAX
+    expr: ast.Expr,
+    scope: Scope,
+    positive: str | None = None,
+    most: int = INT64_MAX,
+    context: Context = CONSTANT_VALUE,
 ) -> int | None:
     """The value of a constant expression; with ``positive`` that it must be, and what it is.
 
     ``most`` is the largest value that it may have.
     """
-    folded = fold(expr, CONSTANT_VALUE, scope)
+    folded = fold(expr, context, scope)
     if not isinstance(folded, Const):
         return None
     if positive is not None and folded.value <= 0:
@@ -126,7 +135,7 @@ def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | No
         name.span,
         f"`{name.name}` is only known at run time",
         "a constant is needed here",
-        notes=[f"it is {BUILTINS[name.name]}"],
+        notes=[f"it is {BUILTINS[name.name]}", *context.why],
     )
     return None
 

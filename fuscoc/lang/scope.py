@@ -14,7 +14,7 @@ from typing import TypeVar
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.checked import Field, Placement, Scalar, Subscript
-from fuscoc.lang.scalars import extents
+from fuscoc.lang.slips import is_plural, is_slip
 from fuscoc.source import Span
 
 T = TypeVar("T", bound=ast.Node)
@@ -108,6 +108,7 @@ class Scope:
 
     constants: dict[str, int | None] = field(default_factory=dict)  # None: reported
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
+    extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)
     segments: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     layouts: dict[str, LayoutInfo] = field(default_factory=dict)
@@ -247,20 +248,17 @@ class Scope:
             fix=fix,
         )
 
-    def similar_constant(self, name: str, span: Span) -> Fix | None:
-        """The fix for a name that stands where a constant should, if it is almost one's name."""
+    def similar_constant(self, name: str, span: Span, *, safe: bool) -> Fix | None:
+        """The fix for a name that stands where a constant should, if it is almost one's name.
+
+        ``safe`` says that the name can have been meant for nothing else.
+        """
         constants = [n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT]
-        fix = spelling(name, span, constants)
+        fix = spelling(name, span, (n for n in constants if is_slip(name, n) or is_plural(name, n)))
         if fix is None:
             return None
-        return replace(fix, title=f"did you mean the constant `{fix.replacement}`?")
-
-    def constant_extent(self, index: str) -> Fix | None:
-        """The fix for an index whose run-time extent should be a constant, likewise."""
-        for name in extents(self.extents[index]):
-            if name in self.symbols:
-                return self.similar_constant(name, self.symbols[name].span)
-        return None
+        title = f"did you mean the constant `{fix.replacement}`?"
+        return replace(fix, title=title, safe=safe and fix.safe)
 
     def removal(self, node: ast.Node, title: str, *, safe: bool = False) -> Fix:
         """The fix that takes a clause or a declaration out of the text, with its empty line."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest
+from fuscoc.diagnostics import ONE_SLIP, DiagnosticSink, Fix, Label, nearest, spelling
 from fuscoc.lang import characters
 from fuscoc.lang.idioms import Advice, advice
 from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
@@ -15,6 +16,8 @@ from fuscoc.lang.syntax_forms import hint
 from fuscoc.lang.terminals import expected
 from fuscoc.lang.trial import Parse, accepted_after
 from fuscoc.source import Span
+
+OPTIONS = ("on", "dedup", "slice", "balance", "schedule", "backend", "cast")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ def report_syntax_error(
         _report_character(offset, place, sink)
     else:
         offset = place.found.start if place.found else len(text)
-        _report_lexeme(place, sink)
+        if not _report_no_option(place, sink):
+            _report_lexeme(place, sink)
     complete = "CONST" in place.accepted
     return Stop(offset, complete, complete and place.found is not None and place.found.starts_line)
 
@@ -92,6 +96,39 @@ def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
         help=characters.help_with(char),
         fix=fix_at(place),
     )
+
+
+def _report_no_option(place: Place, sink: DiagnosticSink) -> bool:
+    """Whether a word stands where only an option could, on the line of the dispatch; a report then.
+
+    At the start of a line it may as well be meant as a declaration.
+    """
+    found = place.found
+    if found is None or not found.is_word or found.starts_line or found.text in RESERVED:
+        return False
+    if not place.accepted >= {option.upper() for option in OPTIONS}:
+        return False
+    weight = _weight_in_brackets(place)
+    sink.report(
+        "FSC001",
+        found.span,
+        f"`{found.text}` is no option of a dispatch",
+        notes=[f"the options are {', '.join(f'`{option}`' for option in OPTIONS)}"],
+        help=f"a weight is applied on the way back: `combine reverse reduce sum({weight})`"
+        if weight
+        else place.form,
+        fix=None if weight else place.tried(spelling(found.text, found.span, OPTIONS, ONE_SLIP)),
+    )
+    return True
+
+
+def _weight_in_brackets(place: Place) -> str | None:
+    """The name in parentheses behind the lexeme of a place, if it is declared as a weight."""
+    if [each.text for each in place.after[:1]] != ["("]:
+        return None
+    words = [each.text for each in (*place.before, *place.after)]
+    name = words[len(place.before) + 1]
+    return name if ("weight", name) in pairwise(words) else None
 
 
 def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:
