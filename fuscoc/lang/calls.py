@@ -30,7 +30,7 @@ def fold_call(
     if symbol is None and scope.may_declare(function.name):
         return None
     if symbol is None and function.name in FUNCTIONS and not _is_size(call, context, scope):
-        refuse(call, scope)
+        refuse(call, context, scope)
         for arg in call.args:  # which may introduce names, or be wrong itself
             fold(arg, context, scope)
         return None

@@ -106,6 +106,8 @@ def _completed(access: ast.Access, scope: Scope) -> ast.Access:
 
 def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
     fan_out = path.domain[path.num_source_dims :]
+    if fan_out and "reduce" in scope.doubtful:  # which stands somewhere else
+        return None
     if fan_out:
         names = " and ".join(f"`{index.name}`" for index in fan_out)
         scope.sink.report(

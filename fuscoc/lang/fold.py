@@ -154,7 +154,9 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 "FSC025",
                 expr.span,
                 f"{rhs.value} does not divide {lhs.value}, and {context.what} has to come out even",
-                notes=["a constant may be rounded: `/` floors in the value of a `const`"],
+                f"leaves a remainder of {lhs.value % rhs.value}",
+                help=f"if rounding is meant, do it in a constant, where `/` floors: "
+                f"`const rounded = {scope.text(expr.span)}`",
             )
             return None
         return in_range(OPERATORS[expr.op](lhs.value, rhs.value), expr.span, scope)

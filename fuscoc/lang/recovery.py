@@ -55,8 +55,7 @@ def _without(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | Non
         stopped = stopped_at(blanked, parse)
         if stopped is None or stopped >= region.end:
             break
-    is_minor = text.startswith(tuple(_MINOR), region.start)
-    return blanked, None if is_minor else _broken(found, region)
+    return blanked, _broken(found, region)
 
 
 def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
@@ -143,6 +142,8 @@ def _broken(found: list[Lexeme], region: Span) -> ast.Broken:
     inside = [e for e in found if region.start <= e.start < region.end and not e.is_foreign]
     declared = tuple(_declared(inside))
     words = frozenset(each.text for each in inside if each.is_word)
+    if inside and inside[0].text in _MINOR:
+        return ast.Broken((), words, True, span=region)
     named = all(ident is not None or keyword in _NAMELESS for keyword, ident in declared)
     return ast.Broken(declared, words, named and bool(declared or not words), span=region)
 

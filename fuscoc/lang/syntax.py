@@ -101,34 +101,38 @@ def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
 def _report_no_option(place: Place, sink: DiagnosticSink) -> bool:
     """Whether a word stands where only an option could, on the line of the dispatch; a report then.
 
-    At the start of a line it may as well be meant as a declaration.
+    At the start of a line it may as well be meant as a declaration, but for `reduce`.
     """
     found = place.found
-    if found is None or not found.is_word or found.starts_line or found.text in RESERVED:
+    if found is None or not found.is_word or found.text in RESERVED:
+        return False
+    if found.starts_line and found.text != "reduce":
         return False
     if not place.accepted >= {option.upper() for option in OPTIONS}:
         return False
-    weight = _weight_in_brackets(place)
+    help = _way_back(found, place)
     sink.report(
         "FSC001",
         found.span,
         f"`{found.text}` is no option of a dispatch",
         notes=[f"the options are {', '.join(f'`{option}`' for option in OPTIONS)}"],
-        help=f"a weight is applied on the way back: `combine reverse reduce sum({weight})`"
-        if weight
-        else place.form,
-        fix=None if weight else place.tried(spelling(found.text, found.span, OPTIONS, ONE_SLIP)),
+        help=help,
+        fix=None if help else place.tried(spelling(found.text, found.span, OPTIONS, ONE_SLIP)),
     )
     return True
 
 
-def _weight_in_brackets(place: Place) -> str | None:
-    """The name in parentheses behind the lexeme of a place, if it is declared as a weight."""
+def _way_back(found: Lexeme, place: Place) -> str | None:
+    """What to write if a word is `reduce`, or has the name of a weight in parentheses behind it."""
+    if found.text == "reduce":
+        return "what comes back is reduced, by the combine: `combine reverse reduce sum(w)`"
     if [each.text for each in place.after[:1]] != ["("]:
         return None
     words = [each.text for each in (*place.before, *place.after)]
     name = words[len(place.before) + 1]
-    return name if ("weight", name) in pairwise(words) else None
+    if ("weight", name) not in pairwise(words):
+        return None
+    return f"a weight is applied on the way back: `combine reverse reduce sum({name})`"
 
 
 def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:

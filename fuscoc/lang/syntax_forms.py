@@ -62,8 +62,6 @@ TOKENS: dict[str, str] = {
     "shuffle s { segment p { x : u8 y": "fields are separated by commas",
     "shuffle s { combine reverse sum": "write `combine reverse reduce sum(w)`",
     "shuffle s { layout l[t] of p { x": "declare it as a segment: `segment token { x : bf16[64] }`",
-    "shuffle s { dispatch l[t] -> m[t] reduce": "what comes back is reduced, by the combine: "
-    "`combine reverse reduce sum(w)`",
 }
 
 Place = tuple[int, frozenset[str]]  # a state of the parser, and what it accepts there

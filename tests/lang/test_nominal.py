@@ -7,10 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.diagnostics import CompileError, Diagnostic
 from fuscoc.fixing import apply
-from fuscoc.lang.check import check
-from fuscoc.source import SourceFile
+from tests.lang.found import errors
 
 NAMES = "abcd"
 names = st.integers(2, 4).flatmap(lambda count: st.permutations(NAMES[:count]))
@@ -35,14 +33,6 @@ def spec(declared: dict[str, list[str]], used: dict[str, list[str]]) -> str:
       view v[{d["view"]}] = source[{u["source"]}]
       dispatch v[{u["view"]}] -> target[{u["target"]}] on r({u["route"]})
     }}"""
-
-
-def errors(text: str) -> list[Diagnostic]:
-    try:
-        check(SourceFile("s.fsc", text))
-    except CompileError as error:
-        return list(error.diagnostics)
-    return []
 
 
 @given(st.data())

@@ -8,22 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.diagnostics import CompileError, Diagnostic
-from fuscoc.lang.check import check_file
 from fuscoc.lang.parser import MAX_SYNTAX_ERRORS
-from fuscoc.source import SourceFile
+from tests.lang.found import errors
 from tests.lang.mistakes import EXAMPLES, code, good, spoilt
 
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
 SYNTAX = {"FSC001", "FSC002", "FSC003"}
-
-
-def errors(text: str) -> list[Diagnostic]:
-    try:
-        check_file(SourceFile("test.fsc", text))
-    except CompileError as error:
-        return list(error.diagnostics)
-    return []
 
 
 @given(spoilt(most=1).filter(lambda text: "#" not in code(text)))  # which hides a line
@@ -73,6 +63,50 @@ def test_a_broken_declaration_breaks_nothing_else(right: str, wrong: str) -> Non
     assert right in MOE
     found = errors(MOE.replace(right, wrong))
     assert [each.code for each in found] == ["FSC001"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("segment token {", "segment token "),
+        ("place   e on rank by block", "place e by block"),
+        ("weight  w(t, k) : f32", "weight  w[t, k] : f32"),
+        ("dedup(node, rank)", "dedup node, rank"),
+        ("combine  by_expert[r(t, k), *] ->", "combine  by_expert ->"),
+    ],
+)
+def test_swapped_indices_are_found_beside_a_broken_declaration(right: str, wrong: str) -> None:
+    """Unless it is that of an index, so that nothing is known of what is declared for it."""
+    assert right in MOE
+    found = errors(
+        MOE.replace(right, wrong).replace("-> by_expert[r(t, k)", "-> by_expert[r(k, t)")
+    )
+    assert sorted(each.code for each in found) == ["FSC001", "FSC041"]
+
+
+def test_what_a_broken_declaration_mentions_is_used() -> None:
+    """So a key that is an index on purpose is not taken for one whose route was forgotten."""
+    text = """
+    shuffle s {
+      index t : tokens
+      index e : 8
+      segment token { x : u8 }
+      layout a[t] of token
+      layout b[e, s] of token packed(s)
+      place e on rank by block
+      route r(t) -> e = input keys : int64
+      view half[t] = a[r(t) * 2 .. ]
+      dispatch a[t] -> b[e, *]
+    }"""
+    assert [each.code for each in errors(text)] == ["FSC001"]
+    other = text.replace("r(t) * 2", "2").replace("view", "viw")
+    assert [each.code for each in errors(other)] == ["FSC001", "FSC041"]
+
+
+@pytest.mark.parametrize("option", ["", "dedup(rank) ", "slice 4 MiB dedup(rank)\n    "])
+def test_a_reduction_on_the_way_out_is_one_mistake(option: str) -> None:
+    text = re.sub(r"dedup.*\n *combine .*", f"{option}reduce sum(w)\n  combine reverse", MOE)
+    assert [each.code for each in errors(text)] == ["FSC001"]
 
 
 def test_the_shuffle_after_one_without_its_brace_is_checked() -> None:

@@ -8,22 +8,15 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fuscoc.diagnostics import CompileError, Diagnostic, DiagnosticSink, Fix
+from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Fix
 from fuscoc.fixing import MAX_ROUNDS, apply, fix_source
-from fuscoc.lang.check import check_file
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile
+from tests.lang.found import found_in
 from tests.lang.mistakes import EXAMPLES, LEXEME, code, good, spoilt
 
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
 SYNTAX = {"FSC001", "FSC002"}
-
-
-def found_in(source: SourceFile) -> tuple[Diagnostic, ...]:
-    try:
-        return check_file(source).warnings
-    except CompileError as error:
-        return error.diagnostics
 
 
 def found(text: str) -> tuple[Diagnostic, ...]:
