@@ -24,8 +24,9 @@ from fuscoc.lang.fold import too_large
 from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
-from fuscoc.lang.target import check_target
-from fuscoc.lang.target_info import TargetInfo
+from fuscoc.lang.target import NOTHING, TargetInfo, find_unknown_names
+from fuscoc.lang.target_dense import dense_target
+from fuscoc.lang.target_packed import packed_target
 
 MAX_FAN_OUT = 2**16
 
@@ -47,7 +48,7 @@ class Path:
 def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     """The path of a dispatch. Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
-    target = check_target(dispatch, scope)
+    target = _target(dispatch, scope)
     layout = scope.layouts.get(dispatch.target.layout.name)
     if source is None or layout is None:
         return None
@@ -125,6 +126,26 @@ def _source_index(subscript: ast.Subscript, scope: Scope) -> ast.Name | None:
     if scope.find(subscript, {INDEX}, "an index") is None or subscript.name not in scope.extents:
         return None
     return subscript
+
+
+def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
+    """The target of a dispatch, with its ``on`` clause."""
+    access = dispatch.target
+    on = scope.single(dispatch.options, ast.On, "on")
+    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout")
+    if kind == VIEW:
+        scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
+    layout = scope.layouts.get(access.layout.name)
+    if layout is None:
+        find_unknown_names(access, on, scope)
+        return NOTHING
+    for subscript in access.subscripts:
+        if isinstance(subscript, ast.Range):
+            scope.sink.report(
+                "FSC036", subscript.span, "a segment goes to one slot, not to a range"
+            )
+            return NOTHING
+    return (packed_target if layout.packed else dense_target)(dispatch, layout, on, scope)
 
 
 def _domain(

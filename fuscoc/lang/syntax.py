@@ -11,7 +11,14 @@ from fuscoc.diagnostics import ONE_SLIP, DiagnosticSink, Fix, Label, nearest, sp
 from fuscoc.lang import characters
 from fuscoc.lang.idioms import Advice, advice
 from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
-from fuscoc.lang.syntax_fixes import Place, fix_at, missing_comma, misspelt, misspelt_declaration
+from fuscoc.lang.syntax_fixes import (
+    Place,
+    brace_too_many,
+    fix_at,
+    missing_comma,
+    misspelt,
+    misspelt_declaration,
+)
 from fuscoc.lang.syntax_forms import hint
 from fuscoc.lang.terminals import expected
 from fuscoc.lang.trial import Parse, accepted_after
@@ -157,7 +164,7 @@ def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:
         secondary=_opened(place) if idiom is None else (),
         notes=notes,
         help=known.help,
-        fix=known.fix or fix_at(place) or _brace_too_many(place) or missing_comma(place),
+        fix=known.fix or fix_at(place) or brace_too_many(place) or missing_comma(place),
     )
 
 
@@ -170,16 +177,6 @@ def _opened(place: Place) -> list[Label]:
     if "CONST" in place.accepted and place.found is not None:
         return []
     return [Label(opener.span, "opened here")]
-
-
-def _brace_too_many(place: Place) -> Fix | None:
-    """Leave out the brace behind which a declaration is found outside of a shuffle."""
-    if "CONST" in place.accepted or "SHUFFLE" not in place.accepted or place.found is None:
-        return None
-    if place.found.text not in DECLARATIONS or place.before[-1:] == []:
-        return None
-    brace = place.before[-1]
-    return place.tried(Fix(brace.span, "", "the shuffle ends here: leave out this `}`"))
 
 
 def _help(place: Place) -> str | None:

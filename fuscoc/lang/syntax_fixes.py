@@ -107,3 +107,13 @@ def missing_comma(place: Place) -> Fix | None:
         return None
     end = place.before[-1].end
     return place.tried(Fix(Span(end, end), ",", place.form or "add `,`"), ahead=2)
+
+
+def brace_too_many(place: Place) -> Fix | None:
+    """Leave out the brace behind which a declaration is found outside of a shuffle."""
+    if "CONST" in place.accepted or "SHUFFLE" not in place.accepted or place.found is None:
+        return None
+    if place.found.text not in DECLARATIONS or not place.before:
+        return None
+    brace = place.before[-1]
+    return place.tried(Fix(brace.span, "", "the shuffle ends here: leave out this `}`"))

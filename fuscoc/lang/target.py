@@ -1,34 +1,37 @@
-"""Where segments go: packed by key, or to a slot and a rank that the spec names."""
+"""What is known about a target of a dispatch, and what its key or rank means."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fuscoc.lang import ast
-from fuscoc.lang.context import POINT
+from fuscoc.lang.checked import DenseTarget, PackedTarget, Scalar
+from fuscoc.lang.context import POINT, Context
 from fuscoc.lang.fold import fold
-from fuscoc.lang.scope import LAYOUT, VIEW, Scope
-from fuscoc.lang.target_dense import dense_target
-from fuscoc.lang.target_info import NOTHING, TargetInfo
-from fuscoc.lang.target_packed import packed_target
+from fuscoc.lang.scope import Scope
 
 
-def check_target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
-    """The target of a dispatch, with its ``on`` clause."""
-    access = dispatch.target
-    on = scope.single(dispatch.options, ast.On, "on")
-    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout")
-    if kind == VIEW:
-        scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
-    layout = scope.layouts.get(access.layout.name)
-    if layout is None:
-        find_unknown_names(access, on, scope)
-        return NOTHING
-    for subscript in access.subscripts:
-        if isinstance(subscript, ast.Range):
-            scope.sink.report(
-                "FSC036", subscript.span, "a segment goes to one slot, not to a range"
-            )
-            return NOTHING
-    return (packed_target if layout.packed else dense_target)(dispatch, layout, on, scope)
+@dataclass(frozen=True)
+class TargetInfo:
+    """A target, or None after a report, and whatever is known to depend on the domain's indices."""
+
+    checked: PackedTarget | DenseTarget | None
+    scalars: tuple[Scalar, ...]
+
+
+NOTHING = TargetInfo(None, ())
+
+
+def routed(expr: ast.Expr, context: Context, scope: Scope) -> tuple[Scalar, str | None] | None:
+    """The scalar of a key or a rank, and the name of the result, if it is a route's."""
+    folded = fold(expr, context, scope)
+    if folded is None:
+        return None
+    call = expr.call if isinstance(expr, ast.Member) else expr
+    if not isinstance(call, ast.Call) or call.function.name not in scope.routes:
+        return folded, None
+    results = scope.routes[call.function.name].results
+    return folded, expr.result.name if isinstance(expr, ast.Member) else results[0]
 
 
 def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:

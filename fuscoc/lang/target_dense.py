@@ -14,7 +14,7 @@ from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold
 from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
-from fuscoc.lang.target_info import NOTHING, TargetInfo, routed
+from fuscoc.lang.target import NOTHING, TargetInfo, routed
 
 
 def dense_target(

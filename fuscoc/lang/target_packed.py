@@ -13,7 +13,7 @@ from fuscoc.lang.declarations import extent_not_constant
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.nominal import check_indices, is_index
 from fuscoc.lang.scope import LayoutInfo, Scope
-from fuscoc.lang.target_info import NOTHING, TargetInfo, routed
+from fuscoc.lang.target import NOTHING, TargetInfo, routed
 from fuscoc.source import Span
 
 MAX_KEYS = 2**24
