@@ -64,7 +64,9 @@ CATALOGUE: dict[str, str] = {
     "FSC069": "not yet supported: packed layout of this form",
     "FSC070": "not yet supported: way back into overlapping segments",
     "FSC071": "not yet supported: CUDA kernels for a shuffle of this kind",
+    "FSC072": "not yet supported: functions in expressions",
     "FSC090": "unused declaration",
+    "FSC091": "new run-time value that is almost another name",
 }
 
 
@@ -207,12 +209,17 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def spelling(name: str, span: Span, candidates: Iterable[str]) -> Fix | None:
-    """The fix for a misspelt name; safe where it is just one slip from one candidate alone."""
+def spelling(
+    name: str, span: Span, candidates: Iterable[str], cutoff: float = SIMILAR
+) -> Fix | None:
+    """The fix for a misspelt name; safe where it is just one slip from one candidate alone.
+
+    ``cutoff`` is how alike the candidates must be at least.
+    """
     candidates = set(candidates)
     matches = _close(name, candidates, ONE_SLIP)
     safe = len(matches) == 1 and len(name) > 2
-    matches = matches or _close(name, candidates)
+    matches = matches or _close(name, candidates, cutoff)
     if not matches:
         return None
     listed = " or ".join(f"`{match}`" for match in matches)

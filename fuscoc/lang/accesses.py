@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from fuscoc.diagnostics import Label
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.bounds import constant_difference, constant_reach, stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subscript
 from fuscoc.lang.context import POINT
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
+from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scalars import indices, is_routed, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
@@ -25,7 +27,7 @@ def check_view(view: ast.View, scope: Scope) -> None:
         scope.sink.report("FSC065", view.access.layout.span, "not yet supported: a view of a view")
         return
     dims = tuple(dim.name for dim in view.dims)
-    access = check_access(view.access, scope) if good else None
+    access = check_access(view.access, scope, dims) if good else None
     if access is None:
         return
     used = {name for subscript in access.subscripts for name in indices(subscript.start)}
@@ -49,10 +51,13 @@ def reads_packed(access: ast.Access, scope: Scope) -> bool:
     return True
 
 
-def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
+def check_access(
+    access: ast.Access, scope: Scope, domain: Sequence[str] | None = None
+) -> AccessInfo | None:
     """A block of cells in a dense layout: each subscript an index or a run, all inside.
 
-    Those that come from a route are checked to be when the shuffle runs.
+    Those that come from a route are checked to be when the shuffle runs. ``domain`` are the
+    indices of the expressions that they may be; without it they are plain indices.
     """
     layout = scope.layouts.get(access.layout.name)
     if layout is None or reads_packed(access, scope):
@@ -61,7 +66,15 @@ def check_access(access: ast.Access, scope: Scope) -> AccessInfo | None:
         return None
     found = [_subscript(subscript, scope) for subscript in access.subscripts]
     subscripts = [subscript for subscript in found if subscript is not None]
-    if len(subscripts) != len(found):
+    same = check_indices(
+        access.subscripts,
+        layout.dims,
+        layout.ident,
+        scope,
+        computed=domain is not None,
+        domain=domain,
+    )
+    if not same or len(subscripts) != len(found):
         return None
     dims = _dims_at(layout, access, subscripts[0], scope)
     if dims is None:
@@ -100,8 +113,13 @@ def _reach(start: Scalar, length: int, dim: Scalar, scope: Scope) -> str:
     return f"it covers cells {reach[0]} to {reach[1]}, and there are cells 0 to {dim.value - 1}"
 
 
-def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) -> bool:
-    """Whether an access has as many subscripts as the layout or view has dimensions."""
+def right_arity(
+    access: ast.Access, count: int, ident: ast.Ident, scope: Scope, fix: Fix | None = None
+) -> bool:
+    """Whether an access has as many subscripts as the layout or view has dimensions.
+
+    ``fix`` adds what is missing, where that is known.
+    """
     if len(access.subscripts) == count:
         return True
     scope.sink.report(
@@ -109,6 +127,7 @@ def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) 
         access.span,
         f"`{ident.name}` takes {plural(count, 'subscript')}, not {len(access.subscripts)}",
         secondary=[Label(ident.span, "declared here")],
+        fix=fix,
     )
     return False
 

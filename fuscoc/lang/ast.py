@@ -6,6 +6,7 @@ trees are equal when they say the same. The last field of every node is its span
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
@@ -293,11 +294,22 @@ class Dispatch(Node):
 
 
 @dataclass(frozen=True)
+class Indices(Node):
+    """``(t, k)`` or ``[t, k]``."""
+
+    listed: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
 class Reduce(Node):
-    """``reduce sum``, ``reduce sum(w)`` or ``reduce max``."""
+    """``reduce sum``, ``reduce sum(w)`` or ``reduce max``.
+
+    ``indices`` are what is wrongly written behind the weight, as in ``sum(w(t, k))``.
+    """
 
     op: Literal["sum", "max"]
     weight: Ident | None
+    indices: Indices | None
 
 
 @dataclass(frozen=True)
@@ -314,11 +326,25 @@ Declaration: TypeAlias = (
 
 
 @dataclass(frozen=True)
+class Broken(Node):
+    """A part of a shuffle with a syntax error, which no declaration of the tree covers.
+
+    ``declared`` are the keywords in it, each with the name that it seems to declare; ``words`` are
+    all of its words. Unless it ``is_known``, it may declare anything else.
+    """
+
+    declared: tuple[tuple[str, Ident | None], ...]
+    words: frozenset[str]
+    is_known: bool
+
+
+@dataclass(frozen=True)
 class Shuffle(Node):
     """``shuffle name { … }``."""
 
     ident: Ident
     declarations: tuple[Declaration, ...]
+    broken: tuple[Broken, ...] = ()
 
 
 def depth(expr: Expr) -> int:
@@ -332,6 +358,17 @@ def depth(expr: Expr) -> int:
             return 1 + max(map(depth, args))
         case _:
             return 1
+
+
+def results(node: Node) -> Iterator[str]:
+    """The results of routes that the expressions of a node name."""
+    if isinstance(node, Member):
+        yield node.result.name
+    for each in fields(node):
+        value = getattr(node, each.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Node):
+                yield from results(part)
 
 
 def dump(node: object, indent: int = 0) -> str:

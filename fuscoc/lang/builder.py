@@ -125,8 +125,16 @@ class TreeBuilder:
 
     def reduce(self, children: list[Any]) -> ast.Reduce:
         _, op, *rest = children
-        weights = [child for child in rest if not isinstance(child, Token)]
-        return ast.Reduce(op.value, weights[0] if weights else None, span=_span(children))
+        found = next((child for child in rest if not isinstance(child, Token)), None)
+        weight = indices = None
+        if isinstance(found, ast.Ident):
+            weight = found
+        elif found is not None:
+            called = isinstance(found, ast.Call)
+            weight = found.function if called else found.layout
+            listed = found.args if called else found.subscripts
+            indices = ast.Indices(listed, span=Span(weight.span.end, found.span.end))
+        return ast.Reduce(op.value, weight, indices, span=_span(children))
 
     def sum(self, children: list[Any]) -> ast.Binary:
         lhs, op, rhs = children

@@ -9,6 +9,8 @@ from fuscoc.lang import ast
 from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import IndexRef, Inside, Load, Scalar
 from fuscoc.lang.context import POINT, Context, report_misplaced
+from fuscoc.lang.functions import FUNCTIONS, refuse
+from fuscoc.lang.nominal import check_indices, is_index
 from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
@@ -25,15 +27,31 @@ def fold_call(
     """
     function = call.function
     symbol = scope.symbols.get(function.name)
+    if symbol is None and scope.may_declare(function.name):
+        return None
+    if symbol is None and function.name in FUNCTIONS and not _is_size(call, context, scope):
+        refuse(call, context, scope)
+        for arg in call.args:  # which may introduce names, or be wrong itself
+            fold(arg, context, scope)
+        return None
     if symbol is None and context.declares and result is None:
         return _declare_size(call, scope)
+    if symbol is None and not context.kinds:
+        scope.sink.report(
+            "FSC020",
+            call.span,
+            f"`{scope.text(call.span)}` is no constant",
+            "a constant is needed here",
+            notes=context.why,
+        )
+        return None
     if symbol is not None and symbol.kind in {ROUTE, SIZE} - context.kinds:
         scope.used.add(function.name)
         report_misplaced(call.span, function.name, symbol.kind, context, scope)
         return None
     kind = scope.find(function, context.kinds & {ROUTE, SIZE} or {SIZE}, "a route or an input")
     if kind == ROUTE:
-        return _fold_route(call, result, scope, fold)
+        return _fold_route(call, result, context, scope, fold)
     if kind == SIZE and result is not None:
         _no_result(call, result, f"`{function.name}` is one number for each index", scope)
         return None
@@ -44,6 +62,18 @@ def fold_call(
         args = _arguments(call, (size.index,), scope)
         return None if args is None else Load(function.name, args)
     return None
+
+
+def _is_size(call: ast.Call, context: Context, scope: Scope) -> bool:
+    """Whether a call is meant as an input of sizes, which may have any name.
+
+    It may be where an extent introduces one, and is where a constant should be, if it is of an
+    index: that a size varies with it matters more there than that no function is called `len`.
+    """
+    match call.args:
+        case (ast.Name(name=name),):
+            return context.declares or (not context.kinds and is_index(name, scope))
+    return False
 
 
 def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
@@ -65,7 +95,7 @@ def _declare_size(call: ast.Call, scope: Scope) -> Scalar | None:
 
 
 def _fold_route(
-    call: ast.Call, result: ast.Ident | None, scope: Scope, fold: Fold
+    call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope, fold: Fold
 ) -> Scalar | None:
     route = scope.routes.get(call.function.name)
     if route is None:
@@ -79,20 +109,20 @@ def _fold_route(
             )
         return None
     args = _arguments(call, route.params, scope, fold)
-    position = _result_position(route, call, result, scope)
+    position = _result_position(route, call, result, context, scope)
     if args is None or position is None:
         return None
     return substitute(route.values[position], dict(zip(route.params, args, strict=True)))
 
 
 def _result_position(
-    route: RouteInfo, call: ast.Call, result: ast.Ident | None, scope: Scope
+    route: RouteInfo, call: ast.Call, result: ast.Ident | None, context: Context, scope: Scope
 ) -> int | None:
     """Which of its results a use of a route names."""
     if result is None and len(route.results) == 1:
         return 0
     if result is None:
-        first = route.results[0]
+        likely = context.likely(route.results)
         scope.sink.report(
             "FSC042",
             call.span,
@@ -100,8 +130,8 @@ def _result_position(
             secondary=[Label(route.ident.span, "declared here")],
             fix=Fix(
                 Span(call.span.end, call.span.end),
-                f".{first}",
-                f"write `{scope.text(call.span)}.{first}`",
+                f".{likely}",
+                f"write `{scope.text(call.span)}.{likely}`",
             ),
         )
         return None
@@ -130,8 +160,8 @@ def _no_result(call: ast.Call, result: ast.Ident, reason: str, scope: Scope) -> 
 def _arguments(
     call: ast.Call, params: tuple[str, ...], scope: Scope, fold: Fold | None = None
 ) -> tuple[Scalar, ...] | None:
-    """The arguments of a call: indices with the extents of the parameters or, with ``fold``, values
-    that are below these extents, or are checked to be when the shuffle runs."""
+    """The arguments of a call: the indices that it is declared for or, with ``fold``, values that
+    are below their extents, or are checked to be when the shuffle runs."""
     name = call.function.name
     if len(call.args) != len(params):
         scope.sink.report(
@@ -143,18 +173,15 @@ def _arguments(
         return None
     args = []
     for arg, param in zip(call.args, params, strict=True):
-        if fold is not None and not _is_index(arg, scope):
+        if fold is not None and not (isinstance(arg, ast.Name) and is_index(arg.name, scope)):
             value = _value_argument(arg, param, scope, fold)
         else:
-            value = _index_argument(arg, param, name, scope)
+            value = _index_argument(arg, name, scope)
         if value is not None:
             args.append(value)
-    return tuple(args) if len(args) == len(params) else None
-
-
-def _is_index(arg: ast.Expr, scope: Scope) -> bool:
-    symbol = scope.symbols.get(arg.name) if isinstance(arg, ast.Name) else None
-    return symbol is not None and symbol.kind == INDEX
+    owner = ast.Ident(name, span=scope.symbols[name].span)
+    same = check_indices(call.args, params, owner, scope, computed=fold is not None)
+    return tuple(args) if same and len(args) == len(params) else None
 
 
 def _value_argument(arg: ast.Expr, param: str, scope: Scope, fold: Fold) -> Scalar | None:
@@ -174,7 +201,7 @@ def _value_argument(arg: ast.Expr, param: str, scope: Scope, fold: Fold) -> Scal
     return None
 
 
-def _index_argument(arg: ast.Expr, param: str, name: str, scope: Scope) -> Scalar | None:
+def _index_argument(arg: ast.Expr, name: str, scope: Scope) -> Scalar | None:
     if not isinstance(arg, ast.Name):
         scope.sink.report(
             "FSC065",
@@ -183,18 +210,6 @@ def _index_argument(arg: ast.Expr, param: str, name: str, scope: Scope) -> Scala
             "a plain index is needed here",
         )
         return None
-    if scope.find(arg, {INDEX}, "an index") is None:
-        return None
-    extent, wanted = scope.extents.get(arg.name), scope.extents.get(param)
-    if extent is None or wanted is None:
-        return None
-    if extent != wanted:
-        scope.sink.report(
-            "FSC041",
-            arg.span,
-            f"`{arg.name}` and `{param}` have different extents",
-            f"`{name}` is declared for `{param}`",
-            secondary=[Label(scope.symbols[index].span, "") for index in (arg.name, param)],
-        )
+    if scope.find(arg, {INDEX}, "an index") is None or arg.name not in scope.extents:
         return None
     return IndexRef(arg.name)

@@ -8,18 +8,16 @@ from fuscoc.diagnostics import Fix
 from fuscoc.source import Span
 
 COMMENTS = "comments start with `//`"
-_SEPARATORS = "declarations need no separator"
+QUOTES = "\"'`\u2018\u2019\u201c\u201d"
 _QUOTES = "names are written without quotes"
 _RELATIONS = "a relation is written `->`, a range `start .. stop`"
 _HELP = {
-    ";": _SEPARATORS,
     "#": COMMENTS,
-    **dict.fromkeys("\"'`\u2018\u2019\u201c\u201d", _QUOTES),
+    **dict.fromkeys(QUOTES, _QUOTES),
     **dict.fromkeys("<>", _RELATIONS),
 }
 # What else stands for a character, and nothing but it can have been meant.
 _MEANT = {
-    ";": "",
     "#": "//",
     "\u2192": "->",  # rightwards arrow
     "\u2026": "..",  # ellipsis
@@ -54,12 +52,30 @@ def help_with(char: str) -> str | None:
     return None if char.isascii() else "names are of ASCII letters, digits and `_`"
 
 
-def fix_of(char: str, offset: int) -> Fix | None:
-    """The safe fix of a character at an offset, if it is plain what was meant."""
-    meant, title = _meant(char), help_with(char)
-    if meant is None or title is None:
+def fix_of(text: str, offset: int) -> Fix | None:
+    """What was meant by the foreign character at an offset and those right behind it, if plain.
+
+    That is safe but where words would be joined: what stands between them may be a space.
+    """
+    end = offset
+    meant = ""
+    while end < len(text) and (end == offset or not text[end].isascii()):
+        plain = _meant(text[end])
+        if plain is None:
+            break
+        meant += plain
+        end += 1
+    if end == offset:
         return None
-    return Fix(Span(offset, offset + 1), meant, title, safe=True)
+    title = help_with(text[offset]) if len({*text[offset:end]}) == 1 else f"write `{meant}`"
+    span = Span(offset, end)
+    return Fix(span, meant, title or "", safe=bool(meant) or not joins_words(text, span))
+
+
+def joins_words(text: str, span: Span) -> bool:
+    """Whether two words become one without what stands between them."""
+    between = text[max(span.start - 1, 0) : span.start], text[span.end : span.end + 1]
+    return all(char.isascii() and (char.isalnum() or char == "_") for char in between)
 
 
 def _meant(char: str) -> str | None:

@@ -22,13 +22,14 @@ from fuscoc.lang.declarations import (
     segment_bytes,
 )
 from fuscoc.lang.dispatch import check_dispatch
+from fuscoc.lang.doubts import declare_broken
 from fuscoc.lang.inputs import check_names, used_extents, used_inputs
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy
 from fuscoc.lang.routes import check_routes
 from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope
-from fuscoc.lang.unused import warn_about_unused
+from fuscoc.lang.warnings import warn
 from fuscoc.source import SourceFile, Span
 
 D = TypeVar("D", bound=ast.Declaration)
@@ -58,7 +59,6 @@ def check_file(source: SourceFile, overrides: Mapping[str, int] | None = None) -
     overrides = overrides or {}
     sink = DiagnosticSink(source)
     shuffles = parse(source, sink)
-    sink.raise_errors()
     _check_names(shuffles, overrides, sink)
     checked = [_check_shuffle(shuffle, overrides, sink) for shuffle in shuffles]
     sink.raise_errors()
@@ -69,6 +69,7 @@ def _check_names(
     shuffles: tuple[ast.Shuffle, ...], overrides: Mapping[str, int], sink: DiagnosticSink
 ) -> None:
     """Shuffles have different names, and every override names a constant of one of them."""
+    is_whole = not sink.errors
     first: dict[str, Span] = {}
     constants = set()
     for shuffle in shuffles:
@@ -83,7 +84,7 @@ def _check_names(
         first.setdefault(name, shuffle.ident.span)
         constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
     unknown = sorted(overrides.keys() - constants)
-    if unknown:
+    if unknown and is_whole:
         similar = {match for name in unknown if (match := nearest(name, constants))}
         names = " and no constant ".join(f"`{name}`" for name in unknown)
         sink.report(
@@ -106,7 +107,7 @@ def _check_shuffle(
     scope = declared(shuffle, overrides, sink)
     checked = _check_paths(shuffle, scope)
     if checked is not None:
-        warn_about_unused(shuffle, checked, scope)
+        warn(shuffle, checked, scope)
     return checked
 
 
@@ -150,18 +151,21 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
                 scope.declare(binding.ident, CONSTANT)
         elif not isinstance(declaration, ast.Place | ast.Dispatch | ast.Combine):
             scope.declare(declaration.ident, kinds[type(declaration)])
+    for broken in shuffle.broken:
+        declare_broken(broken, scope)
 
 
 def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     dispatch = scope.single(shuffle.declarations, ast.Dispatch, "dispatch")
     combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
-    if dispatch is None:
+    if dispatch is None and not shuffle.broken:
         scope.sink.report(
             "FSC050",
             shuffle.ident.span,
             f"the shuffle `{shuffle.ident.name}` has no dispatch",
             help="add `dispatch source[…] -> target[…]`, the way out",
         )
+    if dispatch is None:
         return None
     path = check_dispatch(dispatch, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)

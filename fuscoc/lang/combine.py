@@ -8,8 +8,9 @@ from fuscoc.lang.bounds import are_disjoint
 from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
-from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope
+from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import find_unknown_names
+from fuscoc.lang.target_packed import with_slot
 
 
 def check_combine(
@@ -26,6 +27,8 @@ def check_combine(
         weight = scope.weights.get(reduce.weight.name)
         if weight is None:
             return None
+        if reduce.indices is not None:
+            _weight_has_indices(reduce.indices, weight, scope)
     if path is None:
         return None
 
@@ -59,11 +62,26 @@ def check_combine(
     return Combine("sum", checked, combine.span)
 
 
+def _weight_has_indices(given: ast.Indices, weight: WeightInfo, scope: Scope) -> None:
+    """Report indices behind the name of a weight. Leaving out its own changes nothing."""
+    names = tuple(each.name for each in given.listed if isinstance(each, ast.Name))
+    scope.sink.report(
+        "FSC041",
+        given.span,
+        f"a sum names its weight without indices: `{weight.ident.name}` is taken at every point",
+        f"`{weight.ident.name}` is declared for ({', '.join(weight.params)})",
+        secondary=[Label(weight.ident.span, "declared here")],
+        fix=Fix(given.span, "", f"write `sum({weight.ident.name})`", safe=names == weight.params),
+    )
+
+
 def _same_path(combine: ast.Combine, dispatch: ast.Dispatch, scope: Scope) -> None:
     """A written-out combine has to name the dispatch's target and source, in this order."""
-    if combine.path is None or combine.path == (dispatch.target, dispatch.source):
+    if combine.path is None:
         return
-    start, end = combine.path
+    start, end = (_completed(access, scope) for access in combine.path)
+    if (start, end) == (_completed(dispatch.target, scope), dispatch.source):
+        return
     before = len(scope.sink.errors)
     for access in combine.path:
         scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
@@ -80,8 +98,16 @@ def _same_path(combine: ast.Combine, dispatch: ast.Dispatch, scope: Scope) -> No
     )
 
 
+def _completed(access: ast.Access, scope: Scope) -> ast.Access:
+    """An access with the slot that it lacks, if it does, which is a mistake of its own."""
+    layout = scope.layouts.get(access.layout.name)
+    return with_slot(access, layout, scope) if layout is not None and layout.packed else access
+
+
 def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
     fan_out = path.domain[path.num_source_dims :]
+    if fan_out and "reduce" in scope.doubtful:  # which stands somewhere else
+        return None
     if fan_out:
         names = " and ".join(f"`{index.name}`" for index in fan_out)
         scope.sink.report(

@@ -9,8 +9,8 @@ from fuscoc.diagnostics import Label, spelling
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Field, Load, Placement, Scalar
 from fuscoc.lang.context import INDEX_EXTENT
-from fuscoc.lang.fold import fold_constant, fold_extent, in_range
-from fuscoc.lang.scalars import loads
+from fuscoc.lang.fold import fold_constant, fold_extent, fold_field_dim, in_range
+from fuscoc.lang.scalars import extents, loads
 from fuscoc.lang.scope import INDEX, Scope, WeightInfo
 
 MAX_SEGMENT_BYTES = 2**31 - 1
@@ -29,9 +29,28 @@ def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) ->
 
 def check_index(index: ast.Index, scope: Scope) -> None:
     """``index i : height(n) / p``; what the extent depends on is checked once all are known."""
+    scope.extent_spans.setdefault(index.ident.name, index.extent.span)
     extent = fold_extent(index.extent, INDEX_EXTENT, scope)
     if extent is not None:
         scope.extents.setdefault(index.ident.name, extent)
+
+
+def extent_not_constant(index: str, why: str, where: Label, scope: Scope) -> None:
+    """Report an extent that is only known at run time, and how it becomes a constant."""
+    new = [name for name in extents(scope.extents[index]) if name in scope.symbols]
+    span = scope.extent_spans[index]
+    fix = None
+    if new and span.start <= (at := scope.symbols[new[0]].span).start < span.end:
+        fix = scope.similar_constant(new[0], at, safe=True)
+    scope.sink.report(
+        "FSC020",
+        span,
+        f"{why}, so the extent of `{index}` must be a constant",
+        f"only known at run time: no `const` declares `{new[0]}`" if new else "known at run time",
+        secondary=[where],
+        help=f"declare it: `const {new[0]} = …`" if new else None,
+        fix=fix,
+    )
 
 
 def check_sizes(indices: Sequence[ast.Index], scope: Scope) -> None:
@@ -89,7 +108,7 @@ def segment_bytes(fields: Sequence[Field]) -> int:
 def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:
     """A typed part: a known element type and positive constant dimensions."""
     dtype = check_dtype(type.name, scope)
-    shape = [fold_constant(dim, scope, positive="a dimension") for dim in type.shape]
+    shape = [fold_field_dim(dim, scope) for dim in type.shape]
     dims = tuple(dim for dim in shape if dim is not None)
     if dtype is None or len(dims) != len(shape):
         return None
@@ -107,7 +126,8 @@ def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
             ident.span,
             f"there is no element type `{ident.name}`",
             notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
-            fix=spelling(ident.name, ident.span, dtypes.NAMES),
+            help=f"write {meant}" if (meant := dtypes.meant(ident.name)) else None,
+            fix=None if meant else spelling(ident.name, ident.span, dtypes.NAMES),
         )
     return dtype
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from fuscoc.diagnostics import Label
@@ -14,17 +14,19 @@ from fuscoc.lang.checked import (
     DenseTarget,
     DomainIndex,
     Field,
-    IndexRef,
     PackedTarget,
     Scalar,
     Source,
 )
-from fuscoc.lang.declarations import is_ragged
+from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
-from fuscoc.lang.scalars import indices, substitute
+from fuscoc.lang.nominal import check_indices
+from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
-from fuscoc.lang.target import TargetInfo, check_target
+from fuscoc.lang.target import NOTHING, TargetInfo, find_unknown_names
+from fuscoc.lang.target_dense import dense_target
+from fuscoc.lang.target_packed import packed_target
 
 MAX_FAN_OUT = 2**16
 
@@ -46,7 +48,7 @@ class Path:
 def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     """The path of a dispatch. Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
-    target = check_target(dispatch, scope)
+    target = _target(dispatch, scope)
     layout = scope.layouts.get(dispatch.target.layout.name)
     if source is None or layout is None:
         return None
@@ -94,26 +96,9 @@ def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessIn
     view = ast.Ident(access.layout.name, span=scope.symbols[access.layout.name].span)
     if not right_arity(access, len(dims), view, scope):
         return None
-    for index, dim in zip(subscripts, dims, strict=True):
-        if index is not None and scope.extents.get(index.name) != scope.extents[dim]:
-            scope.sink.report(
-                "FSC041",
-                index.span,
-                f"`{index.name}` and `{dim}` have different extents",
-                f"`{access.layout.name}` is declared for `{dim}`",
-                secondary=[Label(scope.symbols[name].span) for name in (index.name, dim)],
-            )
-            return None
-    renamed: dict[str, Scalar] = {
-        dim: IndexRef(name) for dim, name in zip(dims, names, strict=True)
-    }
-    return names, replace(
-        info,
-        dims=tuple(substitute(dim, renamed) for dim in info.dims),
-        subscripts=tuple(
-            replace(each, start=substitute(each.start, renamed)) for each in info.subscripts
-        ),
-    )
+    if not check_indices(access.subscripts, dims, view, scope, computed=False):
+        return None
+    return names, info
 
 
 def _source_index(subscript: ast.Subscript, scope: Scope) -> ast.Name | None:
@@ -141,6 +126,26 @@ def _source_index(subscript: ast.Subscript, scope: Scope) -> ast.Name | None:
     if scope.find(subscript, {INDEX}, "an index") is None or subscript.name not in scope.extents:
         return None
     return subscript
+
+
+def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
+    """The target of a dispatch, with its ``on`` clause."""
+    access = dispatch.target
+    on = scope.single(dispatch.options, ast.On, "on")
+    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout")
+    if kind == VIEW:
+        scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
+    layout = scope.layouts.get(access.layout.name)
+    if layout is None:
+        find_unknown_names(access, on, scope)
+        return NOTHING
+    for subscript in access.subscripts:
+        if isinstance(subscript, ast.Range):
+            scope.sink.report(
+                "FSC036", subscript.span, "a segment goes to one slot, not to a range"
+            )
+            return NOTHING
+    return (packed_target if layout.packed else dense_target)(dispatch, layout, on, scope)
 
 
 def _domain(
@@ -177,7 +182,9 @@ def _domain(
             good = False
     for name in fan_out:
         if not isinstance(scope.extents[name], Const):
-            _fan_out_not_constant(name, dispatch, scope)
+            why = f"each segment goes out once for each `{name}`"
+            where = Label(dispatch.source.span, f"no `{name}` among the source's indices")
+            extent_not_constant(name, why, where, scope)
             good = False
     sizes = [scope.extents[name] for name in fan_out]
     copies = prod(size.value for size in sizes if isinstance(size, Const))
@@ -190,14 +197,4 @@ def _domain(
     return tuple(
         DomainIndex(name, scope.extents[name], scope.symbols[name].span)
         for name in (*source, *fan_out)
-    )
-
-
-def _fan_out_not_constant(name: str, dispatch: ast.Dispatch, scope: Scope) -> None:
-    scope.sink.report(
-        "FSC020",
-        scope.symbols[name].span,
-        f"each segment goes out once for each `{name}`, so its extent must be a constant",
-        secondary=[Label(dispatch.source.span, f"no `{name}` among the source's indices")],
-        fix=scope.constant_extent(name),
     )

@@ -31,6 +31,19 @@ ALIASES: dict[str, str] = {
     "uint8": "u8",
 }
 
+# What other languages and libraries call them, or something like them.
+MEANT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(["f8", "fp8", "float8"], ("f8e4m3", "f8e5m2")),
+    **dict.fromkeys(["e4m3", "float8_e4m3", "fp8_e4m3"], ("f8e4m3",)),
+    **dict.fromkeys(["e5m2", "fp8_e5m2"], ("f8e5m2",)),
+    **dict.fromkeys(["fp16", "half"], ("f16",)),
+    **dict.fromkeys(["fp32", "float"], ("f32",)),
+    **dict.fromkeys(["fp64", "double"], ("f64",)),
+    **dict.fromkeys(["byte", "uint8_t"], ("u8",)),
+    **dict.fromkeys(["int", "int32_t"], ("i32",)),
+    **dict.fromkeys(["long", "int64_t"], ("i64",)),
+}
+
 NAMES = frozenset(ITEM_BYTES) | frozenset(ALIASES)
 INTEGERS = frozenset({"i8", "i16", "i32", "i64", "u8"})
 NARROW = frozenset({"f8e4m3", "f8e5m2"})
@@ -42,3 +55,8 @@ def normal(name: str) -> str | None:
     """The one name that later rooms know the type by; None if there is no such type."""
     name = ALIASES.get(name, name)
     return name if name in ITEM_BYTES else None
+
+
+def meant(name: str) -> str | None:
+    """The element types that a name of another language may stand for, in words."""
+    return " or ".join(f"`{each}`" for each in MEANT[name]) if name in MEANT else None

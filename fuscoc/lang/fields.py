@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fuscoc.diagnostics import Label
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.casts import MadeCasts, check_casts, check_conversion
-from fuscoc.lang.checked import Cast, Field
+from fuscoc.lang.checked import Cast, Field, Subscript
 from fuscoc.lang.scope import AccessInfo, LayoutInfo, Scope, plural
 
 
@@ -47,7 +49,7 @@ def match_fields(
     by_name = {cell.name: cell for cell in held}
     wanted = [field for field in target.fields if field.name not in casts.made]
     runs = tuple(s.length for s in access.subscripts if s.length is not None)
-    found = [_match(field, by_name[field.name], runs, casts, dispatch, scope) for field in wanted]
+    found = [_match(field, by_name[field.name], access, casts, dispatch, scope) for field in wanted]
     shapes = {cell.name: (*runs, *cell.shape) for cell in held}
     shapes |= {field.name: field.shape for field in target.fields}
     sized = casts.sized(shapes, scope) if all(found) else None
@@ -61,22 +63,60 @@ def match_fields(
 def _match(
     field: Field,
     cell: Field,
-    runs: tuple[int, ...],
+    access: AccessInfo,
     casts: MadeCasts,
     dispatch: ast.Dispatch,
     scope: Scope,
 ) -> bool:
+    runs = (each.length for each in access.subscripts if each.length is not None)
     shape = (*runs, *cell.shape)
     if field.shape == shape:
         return check_conversion(field, cell, casts, scope)
-    _mismatch(
+    message = (
         f"`{field.name}` is {_typed(field.dtype, field.shape)}, "
-        f"and the source gives {_typed(cell.dtype, shape)}",
-        field,
-        dispatch,
-        scope,
+        f"and the source gives {_typed(cell.dtype, shape)}"
     )
+    if not _report_short(message, access.subscripts, cell.shape, field, scope):
+        _mismatch(message, field, dispatch, scope)
     return False
+
+
+def _report_short(
+    message: str, subscripts: Sequence[Subscript], rest: tuple[int, ...], field: Field, scope: Scope
+) -> bool:
+    """Whether ranges that are one cell short are all that keeps a field from its shape.
+
+    They are reported then, with ``message``. ``rest`` is the shape of a cell.
+    """
+    runs = [each for each in subscripts if each.length is not None]
+    lengths = [each.length for each in runs]
+    wanted = field.shape[: len(runs)]
+    short = [run for run, count in zip(runs, wanted, strict=False) if run.length == count - 1]
+    full = [count - (run in short) for run, count in zip(runs, wanted, strict=False)]
+    if not short or lengths != full or field.shape[len(runs) :] != rest:
+        return False
+    for run in short:
+        written = _one_more(scope.sink.source.text[run.span.start : run.span.end])
+        scope.sink.report(
+            "FSC035",
+            run.span,
+            message,
+            f"{plural(run.length or 0, 'cell')}: a range ends before its stop",
+            secondary=[Label(field.span, "declared here")],
+            fix=Fix(run.span, written, f"write `{written}`"),
+        )
+    return True
+
+
+def _one_more(written: str) -> str:
+    """The text of a range with its stop one further."""
+    less_one = re.search(r"\s*-\s*1$", written)
+    if less_one is not None:
+        return written[: less_one.start()]
+    number = re.search(r"(?<=\.\.)(\s*)(\d+)$", written)
+    if number is not None:
+        return f"{written[: number.start(2)]}{int(number[2]) + 1}"
+    return f"{written} + 1"
 
 
 def _named_cells(

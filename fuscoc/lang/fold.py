@@ -13,7 +13,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.calls import fold_call
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
-from fuscoc.lang.context import CONSTANT_VALUE, Context, report_misplaced
+from fuscoc.lang.context import CONSTANT_VALUE, FIELD_DIM, Context, report_misplaced
 from fuscoc.lang.scalars import depth, may_be_negative, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
@@ -30,14 +30,23 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_OPERATIONS = 1000
 
 
+def fold_field_dim(expr: ast.Expr, scope: Scope) -> int | None:
+    """The length of a field along one dimension."""
+    return fold_constant(expr, scope, FIELD_DIM.what, context=FIELD_DIM)
+
+
 def fold_constant(
-    expr: ast.Expr, scope: Scope, positive: str | None = None, most: int = INT64_MAX
+    expr: ast.Expr,
+    scope: Scope,
+    positive: str | None = None,
+    most: int = INT64_MAX,
+    context: Context = CONSTANT_VALUE,
 ) -> int | None:
     """The value of a constant expression; with ``positive`` that it must be, and what it is.
 
     ``most`` is the largest value that it may have.
     """
-    folded = fold(expr, CONSTANT_VALUE, scope)
+    folded = fold(expr, context, scope)
     if not isinstance(folded, Const):
         return None
     if positive is not None and folded.value <= 0:
@@ -92,6 +101,8 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
     if name.name in BUILTINS:
         return _fold_builtin(name, context, scope)
     symbol = scope.symbols.get(name.name)
+    if symbol is None and scope.may_declare(name.name):
+        return None
     if symbol is None and context.declares:
         scope.declare(ast.Ident(name.name, span=name.span), EXTENT)
     elif symbol is not None and symbol.kind in {INDEX, EXTENT} - context.kinds:
@@ -124,7 +135,7 @@ def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | No
         name.span,
         f"`{name.name}` is only known at run time",
         "a constant is needed here",
-        notes=[f"it is {BUILTINS[name.name]}"],
+        notes=[f"it is {BUILTINS[name.name]}", *context.why],
     )
     return None
 
@@ -143,7 +154,9 @@ def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | N
                 "FSC025",
                 expr.span,
                 f"{rhs.value} does not divide {lhs.value}, and {context.what} has to come out even",
-                notes=["a constant may be rounded: `/` floors in the value of a `const`"],
+                f"leaves a remainder of {lhs.value % rhs.value}",
+                help=f"if rounding is meant, do it in a constant, where `/` floors: "
+                f"`const rounded = {scope.text(expr.span)}`",
             )
             return None
         return in_range(OPERATORS[expr.op](lhs.value, rhs.value), expr.span, scope)

@@ -93,6 +93,8 @@ def _element(type: ast.Type, scope: Scope) -> tuple[str | None, tuple[Field, ...
     if dtypes.normal(name) is not None:
         field = check_field(type.name, type, scope)
         return None if field is None else (None, (field,))
+    if scope.may_declare(name):
+        return None
     segments = {n for n, symbol in scope.symbols.items() if symbol.kind == SEGMENT}
     fix = spelling(name, type.name.span, segments | dtypes.NAMES)
     similar = scope.symbols.get(fix.replacement) if fix is not None else None
@@ -178,6 +180,8 @@ def _dense_extents(
 
 
 def _index_extent(dim: ast.Ident, scope: Scope) -> Scalar | None:
+    if dim.name not in scope.symbols and scope.may_declare(dim.name):
+        return None
     if dim.name not in scope.symbols:
         scope.sink.report(
             "FSC031",

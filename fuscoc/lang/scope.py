@@ -14,7 +14,7 @@ from typing import TypeVar
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.checked import Field, Placement, Scalar, Subscript
-from fuscoc.lang.scalars import extents
+from fuscoc.lang.slips import is_plural, is_slip
 from fuscoc.source import Span
 
 T = TypeVar("T", bound=ast.Node)
@@ -108,6 +108,7 @@ class Scope:
 
     constants: dict[str, int | None] = field(default_factory=dict)  # None: reported
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
+    extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)
     segments: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     layouts: dict[str, LayoutInfo] = field(default_factory=dict)
@@ -117,6 +118,12 @@ class Scope:
     weights: dict[str, WeightInfo] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     misplaced: bool = False  # a `place` of something that is no index was reported
+
+    # The keywords and all words of declarations with a syntax error, and whether those may declare
+    # more names than are known.
+    broken: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    is_open: bool = False
 
     def declare(self, ident: ast.Ident, kind: str) -> bool:
         """Enter a name; False, with a report, if it is taken."""
@@ -174,6 +181,14 @@ class Scope:
             seen.setdefault(ident.name, ident.span)
         return len(seen) == len(idents)
 
+    def may_declare(self, name: str) -> bool:
+        """Whether a declaration with a syntax error may be that of an unknown name."""
+        return self.is_open or name in self.doubtful
+
+    def may_have(self, keyword: str) -> bool:
+        """Whether a declaration with a syntax error may be one with this keyword."""
+        return self.is_open or keyword in self.broken
+
     def single(self, clauses: Iterable[object], cls: type[T], keyword: str) -> T | None:
         """The clause of a class, if given; the first, with a report, if given twice."""
         found = [clause for clause in clauses if isinstance(clause, cls)]
@@ -210,8 +225,14 @@ class Scope:
 
     def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
         kinds = tuple(kinds)
+        if self.may_declare(ident.name) or (
+            "index" in self.broken and {EXTENT, SIZE} & set(kinds)  # which its extent introduces
+        ):
+            return
         candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
         fix = spelling(ident.name, ident.span, candidates)
+        if fix is not None and fix.replacement in self.doubtful:
+            return  # the syntax error may be in the name that was meant
         notes = []
         if fix is None and 0 < len(candidates) <= 4:
             notes.append(f"declared: {', '.join(f'`{name}`' for name in candidates)}")
@@ -227,20 +248,17 @@ class Scope:
             fix=fix,
         )
 
-    def similar_constant(self, name: str, span: Span) -> Fix | None:
-        """The fix for a name that stands where a constant should, if it is almost one's name."""
+    def similar_constant(self, name: str, span: Span, *, safe: bool) -> Fix | None:
+        """The fix for a name that stands where a constant should, if it is almost one's name.
+
+        ``safe`` says that the name can have been meant for nothing else.
+        """
         constants = [n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT]
-        fix = spelling(name, span, constants)
+        fix = spelling(name, span, (n for n in constants if is_slip(name, n) or is_plural(name, n)))
         if fix is None:
             return None
-        return replace(fix, title=f"did you mean the constant `{fix.replacement}`?")
-
-    def constant_extent(self, index: str) -> Fix | None:
-        """The fix for an index whose run-time extent should be a constant, likewise."""
-        for name in extents(self.extents[index]):
-            if name in self.symbols:
-                return self.similar_constant(name, self.symbols[name].span)
-        return None
+        title = f"did you mean the constant `{fix.replacement}`?"
+        return replace(fix, title=title, safe=safe and fix.safe)
 
     def removal(self, node: ast.Node, title: str, *, safe: bool = False) -> Fix:
         """The fix that takes a clause or a declaration out of the text, with its empty line."""

@@ -1,277 +1,213 @@
-"""Syntax errors in the user's words, and where to go on reading after one."""
+"""Syntax errors in the user's words."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from fuscoc.diagnostics import DiagnosticSink, Fix, Label, nearest, spelling
+from fuscoc.diagnostics import ONE_SLIP, DiagnosticSink, Fix, Label, nearest, spelling
 from fuscoc.lang import characters
-from fuscoc.lang.syntax_forms import ONE_MARK, hint
+from fuscoc.lang.idioms import Advice, advice
+from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
+from fuscoc.lang.syntax_fixes import (
+    Place,
+    brace_too_many,
+    fix_at,
+    missing_comma,
+    misspelt,
+    misspelt_declaration,
+)
+from fuscoc.lang.syntax_forms import hint
+from fuscoc.lang.terminals import expected
+from fuscoc.lang.trial import Parse, accepted_after
 from fuscoc.source import Span
 
-DECLARATIONS = (
-    *("const", "index", "segment", "layout", "view"),
-    *("place", "route", "weight", "dispatch", "combine"),
-)
-RESERVED = frozenset([*DECLARATIONS, "shuffle"])
-
-# What the user would write for a terminal of the grammar; keywords are their own lower case.
-_SYMBOLS = {
-    "LSQB": "[",
-    "RSQB": "]",
-    "LPAR": "(",
-    "RPAR": ")",
-    "LBRACE": "{",
-    "RBRACE": "}",
-    "COMMA": ",",
-    "COLON": ":",
-    "EQUAL": "=",
-    "ARROW": "->",
-    "DOTS": "..",
-    "DOT": ".",
-    "PLUS": "+",
-    "MINUS": "-",
-    "STAR": "*",
-    "SLASH": "/",
-    "PERCENT": "%",
-}
-_EXPRESSION = {"NAME", "INT", "LPAR"}
-# Whatever goes on an expression that could as well end here: not worth listing.
-_CONTINUATIONS = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "LPAR", "DOT", "LSQB", "DOTS"}
-_CLOSERS = {"[": "RSQB", "(": "RPAR", "{": "RBRACE"}
-_CONFUSED = {":", "=", "->"}
-_LEXEME = re.compile(r"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]*|->|\.\.|\S")
-_WORD = re.compile(r"[A-Za-z_]")
+OPTIONS = ("on", "dedup", "slice", "balance", "schedule", "backend", "cast")
 
 
 @dataclass(frozen=True)
-class _Lexeme:
-    text: str
-    start: int
-    end: int
+class Stop:
+    """Where reading stopped, for whoever reads on.
 
-    @property
-    def span(self) -> Span:
-        return Span(self.start, self.end)
+    ``complete`` says that the declaration before could have ended there, and ``alone`` that what
+    stands there was meant as one of its own.
+    """
+
+    offset: int
+    complete: bool = False
+    alone: bool = False
 
 
 def report_syntax_error(
-    error: UnexpectedInput, text: str, sink: DiagnosticSink, parse: Callable[[str], object]
-) -> int:
-    """Put an error of the parser ``parse`` into ``sink``; returns where the offending text is."""
-    if isinstance(error, UnexpectedCharacters):
+    error: UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
+) -> Stop:
+    """Put an error of the parser ``parse`` into ``sink``. Parts of ``text`` may be blanked out."""
+    place = _place(error, text, lexemes(text), parse)
+    word = _misspelt_declaration(place, error)
+    if word is not None:
+        _report_misspelt(word, "a declaration", misspelt_declaration(word, place), sink)
+        return Stop(word.start, alone=True)
+    word = _misspelt_reverse(place)
+    if word is not None:
+        _report_misspelt(word, "`reverse` or a path", misspelt(word, ["reverse"], place), sink)
+        return Stop(word.start)
+    offset = len(text)
+    if isinstance(error, UnexpectedCharacters) and _is_lone(place.found):
         offset = int(error.pos_in_stream)
-        char = text[offset]
-        sink.report(
-            "FSC002",
-            Span(offset, offset + 1),
-            f"unexpected character {characters.named(char)}",
-            help=characters.help_with(char),
-            fix=characters.fix_of(char, offset),
-        )
-        return offset
-    assert isinstance(error, UnexpectedToken)
-    for misspelt, what, words in (
-        (_misspelt_declaration(error, text), "a declaration", DECLARATIONS),
-        (_misspelt_reverse(error, text), "`reverse` or a path", ("reverse",)),
-    ):
-        if misspelt is not None:
-            sink.report(
-                "FSC001",
-                misspelt.span,
-                f"expected {what}, found `{misspelt.text}`",
-                fix=spelling(misspelt.text, misspelt.span, words),
-            )
-            return misspelt.end
-    offset = len(text) if error.token.type == "$END" else int(error.token.start_pos)
-    # Where `->` cannot stand, the parser's lexer finds a `-` only.
-    found = _LEXEME.match(text, offset)
-    accepted = set(error.accepts or error.expected)
-    form = hint(error, parse)
-    _report_token(found.group() if found else "", offset, accepted, text, form, sink)
-    return offset
-
-
-def _report_token(
-    found: str, offset: int, accepted: set[str], text: str, form: str | None, sink: DiagnosticSink
-) -> None:
-    """``form`` says how the declaration at the offset is written, if that is known."""
-    expected = _listed(_expected(accepted))
-    # Parts of the text may have been blanked out; the brackets count without them, but the place
-    # of something missing is where the file goes on.
-    before = [lexeme for lexeme in _lexemes(sink.source.text) if lexeme.end <= offset]
-    on_new_line = bool(before) and "\n" in text[before[-1].end : offset]
-    is_missing = not found or (on_new_line and (found in RESERVED or found == "}"))
-    if is_missing:  # what is missing belongs after the line before
-        span = before[-1].span if before else Span(0, 0)
-        label = f"expected {expected} after this"
+        _report_character(offset, place, sink)
     else:
-        span = Span(offset, offset + len(found))
-        label = f"expected {expected}"
-    opener = _unclosed([lexeme for lexeme in _lexemes(text) if lexeme.end <= offset])
-    # Where a declaration may stand, the shuffle may go on: only its end proves a brace missing.
-    wants_closer = opener is not None and _CLOSERS[opener.text] in accepted
-    unclosed = opener if wants_closer and ("CONST" not in accepted or not found) else None
-    is_misused = found in RESERVED and "NAME" in accepted and not is_missing
-    note = f"`{found}` starts a declaration and cannot be used as a name"
+        offset = place.found.start if place.found else len(text)
+        if not _report_no_option(place, sink):
+            _report_lexeme(place, sink)
+    complete = "CONST" in place.accepted
+    return Stop(offset, complete, complete and place.found is not None and place.found.starts_line)
+
+
+def _is_lone(found: Lexeme | None) -> bool:
+    """Whether a character is no part of a longer mark."""
+    return found is None or len(found.text) == 1
+
+
+def _place(error: UnexpectedInput, text: str, found: list[Lexeme], parse: Parse) -> Place:
+    """The place of an error: of the whole lexeme, where the parser stopped inside of one."""
+    if isinstance(error, UnexpectedToken):
+        at_end = error.token.type == "$END"
+        offset = len(text) if at_end else int(error.token.start_pos)
+    else:
+        offset = int(error.pos_in_stream)
+    here = next((each for each in found if each.start <= offset < each.end), None)
+    start = here.start if here else offset
+    form = None
+    if isinstance(error, UnexpectedToken) and start == offset:
+        accepted = set(error.accepts or error.expected)
+        form = hint(error, parse)
+    else:
+        accepted = accepted_after(text[:start], parse)
+    before = [each for each in found if each.end <= start]
+    after = [each for each in found if each.start > start]
+    return Place(text, here, frozenset(accepted), form, before, after, parse)
+
+
+def _report_misspelt(word: Lexeme, what: str, fix: Fix | None, sink: DiagnosticSink) -> None:
+    sink.report("FSC001", word.span, f"expected {what}, found `{word.text}`", fix=fix)
+
+
+def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
+    char = place.text[offset]
     sink.report(
-        "FSC001",
-        span,
-        f"expected {expected}, found {f'`{found}`' if found else 'the end of the file'}",
-        label,
-        secondary=[Label(unclosed.span, "opened here")] if unclosed else (),
-        notes=[note] if is_misused else (),
-        help=_help(found, offset, text, form),
-        fix=_token_fix(found, offset, accepted, form),
+        "FSC002",
+        Span(offset, offset + 1),
+        f"unexpected character {characters.named(char)}",
+        help=characters.help_with(char),
+        fix=fix_at(place),
     )
 
 
-def _help(found: str, offset: int, text: str, form: str | None) -> str | None:
-    if "/*" in text[max(offset - 1, 0) : offset + 2]:
+def _report_no_option(place: Place, sink: DiagnosticSink) -> bool:
+    """Whether a word stands where only an option could, on the line of the dispatch; a report then.
+
+    At the start of a line it may as well be meant as a declaration, but for `reduce`.
+    """
+    found = place.found
+    if found is None or not found.is_word or found.text in RESERVED:
+        return False
+    if found.starts_line and found.text != "reduce":
+        return False
+    if not place.accepted >= {option.upper() for option in OPTIONS}:
+        return False
+    help = _way_back(found, place)
+    sink.report(
+        "FSC001",
+        found.span,
+        f"`{found.text}` is no option of a dispatch",
+        notes=[f"the options are {', '.join(f'`{option}`' for option in OPTIONS)}"],
+        help=help,
+        fix=None if help else place.tried(spelling(found.text, found.span, OPTIONS, ONE_SLIP)),
+    )
+    return True
+
+
+def _way_back(found: Lexeme, place: Place) -> str | None:
+    """What to write if a word is `reduce`, or has the name of a weight in parentheses behind it."""
+    if found.text == "reduce":
+        return "what comes back is reduced, by the combine: `combine reverse reduce sum(w)`"
+    if [each.text for each in place.after[:1]] != ["("]:
+        return None
+    words = [each.text for each in (*place.before, *place.after)]
+    name = words[len(place.before) + 1]
+    if ("weight", name) not in pairwise(words):
+        return None
+    return f"a weight is applied on the way back: `combine reverse reduce sum({name})`"
+
+
+def _report_lexeme(place: Place, sink: DiagnosticSink) -> None:
+    found = place.found
+    idiom = advice(place)
+    known = idiom or Advice(_help(place))
+    wanted = known.expected or expected(place.accepted)
+    label, notes = f"expected {wanted}", list(known.notes)
+    ends = found is None or (found.starts_line and found.text in {*RESERVED, "}"})
+    if found is None or (ends and place.before):
+        span = place.before[-1].span if place.before else Span(0, 0)
+        label += " after this"
+    else:
+        span = found.span
+        if found.text in RESERVED and "NAME" in place.accepted:
+            notes.append(f"`{found.text}` starts a declaration and cannot be used as a name")
+    sink.report(
+        "FSC001",
+        span,
+        f"expected {wanted}, found {f'`{found.text}`' if found else 'the end of the file'}",
+        label,
+        secondary=_opened(place) if idiom is None else (),
+        notes=notes,
+        help=known.help,
+        fix=known.fix or fix_at(place) or brace_too_many(place) or missing_comma(place),
+    )
+
+
+def _opened(place: Place) -> list[Label]:
+    """The bracket that a closing one is missing for."""
+    opener = unclosed(place.before)
+    if opener is None or CLOSERS[opener.text] not in place.symbols:
+        return []
+    # Where a declaration may stand, the shuffle may go on: only its end proves a brace missing.
+    if "CONST" in place.accepted and place.found is not None:
+        return []
+    return [Label(opener.span, "opened here")]
+
+
+def _help(place: Place) -> str | None:
+    if place.found is None:
+        return place.form
+    start = place.found.start
+    if "/*" in place.text[max(start - 1, 0) : start + 2]:
         return characters.COMMENTS
-    if _WORD.match(found) and text[offset - 1 : offset].isdigit():
+    if place.found.is_word and place.text[start - 1 : start].isdigit():
         return "numbers are decimal, and a name does not begin with one"
-    return form
+    return place.form
 
 
-def _misspelt_declaration(error: UnexpectedToken, text: str) -> _Lexeme | None:
+def _misspelt_declaration(place: Place, error: UnexpectedInput) -> Lexeme | None:
     """The word before the offending one, if a line starts with it and it is almost a keyword.
 
     It may have been taken for the end of the line before.
     """
-    before = [lexeme for lexeme in _lexemes(text) if lexeme.end <= error.token.start_pos]
-    if "CONST" not in error.expected or error.token.type == "$END" or len(before) < 2:
+    before = place.before
+    if place.found is None or len(before) < 2 or not isinstance(error, UnexpectedToken):
+        return None
+    if "CONST" not in error.expected:
         return None
     word = before[-1]
-    starts_line = "\n" in text[before[-2].end : word.start]
-    same_line = "\n" not in text[word.end : error.token.start_pos]
     is_close = word.text not in RESERVED and nearest(word.text, DECLARATIONS) is not None
-    return word if starts_line and same_line and is_close else None
+    return word if word.starts_line and not place.found.starts_line and is_close else None
 
 
-def _misspelt_reverse(error: UnexpectedToken, text: str) -> _Lexeme | None:
+def _misspelt_reverse(place: Place) -> Lexeme | None:
     """The word after `combine`, if no path can go on here and it is almost `reverse`."""
-    before = [lexeme for lexeme in _lexemes(text) if lexeme.end <= error.token.start_pos]
-    if error.expected != {"LSQB"} or len(before) < 2 or before[-2].text != "combine":
+    before = place.before
+    if place.accepted != {"LSQB"} or len(before) < 2 or before[-2].text != "combine":
         return None
     return before[-1] if nearest(before[-1].text, ["reverse"]) else None
-
-
-def blank_out(text: str, offset: int) -> str:
-    """The text with the declaration around an offending offset turned into spaces.
-
-    That is from the last declaration that starts before the offset to the next one, or to the
-    brace that ends the shuffle. An error outside of a shuffle's body takes all up to the next
-    shuffle.
-    """
-    lexemes = _lexemes(text)
-    starts = [i for i in range(len(lexemes)) if _starts_declaration(lexemes, i)]
-    shuffles = [lexemes[i].start for i in starts if lexemes[i].text == "shuffle"]
-    last = max((i for i in starts if lexemes[i].start < offset), default=None)
-    before = [lexeme.text for lexeme in lexemes if lexeme.start < offset]
-    alone = offset  # where text starts that belongs to no declaration, or to one without a name
-    if before and before[-1] in RESERVED:
-        alone = lexemes[len(before) - 1].start
-    begin = alone if last is None else lexemes[last].start
-    if before.count("{") <= before.count("}"):
-        if last is not None and (lexemes[last].text != "shuffle" or "{" in before[last:]):
-            begin = alone  # the shuffle before is complete
-        end = min((start for start in shuffles if start >= offset and start > begin), default=None)
-    elif offset in shuffles:  # the shuffle before lacks its brace
-        begin = max(start for start in shuffles if start < offset)
-        end = offset
-    else:
-        if last is None or lexemes[last].text == "shuffle":
-            begin = alone
-        end = _end_of_declaration(lexemes, begin, offset)
-    end = len(text) if end is None else end
-    blank = re.sub(r"[^\n]", " ", text[begin:end])
-    return text[:begin] + blank + text[end:]
-
-
-def _end_of_declaration(lexemes: list[_Lexeme], begin: int, offset: int) -> int | None:
-    """Where the next declaration starts or the shuffle ends; None at the end of the file."""
-    depth = 0
-    for i, lexeme in enumerate(lexemes):
-        if lexeme.start < begin:
-            continue
-        if lexeme.start >= offset and lexeme.start > begin and _starts_declaration(lexemes, i):
-            return lexeme.start
-        if lexeme.text == "{":
-            depth += 1
-        elif lexeme.text == "}":
-            depth -= 1
-            if depth < 0 and lexeme.start > begin:
-                return lexeme.start
-    return None
-
-
-def _starts_declaration(lexemes: list[_Lexeme], i: int) -> bool:
-    """A reserved word before a name; in another place it is a misuse of the word."""
-    return (
-        lexemes[i].text in RESERVED
-        and i + 1 < len(lexemes)
-        and _WORD.match(lexemes[i + 1].text) is not None
-    )
-
-
-def _lexemes(text: str) -> list[_Lexeme]:
-    found = (_Lexeme(match.group(), *match.span()) for match in _LEXEME.finditer(text))
-    return [lexeme for lexeme in found if not lexeme.text.startswith("//")]
-
-
-def _unclosed(lexemes: list[_Lexeme]) -> _Lexeme | None:
-    """The innermost bracket that is still open after these lexemes."""
-    open_brackets: list[_Lexeme] = []
-    for lexeme in lexemes:
-        if lexeme.text in "[({":
-            open_brackets.append(lexeme)
-        elif lexeme.text in "])}" and open_brackets:
-            open_brackets.pop()
-    return open_brackets[-1] if open_brackets else None
-
-
-def _expected(accepted: set[str]) -> list[str]:
-    """The accepted terminals in words, expressions and declarations each as one."""
-    rest = set(accepted)
-    words = []
-    if rest >= _EXPRESSION:
-        words.append("an expression")
-        rest -= _EXPRESSION | {"STAR"}
-    if rest - _CONTINUATIONS:
-        rest -= _CONTINUATIONS
-    declarations = {keyword.upper() for keyword in DECLARATIONS}
-    if rest >= declarations:
-        words.append("a declaration")
-        rest -= declarations
-    return words + sorted((_word(terminal) for terminal in rest), key=_last_brackets)
-
-
-def _last_brackets(word: str) -> tuple[bool, str]:
-    return "`" in word and not word[1].isalpha(), word
-
-
-def _word(terminal: str) -> str:
-    special = {"NAME": "a name", "INT": "a number", "$END": "the end of the file"}
-    return special.get(terminal) or f"`{_SYMBOLS.get(terminal, terminal.lower())}`"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _token_fix(found: str, offset: int, accepted: set[str], form: str | None) -> Fix | None:
-    """A keyword that was misspelt, or the one mark that can stand here in place of another."""
-    span = Span(offset, offset + len(found))
-    if _WORD.match(found):
-        keywords = {t.lower() for t in accepted if t not in _SYMBOLS and t not in {"NAME", "INT"}}
-        return spelling(found, span, keywords - {found})
-    if form in ONE_MARK and found in _CONFUSED and len(accepted) == 1:
-        (terminal,) = accepted
-        if (mark := _SYMBOLS.get(terminal)) in _CONFUSED:
-            return Fix(span, mark, form, safe=True)
-    return None

@@ -62,9 +62,6 @@ TOKENS: dict[str, str] = {
     "shuffle s { segment p { x : u8 y": "fields are separated by commas",
     "shuffle s { combine reverse sum": "write `combine reverse reduce sum(w)`",
     "shuffle s { layout l[t] of p { x": "declare it as a segment: `segment token { x : bf16[64] }`",
-    "shuffle s { index t : -": "there is no sign; a difference is written `0 - 1`",
-    "shuffle s { const a = -": "there is no sign; a difference is written `0 - 1`",
-    "shuffle s { dispatch l[t:": "a range is written `start .. stop`",
 }
 
 Place = tuple[int, frozenset[str]]  # a state of the parser, and what it accepts there

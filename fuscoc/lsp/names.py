@@ -64,6 +64,8 @@ def occurrences(shuffle: ast.Shuffle) -> Iterator[Occurrence]:
 
 
 def _declared(shuffle: ast.Shuffle) -> Iterator[tuple[str, Span]]:
+    for part in shuffle.broken:
+        yield from ((ident.name, ident.span) for _, ident in part.declared if ident is not None)
     for each in reversed(shuffle.declarations):  # so that the first of two is the one that counts
         if isinstance(each, ast.Const):
             yield from ((b.ident.name, b.ident.span) for b in reversed(each.bindings))

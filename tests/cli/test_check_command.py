@@ -83,7 +83,11 @@ def test_json_is_one_document_about_all_files(fuscoc: Run, misspelt: Path, bad: 
     document = json.loads(out)
     assert [each["ok"] for each in document["files"]] == [True, False, False]
     assert document["files"][0] == {"path": str(VIT), "ok": True, "shuffles": ["vit_patches"]}
-    assert [each["code"] for each in document["diagnostics"]] == ["FSC001", "FSC040"]
+    assert [each["code"] for each in document["diagnostics"]] == [
+        "FSC001",
+        "FSC011",
+        "FSC040",
+    ]
     assert fuscoc("check", VIT, "--format", "json")[0] == 0
 
 

@@ -25,8 +25,8 @@ from pygments.token import (
 
 import fuscoc_runtime
 from fuscoc.lang import dtypes
+from fuscoc.lang.lexemes import RESERVED
 from fuscoc.lang.parser import _parser
-from fuscoc.lang.syntax import RESERVED
 from fuscoc.lexer import FuscocLexer, keywords
 from tests.lang.grammar_texts import grammar_text
 

@@ -199,10 +199,10 @@ def test_mistakes_are_shown_while_typing_and_fixed() -> None:
             (syntax,) = await editor.diagnostics()
             assert syntax.code == "FSC001"
             assert await editor.format() == editor.text
-            nothing = await editor.client.text_document_hover_async(
-                lsp.HoverParams(lsp.TextDocumentIdentifier(URI), lsp.Position(0, 9))
-            )
-            assert nothing is None
+            assert await editor.hover("a {", inside=0) == "```fsc\nshuffle a\n```"
+            editor.change(MOE.replace("index k : topk", "index k :"))
+            (syntax,) = await editor.diagnostics()
+            assert "stride 14,336 bytes" in await editor.hover("by_token[t]")
 
             editor.change(MOE.replace("index k", "const spare = 1\n  index k"))
             (unused,) = await editor.diagnostics()

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.diagnostics import CompileError, Diagnostic
-from fuscoc.lang.check import check_file
-from fuscoc.source import SourceFile
-from fuscoc.testing.texts import texts as generated
-from tests.lang.specs import keyed_specs, tiled_specs
+from tests.lang.found import errors
+from tests.lang.mistakes import EXAMPLES, code, good
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = [path.read_text() for path in sorted(ROOT.glob("examples/*.fsc"))]
-texts = (
-    st.sampled_from(EXAMPLES)
-    | generated()
-    | st.one_of(keyed_specs, tiled_specs).map(lambda s: s.text)
-)
 DECLARED = re.compile(r"\b(?:segment|layout|view|route|weight) +(\w+)|(?:const|,) *(\w+) = ")
-
-
-def errors(text: str) -> list[Diagnostic]:
-    try:
-        check_file(SourceFile("test.fsc", text))
-    except CompileError as error:
-        return list(error.diagnostics)
-    return []
 
 
 def uses(text: str) -> list[tuple[int, int]]:
@@ -50,7 +31,7 @@ def uses(text: str) -> list[tuple[int, int]]:
     return sorted(m.span() for m in found if m.start() not in declared | inputs)
 
 
-@given(texts, st.data())
+@given(good, st.data())
 def test_an_unknown_name_is_all_that_is_reported(text: str, data: st.DataObject) -> None:
     """Also where a whole chain of declarations hangs on it."""
     start, end = data.draw(st.sampled_from(uses(text)))
@@ -58,7 +39,7 @@ def test_an_unknown_name_is_all_that_is_reported(text: str, data: st.DataObject)
     assert [(each.code, each.primary.span.start) for each in found] == [("FSC011", start)]
 
 
-@given(texts, st.data())
+@given(good, st.data())
 def test_several_unknown_names_are_reported_and_nothing_else(
     text: str, data: st.DataObject
 ) -> None:
@@ -74,7 +55,6 @@ def test_several_unknown_names_are_reported_and_nothing_else(
 @pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.split("shuffle ")[1].split()[0])
 def test_a_wrong_declaration_hides_its_users(text: str) -> None:
     """Each constant made zero: no layout, route or path that depends on it adds a message."""
-    code = re.sub(r"//[^\n]*", "", text)
-    for name in re.findall(r"(?:const|,) *(\w+) = ", code):
+    for name in re.findall(r"(?:const|,) *(\w+) = ", code(text)):
         broken = re.sub(rf"\b{name} = [^,\n]+", f"{name} = 1 / 0", text, count=1)
         assert [each.code for each in errors(broken)] == ["FSC022"]

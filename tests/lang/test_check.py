@@ -263,22 +263,58 @@ def test_fan_out_follows_the_order_of_declaration() -> None:
     assert [index.name for index in checked(text).domain] == ["t", "b", "a"]
 
 
-def test_views_may_be_read_by_other_indices_of_the_same_extents() -> None:
+def test_an_expression_is_a_number_of_any_index() -> None:
+    """Where a plain index would have to be the one that was declared."""
     text = """
-    shuffle renamed {
+    shuffle numbers {
       index n : images   index i : 4   index m : images   index q : 4
       segment row { x : u8[2, 8] }
       layout image[n, y, x] of u8 dense(8, 8)
-      view rows[n, i] = image[n, 2*i .. 2*i + 2, 0 .. 8]
-      layout target[s] of row dense(64)
-      route to(m) -> (rank, slot) = input to : int64[2]
-      dispatch rows[m, q] -> target[to(m).slot + q] on to(m).rank
+      view rows[m, q] = image[m + 0, 2*q .. 2*q + 2, 0 .. 8]
+      layout target[s, i] of row dense(64, 4)
+      route to(n, i) -> (rank, slot) = input to : int64[2]
+      dispatch rows[m, q] -> target[to(m + 0, q + 0).slot, q + 0] on to(m + 0, 3 - q).rank
     }"""
     shuffle = checked(text)
     assert [index.name for index in shuffle.domain] == ["m", "q"]
     starts = [subscript.start for subscript in shuffle.source.subscripts]
-    q = IndexRef("q")
-    assert starts == [IndexRef("m"), BinaryOp("*", Const(2), q), Const(0)]
+    m = BinaryOp("+", IndexRef("m"), Const(0))
+    assert starts == [m, BinaryOp("*", Const(2), IndexRef("q")), Const(0)]
+    assert codes(text.replace("image[m + 0", "image[m")) == ["FSC041"]
+    assert codes(text.replace("to(m + 0, q + 0)", "to(m + 0, q)")) == ["FSC041"]
+    assert codes(text.replace("q + 0] on", "q] on")) == ["FSC041"]
+
+
+def test_dimensions_that_a_layout_names_take_any_index() -> None:
+    """So a transpose can be said."""
+    text = """
+    shuffle transpose {
+      index t : 8   index h : 8
+      segment one { x : f32 }
+      layout source[t, h] of one
+      layout target[x, y] of one dense(8, 8)
+      dispatch source[t, h] -> target[h, t] on 0
+    }"""
+    target = checked(text).target
+    assert isinstance(target, DenseTarget)
+    row = BinaryOp("*", IndexRef("h"), Const(8))
+    assert target.slot == BinaryOp("+", row, IndexRef("t"))
+
+
+def test_the_index_of_the_keys_fans_out_unless_a_route_gives_it() -> None:
+    text = """
+    shuffle all {
+      index t : tokens   index e : 8
+      segment one { x : f32 }
+      layout source[t] of one
+      layout target[e, s] of one packed(s)
+      place e on rank by block
+      ROUTE
+      dispatch source[t] -> target[e, *]
+    }"""
+    shuffle = checked(text.replace("ROUTE", ""))
+    assert [index.name for index in shuffle.domain] == ["t", "e"]
+    assert codes(text.replace("ROUTE", "route r(t) -> e = input keys : int64")) == ["FSC041"]
 
 
 def test_overrides_replace_constants_before_they_are_used() -> None:

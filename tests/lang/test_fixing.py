@@ -11,21 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.diagnostics import CompileError, Diagnostic, Fix, Label, spelling
+from fuscoc.diagnostics import Diagnostic, Fix, Label, spelling
 from fuscoc.fixing import MAX_ROUNDS, FileChangedError, apply, diff, fix_source, write_source
-from fuscoc.lang.check import check_file
 from fuscoc.rendering import render
 from fuscoc.source import SourceFile, Span
+from tests.lang.found import found_in
 
 ROOT = Path(__file__).parents[2]
 GOOD = [path.read_text() for path in sorted(ROOT.glob("examples/*.fsc"))]
-
-
-def found_in(source: SourceFile) -> tuple[Diagnostic, ...]:
-    try:
-        return check_file(source).warnings
-    except CompileError as error:
-        return error.diagnostics
 
 
 def uses(text: str) -> list[tuple[int, int]]:

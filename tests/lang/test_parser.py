@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast
 from fuscoc.lang.parser import _parser, parse
-from fuscoc.lang.syntax import _SYMBOLS, _word
+from fuscoc.lang.terminals import SYMBOLS, word
 from fuscoc.source import SourceFile
 from tests.lang.specs import arithmetic, keyed_specs, tiled_specs
 
@@ -158,11 +158,11 @@ def test_parentheses_alone_may_nest_as_they_like() -> None:
 def test_every_terminal_has_a_word_for_users() -> None:
     for terminal in _parser().terminals:
         pattern = terminal.pattern.value
-        if terminal.name in _SYMBOLS:
-            assert pattern == _SYMBOLS[terminal.name]
+        if terminal.name in SYMBOLS:
+            assert pattern == SYMBOLS[terminal.name]
         elif terminal.name not in {"NAME", "INT", "COMMENT"} | set(_parser().ignore_tokens):
             assert pattern == rf"{terminal.name.lower()}\b"
-            assert _word(terminal.name) == f"`{terminal.name.lower()}`"
+            assert word(terminal.name) == f"`{terminal.name.lower()}`"
 
 
 def test_dump_shows_every_node_once() -> None:

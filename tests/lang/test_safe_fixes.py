@@ -1,0 +1,95 @@
+"""Safe fixes of whatever mistakes: none leaves an error where it was made, or spoils a file."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Fix
+from fuscoc.fixing import MAX_ROUNDS, apply, fix_source
+from fuscoc.lang.parser import parse
+from fuscoc.source import SourceFile
+from tests.lang.found import found_in
+from tests.lang.mistakes import EXAMPLES, LEXEME, code, good, spoilt
+
+MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
+SYNTAX = {"FSC001", "FSC002"}
+
+
+def found(text: str) -> tuple[Diagnostic, ...]:
+    return found_in(SourceFile("test.fsc", text))
+
+
+def safe_fixes(text: str) -> list[Fix]:
+    return [each.fix for each in found(text) if each.fix is not None and each.fix.safe]
+
+
+def num_declarations(text: str) -> int:
+    """How many declarations of a text can be read."""
+    source = SourceFile("test.fsc", text)
+    shuffles = parse(source, DiagnosticSink(source))
+    return sum(len(shuffle.declarations) for shuffle in shuffles)
+
+
+@given(spoilt())
+@example(MOE.replace("by_token[t] ->", "by_token[t] =>"))
+@example(MOE.replace("bf16[hidden] }", "bf16[64]; s : f32 }"))
+@example(MOE.replace("const hidden = 7168,", "const hidden = 7168 cost = 2,"))
+def test_what_a_safe_fix_writes_is_right(text: str) -> None:
+    """No error is left in it, and none is new at the lexeme behind it."""
+    before = {(each.code, each.primary.span.start) for each in found(text)}
+    for fix in safe_fixes(text):
+        fixed = apply(text, [fix])
+        end = fix.span.start + len(fix.replacement)
+        behind = next((m.start() for m in LEXEME.finditer(code(fixed)) if m.start() >= end), -1)
+        grown = len(fixed) - len(text)
+        for each in found(fixed):
+            at = each.primary.span.start
+            assert not fix.span.start <= at < end, (fix, each)
+            assert at != behind or each.code not in SYNTAX or (each.code, at - grown) in before
+
+
+@given(spoilt())
+def test_fixing_ends_and_no_round_makes_it_worse(text: str) -> None:
+    source = SourceFile("test.fsc", text)
+    fixed, applied = fix_source(source, found_in)
+    assert len(applied) < MAX_ROUNDS
+    assert not safe_fixes(fixed.text)
+    stages = [*dict.fromkeys(each.source.text for each in applied), fixed.text]
+    for stage, following in pairwise(stages):
+        assert num_declarations(following) >= num_declarations(stage)
+
+
+RESTORED = {
+    "->": ["=>", "-->", "->>", "==>", "\u2192"],
+    "..": ["..<", "\u2026"],
+    ",": [";", "\uff0c"],
+    "*": ["\u00d7"],
+    "-": ["\u2212"],
+    "[": ["\uff3b"],
+}
+
+
+@given(good, st.data())
+def test_what_can_only_mean_one_thing_is_restored(text: str, data: st.DataObject) -> None:
+    pattern = re.compile("|".join(re.escape(mark) for mark in RESTORED))
+    place = data.draw(st.sampled_from(list(pattern.finditer(code(text)))))
+    wrong = data.draw(st.sampled_from(RESTORED[place[0]]))
+    broken = text[: place.start()] + wrong + text[place.end() :]
+    fixed, applied = fix_source(SourceFile("test.fsc", broken), found_in)
+    assert fixed.text == text
+    assert len(applied) == 1
+
+
+@given(good, st.data())
+def test_separators_are_left_out(text: str, data: st.DataObject) -> None:
+    """Behind any declaration that a line ends in."""
+    ends = [m.start() for m in re.finditer(r"(?<=[\w\])}])[ \t]*\n(?=\s*(?:\w|}))", code(text))]
+    at = data.draw(st.sampled_from(ends))
+    mark = data.draw(st.sampled_from(";,"))
+    broken = text[:at] + mark + text[at:]
+    fixed, _ = fix_source(SourceFile("test.fsc", broken), found_in)
+    assert found(fixed.text) == found(text)
