@@ -59,7 +59,7 @@ def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path:
     usage = dump(cuda.cubin(program(model).text, arch, cache), tmp_path, "--dump-resource-usage")
     found = re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+)", usage)
     stacks = {kernel: stack for kernel, stack, _ in found}
-    kernels = {"moe_plan", "moe_dispatch", "moe_staged"} | (
+    kernels = {"moe_plan", "moe_dispatch", "moe_staged", "moe_refuse"} | (
         {"moe_combine"} if model.sums else set()
     )
     assert set(stacks) == kernels

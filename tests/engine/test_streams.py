@@ -134,6 +134,16 @@ def test_calls_of_a_capture(device: Device) -> None:
     assert device.nodes == ["cuGraphAddEventRecordNode", *["cuGraphAddDependencies"] * 2]
 
 
+def test_a_capture_goes_on_after_a_call_that_fails(device: Device) -> None:
+    device.capture(1)
+    with pytest.raises(InterruptedError), device.order.turn():
+        raise InterruptedError
+    assert device.call(device.side) == [device.main]
+    with device.order.turn(), device.order.turn():  # a call that is made of another
+        pass
+    assert device.nodes == ["cuGraphAddEventRecordNode", *["cuGraphAddDependencies"] * 2]
+
+
 def test_captures_are_apart(device: Device) -> None:
     device.capture(1)
     device.call(device.main)

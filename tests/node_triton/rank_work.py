@@ -258,6 +258,24 @@ def one_is_late(group: Any, artifact: str) -> None:
     shuffle.check()
 
 
+def padding_after_refusals(group: Any, artifact: str) -> list[int]:
+    """Slots of a compact target that refer to rows of a dispatch which rank 1 has refused, when only
+    one handle is kept."""
+    shuffle = open_shuffle(group, artifact, num_handles=1)
+    stale = []
+    for tokens in (MAX_SOURCES, 1) * 3:
+        x, weights = torch.rand(tokens, 24), torch.rand(tokens, 3)
+        idx = torch.arange(3 * tokens).view(tokens, 3) % 12
+        if shuffle.rank == 1 and tokens == MAX_SOURCES:
+            assert "InputError" in said_by(lambda: shuffle.dispatch(x.double(), idx=idx))  # noqa: B023
+            continue
+        _, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        if tokens == 1:
+            held = int((handle.row_index >= 0).sum())
+            stale.append(held - int(handle.key_counts.sum()))
+    return stale
+
+
 def two_in_turn(group: Any, artifact: str) -> list[bool]:
     """Handles of refused and of live dispatches, of two shuffles that share a pool or not."""
     shuffle = open_shuffle(group, artifact)

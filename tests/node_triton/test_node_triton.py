@@ -105,6 +105,10 @@ def test_calls_that_one_rank_refuses(pool: Pool, text: str) -> None:
     assert second[5:] == ["no error"] * 2
 
 
+def test_nothing_is_left_of_a_refused_dispatch(pool: Pool) -> None:
+    assert pool.run(rank_work.padding_after_refusals, 2, path(COMPACT)) == [[0, 0, 0]] * 2
+
+
 def test_a_refused_dispatch_takes_its_turn(pool: Pool) -> None:
     assert pool.run(rank_work.two_in_turn, 2, path(SMALL)) == [[True, False]] * 2
 

@@ -109,7 +109,7 @@ class ProcessEngine:
 
     def check(self) -> None:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
-        with self._order.turn(), self._noticing_a_loss():
+        with self._in_turn(), self._noticing_a_loss():
             self._end("an earlier call", time.monotonic())
 
     def settle(self) -> None:
@@ -168,13 +168,18 @@ class ProcessEngine:
         if self.machine.waits.are_stopped:
             self.settle()
         started = time.monotonic()
-        with self._order.turn(), self._noticing_a_loss():
-            with self.machine.current_device(), _lasting():
+        with self._in_turn(), self._noticing_a_loss():
+            with _lasting():
                 result = self.comm.run(work)
             self._under_way = True
             if self._waits:
                 self._end(path, started)
         return result
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        with self.machine.current_device(), self._order.turn():
+            yield
 
     @contextmanager
     def _noticing_a_loss(self) -> Iterator[None]:

@@ -81,9 +81,9 @@ class _Capture:
     """The calls of one capture. The driver's own interface adds what torch's cannot: a node that
     nothing waits for, and further nodes that it waits for."""
 
-    def __init__(self, number: int, ended: Any) -> None:
+    def __init__(self, number: int, ended: Any, stream: Any) -> None:
         self._number, self._ended = number, ended
-        self._latest: Any = None
+        self._latest = stream
         self._record: Any = None  # the node that records the event when all calls have ended
 
     @classmethod
@@ -92,7 +92,7 @@ class _Capture:
         number = _capture_info(stream)[0]
         if latest is None or latest._number != number:
             ended.wait(stream)
-            return cls(number, ended)
+            return cls(number, ended, stream)
         if latest._latest != stream:
             stream.wait_stream(latest._latest)
         return latest

@@ -53,7 +53,8 @@ class Waits:
                 self.tell()
                 self.resume()
             self._numbers[kernel] += 1
-            self._begun.write(index, self._numbers[kernel])
+        # Not under the lock: where the stream is full, this lasts until waits are stopped.
+        self._begun.write(index, self._numbers[kernel])
 
     def end(self, kernel: str) -> None:
         """After the launch."""

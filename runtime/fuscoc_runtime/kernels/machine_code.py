@@ -65,9 +65,10 @@ class MachineCode:
 
 @cache
 def _launch() -> Any:
-    """``cuLaunchKernel``, which copies the arguments. The interpreter's lock is kept: giving it up
-    and taking it again would cost as much as the call."""
-    function = ctypes.PyDLL("libcuda.so.1").cuLaunchKernel
+    """``cuLaunchKernel``, which copies the arguments. The interpreter's lock is given up: where the
+    stream is full, behind kernels that wait for a lost rank, the call lasts until another thread
+    has ended these."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
     size, address = ctypes.c_uint, ctypes.c_void_p
     function.argtypes = [address, *[size] * 7, address, address, address]
     return function

@@ -49,7 +49,7 @@ class StreamWords:
 
 @cache
 def _write_value() -> Any:
-    """``cuStreamWriteValue32``. The interpreter's lock is kept, as for launches."""
-    function = ctypes.PyDLL("libcuda.so.1").cuStreamWriteValue32_v2
+    """``cuStreamWriteValue32``. The interpreter's lock is given up, as for launches."""
+    function = ctypes.CDLL("libcuda.so.1").cuStreamWriteValue32_v2
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
     return function

@@ -16,6 +16,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.streams import call_order
@@ -57,7 +58,8 @@ class NodeEngine:
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
         self._held = 0  # the ticket of the latest dispatch that was not captured
-        self._out_of_step = 0  # the latest ticket when a combine had a handle that is none
+        self._newest = 0  # the ticket of the latest dispatch,
+        self._out_of_step = 0  # and of that before a combine whose handle was none
         if self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
         self.limits = node.limits
@@ -94,7 +96,7 @@ class NodeEngine:
                 the call this one has no segments, and their ``check`` raises RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
         """
-        with self.order.turn(), current_device(self.members.device):
+        with current_device(self.members.device), self.order.turn():
             self._watch.raise_loss()
             try:
                 arguments = self._dispatch_arguments(positional, named, earlier)
@@ -102,19 +104,19 @@ class NodeEngine:
                     if self.lends(tensor):
                         raise self.checker.problem(name, IN_THE_WINDOW)
                 weights = self.checker.weights(arguments.weights, arguments.extents)
+                weights = None if weights is None else aligned(weights)
                 num_sources = self._num_sources(arguments)
             except Exception:
-                self._refuse_dispatch()
+                self._entered(self.node.refuse_dispatch())
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
                 [arguments.inputs[i.name] for i in self.shuffle.inputs if i.role != "weight"],
                 [arguments.extents[name] for name in self.shuffle.extents],
                 num_sources,
-                None if weights is None else aligned(weights),
+                weights,
             )
-        if not launched.entry.captured:
-            self._held = launched.entry.ticket
+            self._entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
@@ -137,7 +139,7 @@ class NodeEngine:
                 that need this one's rows are NaN, and their ``check`` raises RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
         """
-        with self.order.turn(), current_device(self.members.device):
+        with current_device(self.members.device), self.order.turn():
             self._watch.raise_loss()
             try:
                 tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
@@ -148,7 +150,7 @@ class NodeEngine:
                     device=self.members.device,
                 )
             except Exception:
-                self._refuse_combine(handle)
+                self.refuse_combine(handle)
                 raise
             self.node.combine(tensor, handle.launched, result, rows_ticket)
         return {field.name: result}
@@ -218,33 +220,35 @@ class NodeEngine:
         """Whether rows lie in the window, where the next dispatch puts its own."""
         return rows.untyped_storage().data_ptr() in self._memory
 
-    def _refuse_dispatch(self) -> None:
-        if not self._is_capturing():
-            self._held = self.node.refuse_dispatch().ticket
+    def _entered(self, entry: RingEntry) -> None:
+        """A dispatch has taken its turn, refused or not."""
+        self._newest = entry.ticket
+        if not entry.captured:
+            self._held = entry.ticket
 
-    def _refuse_combine(self, handle: object) -> None:
-        """A handle of this shuffle tells which combine the peers make, unless it is outdated, for
-        then nobody makes any. Without one the peers find out at this rank's next dispatch, and
-        combines with older handles, which the ranks have counted differently, cannot be matched."""
-        if self.shuffle.combine is None or self._is_capturing():
+    def refuse_combine(self, handle: object) -> None:
+        """Take a combine's turn without joining it.
+
+        A handle of this shuffle tells which combine the peers make, unless it is outdated, for then
+        nobody makes any. Without one the peers find out at this rank's next dispatch, and combines
+        with older handles, which the ranks have counted differently, cannot be matched.
+        """
+        on_gpu = self.members.device.type == "cuda"
+        if self.shuffle.combine is None or (on_gpu and torch.cuda.is_current_stream_capturing()):
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
-            self._out_of_step = self._held
+            self._out_of_step = self._newest
         elif handle.is_live and handle.launched.entry.ticket > self._out_of_step:
             self.node.refuse_combine(handle.launched)
 
-    def _is_capturing(self) -> bool:
-        on_gpu = self.members.device.type == "cuda"
-        return on_gpu and torch.cuda.is_current_stream_capturing()
-
     def check(self) -> None:
         """Wait for everything enqueued so far, on whichever stream, and raise what went wrong."""
-        with self.order.turn():
+        with current_device(self.members.device), self.order.turn():
             self._watch.raise_new()
 
     def settle(self) -> None:
         """As ``check``, but a loss only if it has not been raised yet."""
-        with self.order.turn():
+        with current_device(self.members.device), self.order.turn():
             self._watch.settle()
 
     def settle_so_far(self) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import Fields, weight_input
-from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine
+from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, current_device
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.state import SLOT_BITS
@@ -66,20 +66,29 @@ class NodeMaps:
             return self.combine(rows, [handle], [])
         # Points of other ranks lie in this rank's window. For this call be their weights 1, and
         # rows be where dispatch has put them.
-        with self._engine.order.turn():
-            points = self._engine.node.points(launched)
-            changed = [points] if launched.row_index is None else [points, launched.codes]
-            kept = [each.clone() for each in changed]
-            if launched.row_index is not None:
-                for codes in changed:
-                    codes.copy_(self._codes_of_rows(launched.row_index, codes.int()))
-            points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
-            ones = None if launched.weights is None else torch.ones_like(launched.weights)
-            unweighted = replace(handle, launched=replace(launched, weights=ones))
-            result = self._combine(rows, unweighted, len(rows[0]))
-            for tensor, before in zip(changed, kept, strict=True):
-                tensor.copy_(before)
-        return result
+        with current_device(self._engine.members.device), self._engine.order.turn():
+            try:
+                points = self._engine.node.points(launched)
+                changed = [points] if launched.row_index is None else [points, launched.codes]
+                kept = [each.clone() for each in changed]
+                ones = None if launched.weights is None else torch.ones_like(launched.weights)
+                codes: list[Tensor] = []
+                if launched.row_index is not None:
+                    codes = [
+                        self._codes_of_rows(launched.row_index, each.int()) for each in changed
+                    ]
+            except Exception:
+                self._engine.refuse_combine(handle)
+                raise
+            try:
+                for tensor, rows_of in zip(changed[: len(codes)], codes, strict=True):
+                    tensor.copy_(rows_of)
+                points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
+                unweighted = replace(handle, launched=replace(launched, weights=ones))
+                return self._combine(rows, unweighted, len(rows[0]))
+            finally:
+                for tensor, before in zip(changed, kept, strict=True):
+                    tensor.copy_(before)
 
     def combine_backward(
         self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields

@@ -273,6 +273,8 @@ class NodeShuffle:
         Every rank learns of it on its device; sums that a combine would need this rank for are NaN.
         """
         entry = self._next_entry()
+        if entry.captured:  # a capture that fails on this rank; only the rings stay in step
+            return entry
         self._bind(entry)
         self._refuse.launch(1, self._call, (stream or torch.cuda.current_stream()).cuda_stream)
         return entry

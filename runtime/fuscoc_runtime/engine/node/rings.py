@@ -29,6 +29,12 @@ class RingEntry:
     captured: bool
 
 
+def ring_size(num_handles: int) -> int:
+    """Memories of a ring. One alone would be used again while peers may still write what a refused
+    dispatch has left of it to them."""
+    return max(2, num_handles)
+
+
 class HandleRings:
     """Deals out the memories of handles in turn.
 
@@ -37,7 +43,7 @@ class HandleRings:
     """
 
     def __init__(self, num_handles: int) -> None:
-        self._num_handles = num_handles
+        self._num_handles, self._size = num_handles, ring_size(num_handles)
         self._numbers = {False: 0, True: 0}
         self._tickets = 0
 
@@ -45,7 +51,7 @@ class HandleRings:
         number = self._numbers[captured]
         self._numbers[captured] += 1
         self._tickets = self._tickets % 0xFFFFFFFF + 1
-        index = number % self._num_handles + self._num_handles * captured
+        index = number % self._size + self._size * captured
         return RingEntry(index, self._tickets, number, captured)
 
     def is_live(self, entry: RingEntry) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.rings import Handle, RingEntry
+from fuscoc_runtime.engine.node.rings import Handle, RingEntry, ring_size
 
 MAX_RANKS = 8
 SLOT_BITS = 27
@@ -53,8 +53,8 @@ class Limits:
 
     @property
     def num_entries(self) -> int:
-        """Memories of handles: of ``num_handles`` eager dispatches, and of as many captured."""
-        return 2 * self.num_handles
+        """Memories of handles: of eager dispatches, and as many of captured ones."""
+        return 2 * ring_size(self.num_handles)
 
 
 class NodeKernels(Protocol):

@@ -164,6 +164,8 @@ class TritonNode:
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `NodeShuffle.refuse_dispatch`."""
         entry = self._next_entry()
+        if entry.captured:  # a capture that fails on this rank; only the rings stay in step
+            return entry
         values = {"call": self._tables[entry.index].data_ptr(), "ticket": entry.ticket}
         values |= {"columns": self._columns, "blocks": self._plan_blocks}
         self._refuse.launch(values, 1)

@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.node.state import (
 )
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
+    HopTimeoutError,
     KeyRangeError,
     NoSlotError,
     OutdatedError,
@@ -138,6 +139,8 @@ class NodeWatch:
 
     def _end_waits(self, waiting: int, seconds: float) -> None:
         peer, stage = parse_wait(waiting)
+        self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
+        self._page[PAGE_ABORT] = 1
+        # Who is to blame may take a while to find out: the store may be busy.
         self.loss = self._members.liveness.explain(stage, seconds, stage, peer)
         _log.error("%s: %s", self._shuffle.name, self.loss)
-        self._page[PAGE_ABORT] = 1

@@ -165,7 +165,8 @@ def has_flagged(call, peer, group, tag):
 def enter(call, tag, planned):
     """Tell the peers that this rank has begun the call, hence finished all before it. Without a
     plan since then, which has said so already, wait until they have told it, too: then their
-    staging may be written."""
+    staging may be written. Whether it may."""
+    entered = 1
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     for step in range(1, num_ranks):
@@ -189,8 +190,10 @@ def enter(call, tag, planned):
                         polls += 1
                         shown = sync.show(call, polls, shown, stage, peer, 0)
                         sync.pause()
+                    entered = entered & there
                     if there == 1:
                         sync.end_wait(call, shown)
+    return entered
 
 
 @triton.jit
@@ -272,18 +275,21 @@ def combine(
         tl.load(state + words.ROWS_TICKET) != rows_ticket.to(tl.int32)
     )
     refuses = overwritten | (rows_ticket < 0)
-    if outdated | refuses | (sync.aborted(call) != 0):
+    joins = 0
+    if (outdated | refuses | (sync.aborted(call) != 0)) == 0:
+        planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
+        joins = enter(call, tag, planned)
+    if joins == 1:
+        sum_rows(
+            call, num_sources, tag, weights, rows, result, zero, add_row, store_sum, row_bytes,
+            fanout, lanes, parts, weighted,
+        )  # fmt: skip
+    else:
         if (tl.program_id(0) == 0) & refuses & (outdated == 0):
             refuse(call, tag)
         if rows_ticket >= 0:
             for source in range(tl.program_id(0), num_sources, tl.num_programs(0)):
                 poison(result + source * row_bytes, row_bytes)
-    else:
-        planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
-        sum_rows(
-            call, num_sources, tag, planned, weights, rows, result, zero, add_row, store_sum,
-            row_bytes, fanout, lanes, parts, weighted,
-        )  # fmt: skip
     if sync.leave(state):
         tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
@@ -298,13 +304,13 @@ def combine(
 
 @triton.jit
 def sum_rows(
-    call, num_sources, tag, planned, weights, rows, result, zero: tl.constexpr,
-    add_row: tl.constexpr, store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
+    call, num_sources, tag, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
+    store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
+    """Reduce the rows of other ranks' segments, and sum up this rank's own."""
     state = sync.array(call, words.STATE, tl.int32)
     refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    enter(call, tag, planned)
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))

@@ -24,7 +24,10 @@ def dispatch(
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
-    for group in range(tl.program_id(0), (num_sources + size - 1) // size, tl.num_programs(0)):
+    num_groups = (num_sources + size - 1) // size
+    if sync.aborted(call) != 0:  # what is sent now could be taken for an earlier call's
+        num_groups = num_groups * 0
+    for group in range(tl.program_id(0), num_groups, tl.num_programs(0)):
         rows.send(
             call, group, size, num_sources, weights, source_fields, rows_at, load_source,
             store_row, fanout, lanes, parts, weighted, True,

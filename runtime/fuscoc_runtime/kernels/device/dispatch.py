@@ -102,7 +102,8 @@ def dispatch(
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
     num_groups = (num_sources + size - 1) // size
     senders = sync.word(call, words.NUM_SENDERS)
-    if (tl.program_id(0) < senders) & (num_ranks > 1):
+    sends = (tl.program_id(0) < senders) & (num_ranks > 1)
+    if sends & (sync.aborted(call) == 0):
         for group in range(tl.program_id(0), num_groups, senders):
             send(
                 call, group, size, num_sources, weights, source_fields, rows_at, load_source,

@@ -100,13 +100,15 @@ def exchange(
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
-    for peer in range(num_ranks):
-        to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
-        tl.store(to + key, sums, mask=key < columns)
-        if tl.program_id(0) == 0:
-            tl.store(to + columns, num_sources.to(tl.int32))
     blocks = tl.num_programs(0)
-    sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
+    # What is sent when nobody waits any more could be taken for an earlier call's.
+    if sync.aborted(call) == 0:
+        for peer in range(num_ranks):
+            to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
+            tl.store(to + key, sums, mask=key < columns)
+            if tl.program_id(0) == 0:
+                tl.store(to + columns, num_sources.to(tl.int32))
+        sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
 
 
@@ -160,7 +162,7 @@ def assign(
         refusing = 0
         for peer in range(num_ranks):
             sent = tl.load(counts + peer * (columns + 1) + columns)
-            if sent < 0:  # it refused the call
+            if (sent < 0) & (failed == 0):  # it refused the call
                 refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
                 sync.note(call, words.REFUSALS + peer, 1)
             sent = tl.where(failed, 0, tl.maximum(sent, 0))
@@ -221,15 +223,16 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
-    for peer in range(num_ranks):
-        to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
-        for start in range(0, columns + 1, CHUNK):
-            column = start + tl.arange(0, CHUNK)
-            tl.store(to + column, tl.where(column < columns, 0, -1), mask=column <= columns)
-    flags = rank * sync.word(call, words.MAX_SOURCES)
-    sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
-    for block in range(blocks):
-        sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + block, epoch)
+    if sync.aborted(call) == 0:
+        for peer in range(num_ranks):
+            to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
+            for start in range(0, columns + 1, CHUNK):
+                column = start + tl.arange(0, CHUNK)
+                tl.store(to + column, tl.where(column < columns, 0, -1), mask=column <= columns)
+        for block in range(blocks):
+            sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + block, epoch)
     # Their counts say that the peers have finished everything before.
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, 0, epoch, words.PLAN_PEERS)
+    flags = rank * sync.word(call, words.MAX_SOURCES)
+    sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
     sync.end_dispatch(call, epoch, ticket)

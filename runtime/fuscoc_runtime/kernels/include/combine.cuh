@@ -30,11 +30,13 @@ struct Combine {
     u64 tag;                 // {epoch of the handle's dispatch, number of this combine with it}
     u32 parity;
     u32 plan_epoch;          // of the latest dispatch, which the handle may be older than
+    u32 number;              // of this combine, of all
     u32 refusing;            // ranks that refused the dispatch: they are not in this call
     u32 absent[Shape::teams];             // ranks that a team found not to send what it waited for
     int group;               // segments per group
     bool planned;            // a plan has begun since the last combine
-    bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone
+    bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone,
+    bool aborted;            // or nobody waits any more
     u32 item[Shape::teams][2];            // what each team does now, and next
     u64 point[Shape::teams][2][kWarp];    // the points of its group
   };
@@ -107,7 +109,9 @@ struct Combine {
   // Adds the terms of `lanes`, rows of `From`.
   template <class From>
   __device__ __forceinline__ void add(u32 lanes, const Term& term, int column, Sum& sum) const {
-    constexpr int batch = Shape::team_batch * Vec::bytes / From::bytes;
+    // Half as many before sm_90: enough for such memory, and what is left of the registers is needed.
+    constexpr int most = kBulkCopies ? Shape::team_batch : (Shape::team_batch + 1) / 2;
+    constexpr int batch = most * Vec::bytes / From::bytes;
     int count = __popc(lanes);
     add_batches<From, batch ? batch : 1>(lanes, count, term, column, sum);
   }
@@ -191,8 +195,8 @@ struct Combine {
           call, kCombineGroup, lane, item, [&] { return load_acquire(at) == shared.tag; },
           [&] { return reached(load_acquire(refused), shared.tag) || has_left(lane); });
       there = outcome == kReady;
-      const u32 now = call.state->num_combines;
-      if (outcome == kNever && atomicExch(&call.state->noted[lane], now) != now) note(call, call.state->refusals[lane]);
+      if (outcome == kNever && atomicExch(&call.state->noted[lane], shared.number) != shared.number)
+        note(call, call.state->refusals[lane]);
     }
     return __ballot_sync(kAllLanes, !there);
   }
@@ -286,7 +290,8 @@ struct Combine {
   }
 
   // Tells the peers that this rank has begun the call, hence finished all before it. Without a plan
-  // since then, which has said so already, their staging may be written when they have told it, too.
+  // since then, which has said so already, their staging may be written when they have told it, too. If
+  // they do not, it may not.
   __device__ void enter() const {
     const int peer = threadIdx.x;
     const bool asks = peer < call.num_ranks && joins(peer);
@@ -294,8 +299,9 @@ struct Combine {
     if (shared.planned) return;
     if (asks) {
       const u64* told = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at) + peer;
-      wait_until(call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); },
-                 [&] { return has_left(peer); });
+      const Outcome outcome = wait_until(
+          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); }, [&] { return has_left(peer); });
+      if (outcome == kAborted) shared.aborted = true;
       fence_system();
     }
     __syncthreads();
@@ -360,7 +366,6 @@ struct Combine {
 template <class Shape>
 __device__ __forceinline__ void combine(const Call& call) {
   __shared__ typename Combine<Shape>::Shared shared;
-  __shared__ bool aborted;
   if (threadIdx.x == 0) {
     // All are loaded before any is used: each takes half a microsecond.
     const volatile State& words = *call.state;
@@ -370,6 +375,7 @@ __device__ __forceinline__ void combine(const Call& call) {
     const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
     const int group = group_size(call, call.combine_group);
     shared.tag = tagged(combines + 1, epoch);
+    shared.number = num_combines + 1;
     shared.parity = (num_combines + 1) & 1;
     shared.refusing = refusing;
     shared.group = group;
@@ -377,7 +383,7 @@ __device__ __forceinline__ void combine(const Call& call) {
     shared.planned = plan_epoch != saw_plan;
     shared.outdated = ticket != call.ticket;
     shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
-    aborted = abort;
+    shared.aborted = abort;
   }
   entered(call, [&](State& state) {
     ++state.num_combines;
@@ -394,14 +400,14 @@ __device__ __forceinline__ void combine(const Call& call) {
   constexpr int team_threads = Combine<Shape>::team_threads;
   Combine<Shape> state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
                        int(threadIdx.x) % kWarp};
-  if (shared.outdated || shared.refuses || aborted) {
+  if (call.num_ranks > 1 && !shared.outdated && !shared.refuses && !shared.aborted) state.enter();
+  if (shared.outdated || shared.refuses || shared.aborted) {
     if (!shared.outdated && shared.refuses) state.refuse();
     if (call.result)
       poison(call.result, call.num_sources * Combine<Shape>::row_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x,
              i64(gridDim.x) * blockDim.x);
     return;
   }
-  if (call.num_ranks > 1) state.enter();
   state.run();
 }
 

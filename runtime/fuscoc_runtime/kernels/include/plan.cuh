@@ -193,7 +193,7 @@ struct Plan {
         const int i = first + b * kPlanThreads, peer = i / words, key = i % words;
         if (i >= call.num_ranks * words) continue;
         int value = int(u32(seen[b]));
-        if (u32(seen[b] >> 32) != epoch) poll(counts(call.rank, peer) + key, kPlanPeers, peer, value);
+        if (u32(seen[b] >> 32) != epoch && !poll(counts(call.rank, peer) + key, kPlanPeers, peer, value)) value = 0;
         if (key == columns) {
           shared.num_sources_of[peer] = max(value, 0);
           if (value < 0) atomicOr(&shared.refusing, 1u << peer);
@@ -339,13 +339,17 @@ struct Plan {
 // What a kernel that plans does first: reads the numbers of its dispatch, and as the last CTA to do
 // so makes them those of the next one. All its threads may use them afterwards.
 struct Numbers {
-  u32 epoch;  // of the dispatch
-  u32 use;    // of the handle's memory
+  u32 epoch;     // of the dispatch
+  u32 use;       // of the handle's memory
+  bool aborted;  // nobody waits any more, and what is sent now could be taken for an earlier call's
 };
 __device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
   if (threadIdx.x == 0) {
-    numbers.epoch = *(volatile u32*)&call.state->plan_epoch + 1;
-    numbers.use = *(volatile u32*)&call.routing->uses + 1;
+    const u32 before = *(volatile u32*)&call.state->plan_epoch, uses = *(volatile u32*)&call.routing->uses;
+    const u32 abort = *(volatile u32*)&call.state->abort;
+    numbers.epoch = before + 1;
+    numbers.use = uses + 1;
+    numbers.aborted = abort;
   }
   entered(call, [&](State& state) {
     Routing& routing = *call.routing;
@@ -358,16 +362,28 @@ __device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
   });
 }
 
+// What is left of a dispatch that is not made: nothing has come.
+template <class Shape>
+__device__ __forceinline__ void plan_nothing(const Call& call) {
+  if (blockIdx.x != 0) return;
+  for (int key = threadIdx.x; key < Shape::num_keys; key += blockDim.x) call.key_counts[key] = 0;
+  if (threadIdx.x <= kMaxRanks) call.routing->num_sources_of[threadIdx.x] = 0;  // and the most of any
+}
+
 template <class Shape, class Relation>
 __device__ __forceinline__ void plan(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Numbers numbers;
   begin_plan(call, numbers);
   let_next_start();
-  Plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use, gridDim.x).run([&](i64 point, int code, int row) {
-    call.codes[point] = code;
-    if constexpr (Shape::compact) call.point_rows[point] = row;
-  });
+  if (numbers.aborted) {
+    plan_nothing<Shape>(call);
+  } else {
+    Plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use, gridDim.x).run([&](i64 point, int code, int row) {
+      call.codes[point] = code;
+      if constexpr (Shape::compact) call.point_rows[point] = row;
+    });
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();

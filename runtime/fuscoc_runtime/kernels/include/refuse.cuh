@@ -12,17 +12,19 @@ __device__ __forceinline__ void refuse(const Call& call) {
   constexpr int columns = kPlanColumns<Shape>, words = columns + 1;
   __shared__ Numbers numbers;
   begin_plan(call, numbers);
+  if (numbers.aborted) return;
   const u32 epoch = numbers.epoch;
   for (int i = threadIdx.x; i < call.num_ranks * words; i += blockDim.x) {
     const u32 value = i % words < columns ? 0u : ~0u;
     store_relaxed(counts_of(call, epoch, i / words, call.rank) + i % words, tagged(value, epoch));
   }
   if (const int peer = threadIdx.x; peer < call.num_ranks) {
+    const u64* theirs = counts_of(call, epoch, call.rank, peer) + columns;
+    wait_until(call, kPlanPeers, peer, 0, [&] { return u32(load_relaxed(theirs) >> 32) == epoch; });
+    // Until then a peer may still look at those of the call before.
     store_relaxed(ready_word(call, peer, call.rank, 0), tagged(0, epoch));
     u32* const flags = reinterpret_cast<u32*>(call.window[peer] + call.dispatch_flags_at);
     store_relaxed(flags + call.rank * call.max_sources, epoch);  // compact targets wait for it
-    const u64* theirs = counts_of(call, epoch, call.rank, peer) + columns;
-    wait_until(call, kPlanPeers, peer, 0, [&] { return u32(load_relaxed(theirs) >> 32) == epoch; });
   }
   if (threadIdx.x == 0) {
     State& state = *call.state;

@@ -136,10 +136,15 @@ __device__ __forceinline__ void dispatch(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ u64 barriers[kWarp];
   __shared__ u32 epoch;
-  if (threadIdx.x == 0) epoch = *(volatile u32*)&call.state->dispatch_epoch + 1;
+  __shared__ bool aborted;
+  if (threadIdx.x == 0) {
+    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
+    epoch = before + 1;
+    aborted = abort;
+  }
   __syncthreads();
   Kind state(call, reinterpret_cast<char*>(memory), barriers, epoch);
-  state.before_plan(threadIdx.x / kWarp, blockDim.x / kWarp);
+  if (!aborted) state.before_plan(threadIdx.x / kWarp, blockDim.x / kWarp);
   wait_for_plan(call);
   entered(call, [&](State& words) {
     const u32 other = ~epoch & 1;
@@ -147,7 +152,7 @@ __device__ __forceinline__ void dispatch(const Call& call) {
     words.planned = 0;
     words.next_send[other] = words.next_expand[other] = words.sent[other] = 0;
   });
-  state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
+  if (!aborted) state.run(threadIdx.x / kWarp, blockDim.x / kWarp);
   wait_for_previous();
 }
 

@@ -136,6 +136,7 @@ __device__ __forceinline__ void staged(const Call& call) {
   __shared__ u64 barriers[kWarp];
   __shared__ Numbers numbers;
   begin_plan(call, numbers);
+  if (numbers.aborted) return plan_nothing<Shape>(call);
   const int warp = threadIdx.x / kWarp;
   if (int(blockIdx.x) < call.plan_ctas) {
     staged_plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use);
