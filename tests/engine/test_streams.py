@@ -175,6 +175,8 @@ def test_check_takes_its_turn(kind: Any, looks: str) -> None:
         yield
 
     engine.order = engine._order = SimpleNamespace(turn=turn)
+    engine.members = SimpleNamespace(device=torch.device("cpu"))
+    engine.machine = SimpleNamespace(current_device=nullcontext)
     owner, _, name = looks.rpartition(".")
     held = engine
     if owner:

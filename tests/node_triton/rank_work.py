@@ -259,8 +259,8 @@ def one_is_late(group: Any, artifact: str) -> None:
 
 
 def padding_after_refusals(group: Any, artifact: str) -> list[int]:
-    """Slots of a compact target that refer to rows of a dispatch which rank 1 has refused, when only
-    one handle is kept."""
+    """Slots of a compact target that refer to rows of a dispatch which rank 1 has refused, when
+    only one handle is kept."""
     shuffle = open_shuffle(group, artifact, num_handles=1)
     stale = []
     for tokens in (MAX_SOURCES, 1) * 3:
