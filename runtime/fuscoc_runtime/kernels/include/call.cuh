@@ -48,7 +48,7 @@ struct Page {
 // What belongs to the memory of a handle and changes with every dispatch that uses it.
 struct Routing {
   int num_sources_of[kMaxRanks];  // source segments on every rank, 0 on one that refused the call
-  int most_sources;        // the most of any, right behind them
+  int most_sources;        // the most of any
   u32 ticket;              // the dispatch whose routing this is
   u32 epoch;               // its plan_epoch
   u32 combines;            // combines of it that have begun, the same on all ranks but the refusing

@@ -367,7 +367,8 @@ template <class Shape>
 __device__ __forceinline__ void plan_nothing(const Call& call) {
   if (blockIdx.x != 0) return;
   for (int key = threadIdx.x; key < Shape::num_keys; key += blockDim.x) call.key_counts[key] = 0;
-  if (threadIdx.x <= kMaxRanks) call.routing->num_sources_of[threadIdx.x] = 0;  // and the most of any
+  if (threadIdx.x < kMaxRanks) call.routing->num_sources_of[threadIdx.x] = 0;
+  if (threadIdx.x == 0) call.routing->most_sources = 0;
 }
 
 template <class Shape, class Relation>
