@@ -32,9 +32,9 @@ def run(pool: Pool, num_ranks: int, seed: int, num_calls: int) -> None:
 
 
 @given(num_ranks=st.sampled_from([2, 3]), seed=SEEDS)
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_calls(pool: Pool, num_ranks: int, seed: int) -> None:
-    run(pool, num_ranks, seed, 16)
+    run(pool, num_ranks, seed, 12)
 
 
 @pytest.mark.nightly

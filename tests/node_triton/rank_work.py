@@ -253,7 +253,7 @@ def one_is_late(group: Any, artifact: str) -> None:
     shuffle = open_shuffle(group, artifact)
     for number in range(2):
         if shuffle.rank == number:
-            time.sleep(2.5)
+            time.sleep(1.2)
         run(shuffle, batch(shuffle.spec, [3] * shuffle.topology.num_ranks, number), combines=1)
     shuffle.check()
 
