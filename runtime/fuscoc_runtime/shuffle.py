@@ -60,7 +60,8 @@ class Shuffle:
         device: where this rank computes; default: its GPU if the group talks NCCL, else the CPU;
             without a job, a GPU if there is one.
         timeout: seconds that a wait for another rank may take, about; default: the process group's
-            own time-out. A rank that has ended is noticed after a second or two, whatever this is.
+            own time-out, less a little. A rank that has ended is noticed after a second or two,
+            whatever this is.
         num_programs: programs of every Triton launch. Default: two for every SM.
         num_sms: SMs that kernels may use at a time; default: all. ``"overlap"``: few enough for
             work that runs beside them, such as GEMMs that take longer than the shuffle.

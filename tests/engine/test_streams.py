@@ -18,6 +18,7 @@ from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.kernels import driver
 
 
 class Stream:
@@ -73,7 +74,7 @@ class Device:
         monkeypatch.setattr(
             streams, "_capture_info", lambda stream: (stream.capture, None, None, count)
         )
-        monkeypatch.setattr(streams, "_driver", lambda function, *_: self.nodes.append(function))
+        monkeypatch.setattr(driver, "call", lambda function, *_: self.nodes.append(function))
         self.order = streams.CallOrder(torch.device("cuda", 0))
 
     @contextmanager

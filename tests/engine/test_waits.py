@@ -196,3 +196,11 @@ def test_the_library_gives_up_after_this_runtime(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(group.dist, "init_process_group", lambda _, timeout: limits.append(timeout))
     group.join(7.0, torch.device("cpu"))
     assert limits[0] >= timedelta(seconds=7 + 2 * process.GRACE_SECONDS)
+
+
+@pytest.mark.parametrize("limit", [4.0, 60.0, 600.0, 1800.0])
+def test_by_default_too(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
+    monkeypatch.setattr(group, "group_timeout", lambda *_: limit)
+    ours = group.patience(None, torch.device("cpu"))
+    assert limit / 2 < ours
+    assert ours + min(limit / 4, 2 * process.GRACE_SECONDS) <= limit

@@ -160,6 +160,13 @@ def group_timeout(group: dist.ProcessGroup | None, device: torch.device) -> floa
     return limit.total_seconds()
 
 
+def patience(group: dist.ProcessGroup | None, device: torch.device) -> float:
+    """Seconds that a wait for a rank of ``group`` may take by default: somewhat less than those of
+    the communication library, which may end the process without saying who is missing."""
+    limit = group_timeout(group, device)
+    return max(limit - BACKSTOP.total_seconds(), 3 / 4 * limit)
+
+
 def process_group(group: Group | None) -> dist.ProcessGroup | None:
     """The process group that ``group`` names; ``None`` is all of the job.
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.comm.group import Membership, alone, find_members, group_timeout, join
+from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.choice import (
     Gpu,
     choose_cuda,
@@ -63,7 +63,7 @@ def open_engine(
         OptionError: more slots than the kernels can count.
     """
     chosen = _device(group, device, options.timeout)
-    timeout = options.timeout or group_timeout(group, chosen)
+    timeout = options.timeout or patience(group, chosen)
     gpu = _gpu(chosen)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.comm.streams import shared_stream
+from fuscoc_runtime.kernels import driver
 
 
 def communication_stream(device: torch.device) -> Any:
@@ -104,12 +105,12 @@ class _Capture:
         if self._record is None:
             self._record = ctypes.c_void_p()
             event = ctypes.c_void_p(self._ended.cuda_event)
-            _driver(
+            driver.call(
                 "cuGraphAddEventRecordNode", ctypes.byref(self._record), graph, nodes, count, event
             )
         else:
             to = (ctypes.c_void_p * count.value)(*[self._record.value] * count.value)
-            _driver("cuGraphAddDependencies", graph, nodes, to, count)
+            driver.call("cuGraphAddDependencies", graph, nodes, to, count)
 
 
 def _capture_info(stream: Any) -> tuple[int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]:
@@ -118,16 +119,5 @@ def _capture_info(stream: Any) -> tuple[int, ctypes.c_void_p, ctypes.c_void_p, c
     status, number, count = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
     graph, nodes = ctypes.c_void_p(), ctypes.c_void_p()
     results = (ctypes.byref(each) for each in (status, number, graph, nodes, count))
-    _driver("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.cuda_stream), *results)
+    driver.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.cuda_stream), *results)
     return number.value, graph, nodes, count
-
-
-def _driver(function: str, *arguments: Any) -> None:
-    status = getattr(_library(), function)(*arguments)
-    if status:
-        raise RuntimeError(f"{function} failed with CUDA error {status}")
-
-
-@cache
-def _library() -> ctypes.PyDLL:
-    return ctypes.PyDLL("libcuda.so.1")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
 from threading import Lock
 from typing import Any
 
 import torch
+
+from fuscoc_runtime.kernels import driver
 
 WARP_THREADS = 32
 
@@ -56,19 +57,8 @@ class MachineCode:
         grid, block = (num_programs, 1, 1), (self._threads, 1, 1)
         with self._lock:
             self._values[: self._num_arguments] = arguments
-            status = _launch()(
-                self._function, *grid, *block, self._shared, stream, self._places, None
+            # Copies the arguments.
+            driver.call(
+                "cuLaunchKernel",
+                *(self._function, *grid, *block, self._shared, stream, self._places, None),
             )
-        if status:
-            raise RuntimeError(f"cuLaunchKernel failed with CUDA error {status}")
-
-
-@cache
-def _launch() -> Any:
-    """``cuLaunchKernel``, which copies the arguments. The interpreter's lock is given up: where the
-    stream is full, behind kernels that wait for a lost rank, the call lasts until another thread
-    has ended these."""
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    size, address = ctypes.c_uint, ctypes.c_void_p
-    function.argtypes = [address, *[size] * 7, address, address, address]
-    return function

@@ -6,11 +6,9 @@ from any thread, may break a graph that another thread is capturing.
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
-from typing import Any
-
 import torch
+
+from fuscoc_runtime.kernels import driver
 
 WORD_BYTES = 4
 
@@ -42,14 +40,4 @@ class StreamWords:
             return
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         address = self._address + index * WORD_BYTES
-        status = _write_value()(stream, address, value & 0xFFFFFFFF, 0)
-        if status:
-            raise RuntimeError(f"cuStreamWriteValue32 failed with CUDA error {status}")
-
-
-@cache
-def _write_value() -> Any:
-    """``cuStreamWriteValue32``. The interpreter's lock is given up, as for launches."""
-    function = ctypes.CDLL("libcuda.so.1").cuStreamWriteValue32_v2
-    function.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
-    return function
+        driver.call("cuStreamWriteValue32_v2", stream, address, value & 0xFFFFFFFF, 0)

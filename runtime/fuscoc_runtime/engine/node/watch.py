@@ -69,7 +69,7 @@ class NodeWatch:
         loss: the error of a wait that was ended; the kernels wait for nobody any more.
     """
 
-    loss: FuscoRuntimeError | None = None
+    loss: HopTimeoutError | None = None
 
     def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, members: Membership) -> None:
         self._shuffle, self._members, self._capacity = shuffle, members, node.limits.capacity
@@ -101,7 +101,7 @@ class NodeWatch:
         """Raise if a rank did not come to an earlier call: ranks are out of step for good."""
         if self.loss is not None:
             self._loss_told = True
-            raise replace(self.loss)  # type: ignore[type-var]
+            raise replace(self.loss)
 
     def raise_new(self) -> None:
         """Wait for the current stream and raise what went wrong and has not been raised yet, one
@@ -142,5 +142,7 @@ class NodeWatch:
         self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.
-        self.loss = self._members.liveness.explain(stage, seconds, stage, peer)
+        culprit = self._members.liveness.find_missing(peer)
+        if culprit is not None:
+            self.loss = replace(self.loss, peer=culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)

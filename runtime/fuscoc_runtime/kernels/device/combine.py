@@ -228,16 +228,14 @@ def wait_for_flags(call, group, tag):
                 stopped = 0
                 while (there == 0) & (refused == 0) & (stopped == 0):
                     stopped = sync.aborted(call)
-                    # One that has refused this call, or a later one, has sent all it ever will.
+                    # One that has refused this call, or a later one, has sent all it ever will:
+                    # what it has not flagged by now does not come.
                     refused = has_reached(call, words.REFUSED_AT, peer, tag)
                     refused |= has_left(call, peer)
                     there = has_flagged(call, peer, group, tag)
                     polls += 1
                     shown = sync.show(call, polls, shown, stage, peer, group)
                     sync.pause()
-                there = has_flagged(
-                    call, peer, group, tag
-                )  # it may have, before it refused another
                 if (there == 1) | (refused == 1):
                     sync.end_wait(call, shown)
                 if there == 0:
