@@ -1,0 +1,38 @@
+"""Calls of the CUDA driver that torch has none for."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+_ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_uint
+
+_SIGNATURES = {
+    "cuLaunchKernel": [_ADDRESS, *[_SIZE] * 7, *[_ADDRESS] * 3],
+    "cuStreamWriteValue32_v2": [_ADDRESS, ctypes.c_uint64, ctypes.c_uint32, _SIZE],
+    "cuStreamGetCaptureInfo_v2": [_ADDRESS] * 6,
+    "cuGraphAddEventRecordNode": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t, _ADDRESS],
+    "cuGraphAddDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],
+}
+
+
+def call(function: str, *arguments: Any) -> None:
+    """Call a function of the driver.
+
+    The interpreter's lock is given up: where a stream is full, behind kernels that wait for a lost
+    rank, the call lasts until another thread has ended these.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    status = _function(function)(*arguments)
+    if status:
+        raise RuntimeError(f"{function} failed with CUDA error {status}")
+
+
+@cache
+def _function(name: str) -> Any:
+    function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    function.argtypes = _SIGNATURES[name]
+    return function
