@@ -86,7 +86,7 @@ def _plans(
 ) -> list[tuple[Topology, Plan]]:
     """The plans of a static shuffle; one report names all topologies for which there is none."""
     plans, problems = [], {}
-    for topology in topologies if spec.is_static else ():
+    for topology in topologies if spec.program.is_static else ():
         try:
             plans.append((topology, make_plan(spec, topology)))
         except FuscoRuntimeError as error:

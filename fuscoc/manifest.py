@@ -1,7 +1,7 @@
 """The manifest of an artifact: what the runtime has to know, as JSON (``docs/abi.md``).
 
-What the spec says comes from the checked shuffles (``spec_json.py``), what to launch from the
-lowered modules.
+What a spec declares comes from the checked shuffles (``declared.py``), what is executed from the
+lowered modules (``program.py``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ from typing import Any
 import fuscoc
 from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
 from fuscoc.codegen.cuda_types import Unsupported
-from fuscoc.codegen.points import BLOCK
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
-from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.l0 import Shuffle
-from fuscoc.dialect.l1 import Path
-from fuscoc.dialect.l2 import Exchange
-from fuscoc.dialect.l3 import Kernel, Launch, Signal, Wait
-from fuscoc.dialect.relation import Point
-from fuscoc.lang.checked import CheckedShuffle, PackedTarget
+from fuscoc.declared import declared_json
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l3 import Kernel, Signal, Wait
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.program import program_json
 from fuscoc.source import SourceFile
-from fuscoc.spec_json import spec_json
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,10 @@ def build_manifest(
         "files": {path: sha256(text.encode()) for path, text in files.items()},
         "shuffles": [
             {
-                **_shuffle(item, unique(item)),
+                "name": item.checked.name,
+                "declared": declared_json(item.checked),
+                "program": program_json(item.module, unique(item)),
+                "baked": {},
                 **_cuda(item, assembler),
                 **_node(item, unique(item)),
             }
@@ -124,75 +123,6 @@ def _kernel_names(item: CompiledShuffle) -> list[str]:
     if not isinstance(item.node, str):
         names += [kernel.name for kernel in item.node.kernels.values()]
     return names
-
-
-def _shuffle(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any]:
-    checked = item.checked
-    (shuffle,) = ops_of(item.module, Shuffle)
-    paths = {path.read("direction"): path for path in ops_of(item.module, Path)}
-    point = terminator(shuffle, 1, Point)
-    strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
-    place = "key" if isinstance(checked.target, PackedTarget) else "slot"
-    ragged = shuffle.read("ragged")
-    return {
-        **spec_json(checked),
-        "ragged": ragged,
-        "src_strides": len(strides),
-        "runs": [
-            {**runs, "run_dims": [dict(dim) for dim in runs["run_dims"]]}
-            for runs in shuffle.read("runs")
-        ],
-        "relation": {
-            "kernel": kernel_name(f"{checked.name}_relation"),
-            "block": BLOCK,
-            "outputs": ["source", "src_offset", *strides, "rank", place],
-        },
-        "extents_kernel": kernel_name(f"{checked.name}_extents") if ragged else None,
-        "dispatch": _steps(checked, paths["dispatch"], kernel_name),
-        "combine_steps": checked.combine and _steps(checked, paths["combine"], kernel_name),
-        "baked": {},
-    }
-
-
-def _steps(checked: CheckedShuffle, path: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
-    return {
-        "steps": [_step(step, kernel_name) for step in ops_of(path, Launch, Exchange)],
-        "dtypes": _partial_dtypes(checked, path),
-    }
-
-
-def _partial_dtypes(checked: CheckedShuffle, path: Any) -> dict[str, str]:
-    """The buffers of partial sums, whose rows are not of their field's dtype."""
-    if path.read("direction") == "dispatch":
-        return {}
-    own = {field.name: field.dtype for field in checked.source.fields}
-    held = {
-        bound["buffer"].removeprefix("peers."): bound["dtype"]
-        for launch in ops_of(path, Launch)
-        for bound in launch.read("bind")
-    }
-    return {
-        buffer: dtype
-        for buffer, dtype in held.items()
-        if (field := buffer.partition(".")[2]) and dtype != own[field]
-    }
-
-
-def _step(step: Any, kernel_name: Callable[[str], str]) -> dict[str, Any]:
-    held = step.read("list")[-1]
-    if isinstance(step, Exchange):
-        return {"op": "exchange", "list": held, "direction": step.read("direction")}
-    launch = {
-        "op": "launch",
-        "kernel": kernel_name(step.read("kernel")[0]),
-        "list": held,
-        "bind": {bound["arg"]: bound["buffer"] for bound in step.read("bind")},
-    }
-    if step.read("signal") is not None:
-        launch["signal"] = step.read("signal")
-    if step.read("wait"):
-        launch["wait"] = list(step.read("wait"))
-    return launch
 
 
 def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterable[dict[str, Any]]:
@@ -252,6 +182,7 @@ def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:
         return {"cuda": None, "cuda_note": kernels}
     return {
         "cuda": {
+            "required": item.checked.policy.backend == "cuda",
             "inputs": list(kernels.inputs),
             "weighted": kernels.weighted,
             "row_bytes": list(kernels.variants[0].source.row_bytes),

@@ -53,7 +53,7 @@ def check_topologies(shuffles: Sequence[CheckedShuffle], topologies: Sequence[st
     check_placements(shuffles, topologies)
     from fuscoc.testing.spec import describe
 
-    if any(describe(shuffle).is_static for shuffle in shuffles):
+    if any(describe(shuffle).program.is_static for shuffle in shuffles):
         from fuscoc.bake import check_plans  # loads torch, with which plans are made
 
         check_plans(shuffles, [Topology.parse(each) for each in topologies])

@@ -21,6 +21,7 @@ from fuscoc.codegen.cuda_types import (
     CudaShuffle,
     Unsupported,
 )
+from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
@@ -33,7 +34,6 @@ from fuscoc.lang.checked import (
     Subscript,
 )
 from fuscoc.lang.scalars import loads, parts
-from fuscoc.spec_json import scalar_json
 
 # Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
 TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))

@@ -23,6 +23,7 @@ from fuscoc.dialect.dtypes import TensorType
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Point, Relate
 from fuscoc.dialect.runs import RUNS
+from fuscoc.lang.policy import CHOICES
 
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
 # Fields that change their element type between source and target. ``scales`` is a field of one of
@@ -242,8 +243,8 @@ class Dispatch(Op, name="dispatch"):
     attrs = attributes(
         shuffle=Ref("shuffle"),
         dedup=Array(Text("node", "rank"), distinct=True, optional=True),
-        balance=Text(),
-        schedule=Text(),
+        balance=Text(*CHOICES["balance"]),
+        schedule=Text(*CHOICES["schedule"]),
         slice_bytes=Integer(1),
     )
 

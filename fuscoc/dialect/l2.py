@@ -1,14 +1,20 @@
-"""L2, descriptors: who builds which descriptor list, and the copies and reductions that read them.
+"""L2, the program: who builds which descriptor list, and the work over them, ordered by tokens.
 
-The body of a ``fsc.path`` is the ordered list of its steps. A list is a struct of arrays, one i64
-column a name; the run-time planner fills it from the relation's points.
+A list is a struct of arrays, one i64 column a name; the run-time planner fills it from the
+relation's points. Copies, reductions and exchanges take the tokens of what comes before them.
 """
+
+from collections.abc import Iterable
+from typing import Any
 
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op
 from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l1 import FORWARDERS
+from fuscoc.dialect.mlir import ext
 from fuscoc.lang.dtypes import INTEGERS
+from fuscoc.lang.policy import CHOICES
 
 ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
@@ -16,14 +22,60 @@ ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 MOVES = Text("source", "cast", "target", optional=True)
 # Last parts of the columns that place rows.
 ENDS = ("offset", "row", "slot")
+# Who has the rows of a buffer. Dispatch: source and target are the user's, carried those that a
+# rank sends for another, slices and landing what crosses the network. Combine: rows and result are
+# the user's; what comes back over the network is left to the forwarder (forward_staging), crosses
+# (return_slices) and is with who had sent it (returned) or whose it is (staging).
+HOLDERS = {
+    "source": "source", "carried": "carrier", "slices": "sender", "landing": "forwarder",
+    "target": "target", "rows": "target", "forward_staging": "forwarder",
+    "return_slices": "forwarder", "returned": "carrier", "staging": "source", "result": "source",
+}  # fmt: skip
+
+
+class TokenType(Fsc.Type, name="token"):
+    """What a step leaves to those that come after it: ``!fsc.token``."""
+
+
+class Step(Op):
+    """Base of what works on rows: it comes after the steps whose tokens it takes."""
+
+    after: ext.Sequence[ext.Operand[TokenType]]
+    done: ext.Result[TokenType]
+
+    @classmethod
+    def build(cls, after: Iterable[Any] = (), **values: Any) -> Any:
+        """Create the operation behind the steps ``after``; see ``Op.build``."""
+        return super().build([each.done for each in after], TokenType.get(), **values)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The buffers whose rows it reads."""
+        return (self.read("src"),)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffers whose rows it writes."""
+        return (self.read("dst"),)
+
+    @property
+    def waits(self) -> tuple[int, ...]:
+        """The slots of the signals that it waits for."""
+        return self.read("wait") if "wait" in self.attrs else ()
+
+    @property
+    def signals(self) -> int | None:
+        """The slot of the signal that it sends."""
+        return self.read("signal") if "signal" in self.attrs else None
 
 
 class Descriptors(Op, name="descriptors"):
-    """A descriptor list: held by ``builder``, one entry per point / rank / node / source.
+    """A descriptor list, which ``builder`` plans and works off.
 
-    ``per`` says what an entry stands for: one point of the relation, one (source, destination
-    rank), one (source, destination node) or one source segment. ``terms`` names the columns of a
-    reduction's terms, which entries reach as the range [term_begin, term_end).
+    ``per`` says what an entry of a dispatch's list is a copy for: one point of the relation, one
+    (source, destination rank) or one (source, destination node); combine turns these copies around.
+    ``terms`` names the columns of a reduction's terms, which entries reach as the range
+    [term_begin, term_end).
 
     ``"fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node",
     sym_name = "net_send"} : () -> ()``
@@ -32,7 +84,7 @@ class Descriptors(Op, name="descriptors"):
     attrs = attributes(
         sym_name=Text(),
         builder=Text("source", "carrier", "forwarder", "target"),
-        per=Text("point", "rank", "node", "source"),
+        per=Text("point", "rank", "node", optional=True),
         columns=Array(Text(), distinct=True),
         terms=Array(Text(), distinct=True, optional=True),
     )
@@ -45,31 +97,36 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("needs both of the columns term_begin and term_end, or neither")
         if op.read("terms") and not reduces:
             raise VerifyError("has terms but no columns term_begin and term_end")
+        direction = op.operation.parent.opview.read("direction")
+        if (op.read("per") is not None) != (direction == "dispatch"):
+            raise VerifyError("needs the attribute 'per' exactly in the path of a dispatch")
 
 
-def _check_ends(op, *sides):
-    columns = op.follow("list").read("columns")
+def _check_list(op, *sides):
+    held = op.follow("list")
+    if held.read("builder") != HOLDERS[op.read("src")]:
+        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+    columns = held.read("columns")
     for side in sides:
         if not any(f"{side}_{end}" in columns for end in ENDS):
             raise VerifyError(f"needs a list that places the {side} of its rows")
 
 
-class GatherSend(Op, name="gather_send"):
+class GatherSend(Step, name="gather_send"):
     """Copy the segment of every descriptor into a slice or straight into its row on a peer.
 
     ``signal`` is the slot that this rank bumps on every peer of its node when its copies are
     visible there; nothing is copied before the signals in ``wait`` came from every peer.
     ``rows`` gives the dtypes of partial results that are copied on the way back.
 
-    ``"fsc.gather_send"() {dst = "target", list = @direct, scope = "rank", signal = 0 : i64,
-    src = "source"} : () -> ()``
+    ``%sent = "fsc.gather_send"() {dst = "target", list = @direct, signal = 0 : i64,
+    src = "source"} : () -> !fsc.token``
     """
 
     attrs = attributes(
         list=Ref("descriptors"),
-        src=Text("source", "carrier", "landing", "returned"),
-        dst=Text("slice", "carrier", "target", "staging"),
-        scope=Text("node", "rank"),
+        src=Text("source", "carried", "landing", "returned"),
+        dst=Text("slices", "carried", "target", "staging"),
         signal=Integer(0, optional=True),
         wait=Array(Integer(0), distinct=True, optional=True),
         rows=Array(Record({"name": Text(), "dtype": DType()}), optional=True),
@@ -78,36 +135,54 @@ class GatherSend(Op, name="gather_send"):
 
     @classmethod
     def check(cls, op):
-        if (op.read("scope") == "node") != (op.read("dst") == "slice"):
-            raise VerifyError("must fill slices exactly when its scope is node")
-        if op.read("scope") == "node" and "signal" in op.attributes:
+        if op.read("dst") == "slices" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
-        _check_ends(op, "src", "dst")
+        _check_list(op, "src", "dst")
 
 
-class Exchange(Op, name="exchange"):
-    """The network hop between source and forwarder: slices leave in list order, or come back in it.
+class Exchange(Step, name="exchange"):
+    """The network hop: slices leave for their forwarders, or come back to who had sent them.
 
-    ``"fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send,
-    schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()``
+    Forth, ``forwarder`` is the rule that picks the forwarders, ``schedule`` the one that orders the
+    slices, of ``slice_bytes`` at most or one row. They come back the same way.
+
+    ``%landed = "fsc.exchange"(%packed) {forwarder = "static", schedule = "pairwise",
+    slice_bytes = 8388608 : i64} : (!fsc.token) -> !fsc.token``
     """
 
     attrs = attributes(
-        list=Ref("descriptors"),
-        direction=Text("forward", "back"),
-        forwarder=Text(*FORWARDERS),
-        schedule=Text(),
-        slice_bytes=Integer(1),
+        forwarder=Text(*FORWARDERS, optional=True),
+        schedule=Text(*CHOICES["schedule"], optional=True),
+        slice_bytes=Integer(1, optional=True),
     )
 
+    @property
+    def reads(self):
+        return ("slices",) if self.is_forth else ("return_slices",)
 
-class ScatterRecv(Op, name="scatter_recv"):
+    @property
+    def writes(self):
+        return ("landing",) if self.is_forth else ("returned", "staging")
+
+    @property
+    def is_forth(self):
+        """Whether it is a dispatch's."""
+        return self.operation.parent.opview.read("direction") == "dispatch"
+
+    @classmethod
+    def check(cls, op):
+        for policy in cls.attrs:
+            if (policy in op.attributes) != op.is_forth:
+                raise VerifyError(f"needs the attribute '{policy}' exactly in a dispatch")
+
+
+class ScatterRecv(Step, name="scatter_recv"):
     """After the signals in ``wait`` came from every peer, copy rows to their further slots.
 
     Slots of a compact target have no rows of their own: its list is empty, and the op only waits.
 
-    ``"fsc.scatter_recv"() {dst = "target", list = @local, src = "target",
-    wait = [0 : i64, 1 : i64]} : () -> ()``
+    ``%copied = "fsc.scatter_recv"(%sent, %forwarded) {dst = "target", list = @local,
+    src = "target", wait = [0 : i64, 1 : i64]} : (!fsc.token, !fsc.token) -> !fsc.token``
     """
 
     attrs = attributes(
@@ -120,26 +195,25 @@ class ScatterRecv(Op, name="scatter_recv"):
 
     @classmethod
     def check(cls, op):
-        _check_ends(op, "src", "dst")
+        _check_list(op, "src", "dst")
 
 
-class Reduce(Op, name="reduce"):
+class Reduce(Step, name="reduce"):
     """Write, for every descriptor, the sum or maximum of its terms (or the copy of its one term).
 
     ``rows`` gives for every field the dtypes of the source rows, the accumulator and the result.
     ``weight`` is the input whose value at a term's point multiplies that term.
 
-    ``"fsc.reduce"() {dst = "staging", kind = "sum", list = @reduce_direct, rows = [{acc = f32,
-    dst = bf16, name = "x", src = bf16}], scope = "rank", signal = 2 : i64, src = "target",
-    weight = @spec.topk_weights} : () -> ()``
+    ``%reduced = "fsc.reduce"() {dst = "staging", kind = "sum", list = @reduce_direct,
+    rows = [{acc = f32, dst = bf16, name = "x", src = bf16}], signal = 2 : i64, src = "rows",
+    weight = @spec.topk_weights} : () -> !fsc.token``
     """
 
     attrs = attributes(
         list=Ref("descriptors"),
         kind=Text("copy", "sum", "max"),
-        src=Text("target", "staging", "forward_staging"),
-        dst=Text("staging", "forward_staging", "slice", "source"),
-        scope=Text("rank", "node", "local"),
+        src=Text("rows", "staging", "forward_staging"),
+        dst=Text("staging", "forward_staging", "return_slices", "result"),
         rows=Array(
             Record(
                 {
@@ -160,7 +234,7 @@ class Reduce(Op, name="reduce"):
         kind = op.read("kind")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
-        _check_ends(op, "dst")
+        _check_list(op, "dst")
         if kind != "sum" and op.read("weight"):
             raise VerifyError("must weigh nothing but the terms of a sum")
         if op.read("weight") and "term_point" not in op.follow("list").read("terms"):

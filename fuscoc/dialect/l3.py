@@ -8,6 +8,7 @@ from fuscoc.dialect import l3_values
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, entry_block
 from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.l2 import HOLDERS, Step
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir
 
@@ -73,17 +74,22 @@ class Kernel(Op, name="kernel", traits=[ir.IsIsolatedFromAboveTrait, ir.NoTermin
         _check_body(op, len(op.read("args")))
 
 
-class Launch(Op, name="launch"):
-    """Run a kernel over a descriptor list, with the row buffers that ``bind`` names.
+class Launch(Step, name="launch"):
+    """Run a kernel over a descriptor list, which takes rows from ``src`` to ``dst``.
 
-    ``"fsc.launch"() {bind = [{arg = "x_src", buffer = "source.x", dtype = bf16}, {arg = "x_dst",
-    buffer = "peers.target.x", dtype = bf16}], kernel = @moe_send, list = @direct, signal = 0 : i64}
-    : () -> ()``
+    ``bind`` says which argument is which field of them (of ``peers.dst``: a table of the peers'
+    addresses), or the ``weights`` of the rows.
+
+    ``%sent = "fsc.launch"() {bind = [{arg = "x_src", buffer = "source.x", dtype = bf16},
+    {arg = "x_dst", buffer = "peers.target.x", dtype = bf16}], dst = "target", kernel = @moe_send,
+    list = @direct, signal = 0 : i64, src = "source"} : () -> !fsc.token``
     """
 
     attrs = attributes(
         kernel=Ref("kernel"),
         list=Ref("descriptors"),
+        src=Text(*HOLDERS),
+        dst=Text(*HOLDERS),
         bind=Array(Record({"arg": Text(), "buffer": Text(), "dtype": DType()}), distinct=True),
         signal=Integer(0, optional=True),
         wait=Array(Integer(0), optional=True, distinct=True),
@@ -96,6 +102,9 @@ class Launch(Op, name="launch"):
         for bound in op.read("bind"):
             if bound["arg"] not in args:
                 raise VerifyError(f"binds '{bound['arg']}', which its kernel does not take")
+            buffer, _, _ = bound["buffer"].removeprefix("peers.").partition(".")
+            if buffer not in (op.read("src"), op.read("dst"), "weights"):
+                raise VerifyError(f"binds '{bound['buffer']}', to which it brings no rows")
         columns = {*held.read("columns"), *held.read("terms")}
         for arg in args.values():
             if arg["kind"] == "column" and arg["value"] not in columns:

@@ -29,7 +29,7 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
     node = choose_triton(shuffle, ranks)
     found.append(_backend("Triton, one node", node, "if loaded with `max_sources`"))
-    wants_cuda = shuffle.policy.backend == "cuda"
+    wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"
     return [*found, Backend("Triton", not wants_cuda, note)]
 

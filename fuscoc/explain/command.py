@@ -70,7 +70,7 @@ def run(
         if number:
             console.print()
         plan = None
-        if shuffle.is_static and topology is not None:
+        if shuffle.program.is_static and topology is not None:
             from fuscoc.bake import make_plan
 
             plan = make_plan(shuffle, topology)
@@ -100,18 +100,20 @@ def target_dims(
     sink = DiagnosticSink(source)
     scopes = {each.ident.name: declared(each, defines, sink) for each in parse(source, sink)}
     return {
-        each.name: tuple(map(of_checked, scopes[each.name].layouts[each.target.layout].extents))
+        each.name: tuple(
+            map(of_checked, scopes[each.name].layouts[each.declared.target.layout].extents)
+        )
         for each in shuffles
     }
 
 
 def run_time_names(shuffle: ShuffleSpec) -> Iterator[str]:
     """The extents of a shuffle, and the inputs that sizes are read from."""
-    yield from shuffle.extents
+    yield from shuffle.declared.extents
     for layout in facts.layouts(shuffle):
         for dim in layout.dims:
             yield from symbols(dim) - {RANKS.name, "rank"}
-    for index in shuffle.domain:
+    for index in shuffle.declared.domain:
         yield from symbols(of_scalar(index.extent)) - {RANKS.name, "rank"}
 
 

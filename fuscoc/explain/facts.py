@@ -7,7 +7,7 @@ taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fuscoc.explain.formula import (
@@ -24,7 +24,7 @@ from fuscoc.explain.formula import (
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.scalar import Index
-from fuscoc_runtime.schema import FieldRuns, FieldSpec, LaunchStep, PathSpec, ShuffleSpec
+from fuscoc_runtime.schema import FieldRuns, FieldSpec, ShuffleSpec
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ RINGS = ("slices", "landing", "return_slices", "returned")
 
 def num_segments(shuffle: ShuffleSpec) -> Formula:
     """Source segments of a rank."""
-    outer, *inner = shuffle.domain[: shuffle.num_source_dims]
+    outer, *inner = shuffle.declared.domain[: shuffle.declared.num_source_dims]
     each = product(*(of_scalar(index.extent) for index in inner))
     return total(outer.name, of_scalar(outer.extent), each)
 
@@ -111,7 +111,7 @@ def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[
 
     ``target_dims``: the extents of a dense target, which a manifest makes one of.
     """
-    source, target = shuffle.source, shuffle.target
+    source, target = shuffle.declared.source, shuffle.declared.target
     dims = tuple(of_scalar(dim) for dim in source.dims)
     start = source.subscripts[0].start
     index = start.name if isinstance(start, Index) else ""
@@ -119,7 +119,7 @@ def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[
     rows = target_rows(shuffle, num_segments(shuffle))
     row_dims = tuple(target_dims) if target.kind == "dense" and target_dims else (rows,)
     source_fields = tuple(_field_layouts(source.fields, dims))
-    target_fields = tuple(_field_layouts(shuffle.fields, row_dims))
+    target_fields = tuple(_field_layouts(shuffle.declared.fields, row_dims))
     return (
         Layout(source.layout, "source", dims, cells, source_fields),
         Layout(target.layout, "target", row_dims, rows, target_fields),
@@ -136,7 +136,7 @@ def _field_layouts(fields: Sequence[FieldSpec], dims: Sequence[Formula]) -> Iter
 def target_rows(shuffle: ShuffleSpec, segments: Formula) -> Formula:
     """Rows of a rank's target: its slots, or all segments if it is compact."""
     slots = target_slots(shuffle, segments)
-    return least(slots, product(RANKS, segments)) if shuffle.is_compact else slots
+    return least(slots, product(RANKS, segments)) if shuffle.program.is_compact else slots
 
 
 def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
@@ -144,12 +144,12 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
 
     ``segments``: what each rank has.
     """
-    target = shuffle.target
+    target = shuffle.declared.target
     if target.kind == "dense":
         return of_scalar(target.length)
     if target.capacity is not None:
         return target.capacity
-    points = product(RANKS, segments, shuffle.fanout)
+    points = product(RANKS, segments, shuffle.program.fanout)
     keys: Formula = target.num_keys  # of this rank, at most
     if target.placement.kind == "block":
         keys = arithmetic("/", keys, RANKS)
@@ -161,7 +161,7 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
 def copies(shuffle: ShuffleSpec) -> tuple[FieldCopy, ...]:
     """How the fields of a source segment are read, and written on the way back."""
     columns = _run_time_strides(shuffle)
-    return tuple(_copy(runs, columns) for runs in shuffle.runs)
+    return tuple(_copy(runs, columns) for runs in shuffle.program.runs)
 
 
 def _copy(runs: FieldRuns, columns: Sequence[Formula]) -> FieldCopy:
@@ -187,7 +187,7 @@ def _run_time_strides(shuffle: ShuffleSpec) -> list[Formula]:
     found: list[Formula] = []
     stride: Formula = 1
     continued: Formula = 1  # the stride at which the loop inside goes on
-    source = shuffle.source
+    source = shuffle.declared.source
     for subscript, dim in zip(reversed(source.subscripts), reversed(source.dims), strict=True):
         if subscript.length is not None and subscript.length > 1:
             if stride != continued and symbols(stride):
@@ -199,13 +199,13 @@ def _run_time_strides(shuffle: ShuffleSpec) -> list[Formula]:
 
 def hops(shuffle: ShuffleSpec) -> tuple[Hop, ...]:
     """The way out and how many copies of a segment each leg carries at most."""
-    fanout = shuffle.fanout
-    copied = "rank" in shuffle.policy.dedup and not shuffle.is_compact
+    fanout = shuffle.program.fanout
+    copied = shuffle.program.copies_once("rank") and not shuffle.program.is_compact
     local = fanout - 1 if copied else 0
     network = least(fanout, _network_copies(shuffle))
     handed = [Hop("NVLink", "source → another sender of its node", network)]
     return (
-        *(handed if shuffle.policy.balances_senders else ()),
+        *(handed if shuffle.program.exchange.balances_senders else ()),
         Hop("network", "source → forwarder of each other node", network),
         Hop("NVLink", "source or forwarder → rank", least(fanout, _copies_to(shuffle, RANKS))),
         Hop("local", "slot → slot of a rank", local),
@@ -216,13 +216,15 @@ def _network_copies(shuffle: ShuffleSpec) -> Formula:
     """Network rows of a source segment, if it goes everywhere."""
     others = arithmetic("-", NODES, 1)
     return (
-        others if "node" in shuffle.policy.dedup else product(others, _copies_to(shuffle, PER_NODE))
+        others
+        if shuffle.program.copies_once("node")
+        else product(others, _copies_to(shuffle, PER_NODE))
     )
 
 
 def _copies_to(shuffle: ShuffleSpec, ranks: Formula) -> Formula:
     """Copies of a segment to some ranks, if it goes to all of them."""
-    return ranks if "rank" in shuffle.policy.dedup else shuffle.fanout
+    return ranks if shuffle.program.copies_once("rank") else shuffle.program.fanout
 
 
 def buffers(shuffle: ShuffleSpec, segments: Formula) -> tuple[Buffer, ...]:
@@ -230,45 +232,26 @@ def buffers(shuffle: ShuffleSpec, segments: Formula) -> tuple[Buffer, ...]:
 
     ``segments``: what each rank has.
     """
-    paths = (shuffle.dispatch, shuffle.combine_steps)
-    used = {name.partition(".")[0] for path in paths if path for name in _bound(path)}
-    dtypes = shuffle.combine_steps.dtypes if shuffle.combine_steps else {}
-    rows = buffer_rows(shuffle, segments)
+    rows, used = buffer_rows(shuffle, segments), shuffle.program.buffers
     return tuple(
-        Buffer(name, use, rows[name], _row_bytes(shuffle, name, dtypes))
+        Buffer(name, use, rows[name], segment_bytes(used[name]))
         for name, use in BUFFERS.items()
         if name in used
     )
 
 
-def _bound(path: PathSpec) -> Iterator[str]:
-    for step in path.steps:
-        if isinstance(step, LaunchStep):
-            yield from (buffer.removeprefix("peers.") for buffer in step.bind.values())
-
-
-def _row_bytes(shuffle: ShuffleSpec, buffer: str, dtypes: Mapping[str, str]) -> int:
-    carried = min(shuffle.fields, shuffle.source_fields, key=segment_bytes)
-    fields = dict.fromkeys(("carried", "slices", "landing"), carried)
-    fields["target"] = shuffle.fields
-    return sum(
-        each.num_elems * ITEM_BYTES[dtypes.get(f"{buffer}.{each.name}", each.dtype)]
-        for each in fields.get(buffer, shuffle.source_fields)
-    )
-
-
 def buffer_rows(shuffle: ShuffleSpec, segments: Formula) -> dict[str, Formula]:
     """The rows that the buffers of a rank have at most, if each rank has so many segments."""
-    fanout = shuffle.fanout
+    fanout = shuffle.program.fanout
     others = arithmetic("-", NODES, 1)
     network, in_node = _network_copies(shuffle), _copies_to(shuffle, PER_NODE)
-    by_node = "node" in shuffle.policy.dedup  # then a forwarder makes the copies in its node
+    by_node = shuffle.program.copies_once("node")  # then a forwarder makes the copies in its node
     # A forwarder has one sender in each other node, unless rows are balanced among forwarders.
-    is_balanced = shuffle.policy.balance not in ("none", "static")
+    is_balanced = shuffle.program.exchange.forwarder != "static"
     senders = product(PER_NODE, others) if is_balanced else others
     landing = product(segments, senders, 1 if by_node else least(fanout, in_node))
     sent = product(segments, least(fanout, network))
-    if shuffle.policy.balances_senders:
+    if shuffle.program.exchange.balances_senders:
         # A rank sends its node's mean, rounded up for every other node; all may be of its peers.
         sent = arithmetic("+", sent, others)
     return {

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fuscoc.declared import scalar_json
 from fuscoc.lang import checked
-from fuscoc.spec_json import scalar_json
 from fuscoc_runtime import scalar
 from fuscoc_runtime.scalar import OPERATORS, Operator, Scalar
 

@@ -60,17 +60,16 @@ def show(
 
 def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
     """The shuffle in sentences."""
-    target, segments = shuffle.target, facts.num_segments(shuffle)
-    num_bytes = facts.segment_bytes(shuffle.source_fields)
+    target, segments = shuffle.declared.target, facts.num_segments(shuffle)
+    num_bytes = facts.segment_bytes(shuffle.declared.source_fields)
     lines = [
-        f"A segment, `{shuffle.segment}`, is {num_bytes:,} bytes: {_fields(shuffle)}.",
-        f"Segments of a rank, in `{shuffle.source.layout}`: {_number(segments, values)}.",
+        f"A segment, `{shuffle.declared.segment}`, is {num_bytes:,} bytes: {_fields(shuffle)}.",
+        f"Segments of a rank, in `{shuffle.declared.source.layout}`: {_number(segments, values)}.",
     ]
-    fanout = [index.name for index in shuffle.domain[shuffle.num_source_dims :]]
+    fanout = [index.name for index in shuffle.declared.domain[shuffle.declared.num_source_dims :]]
     if fanout:
-        lines.append(
-            f"Each goes to up to {shuffle.fanout:,} slots, one for each {', '.join(fanout)}."
-        )
+        most = f"{shuffle.program.fanout:,}"
+        lines.append(f"Each goes to up to {most} slots, one for each {', '.join(fanout)}.")
     if target.kind == "packed":
         placement = target.placement
         owner = f"as `{placement.table}` says" if placement.table else f"by {placement.kind}"
@@ -83,9 +82,10 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
             lines.append("It is compact: a rank holds a segment once, and its slots refer to it.")
     else:
         lines.append(f"`{target.layout}` has the slots that the spec computes.")
-    if shuffle.casts:
+    if shuffle.declared.casts:
         casts = ", ".join(
-            each.field + (f" by {each.scales}" if each.scales else "") for each in shuffle.casts
+            each.field + (f" by {each.scales}" if each.scales else "")
+            for each in shuffle.declared.casts
         )
         lines.append(f"Cast on the way: {casts}.")
     return [*lines, _way_back(shuffle)]
@@ -99,7 +99,7 @@ _WAYS_BACK = {
 
 
 def _way_back(shuffle: ShuffleSpec) -> str:
-    combine = shuffle.combine
+    combine = shuffle.declared.combine
     if combine is None:
         return "There is no way back."
     weight = f", times `{combine.weight.input}`" if combine.weight else ""
@@ -107,7 +107,7 @@ def _way_back(shuffle: ShuffleSpec) -> str:
 
 
 def _fields(shuffle: ShuffleSpec) -> str:
-    return ", ".join(f"{each.name} {_typed(each)}" for each in shuffle.source_fields)
+    return ", ".join(f"{each.name} {_typed(each)}" for each in shuffle.declared.source_fields)
 
 
 def _typed(field: FieldSpec) -> str:
@@ -116,27 +116,27 @@ def _typed(field: FieldSpec) -> str:
 
 def planning(shuffle: ShuffleSpec) -> str:
     """What is planned when."""
-    if shuffle.is_static and shuffle.baked:
+    if shuffle.program.is_static and shuffle.baked:
         return (
             f"when compiling, for {', '.join(shuffle.baked)}; for another topology once, by the "
             "first dispatch: nothing that it depends on changes."
         )
-    if shuffle.is_static:
+    if shuffle.program.is_static:
         return (
             "once, by the first dispatch, or by `fuscoc compile --topology`: nothing that it "
             "depends on changes."
         )
-    data = [each.name for each in shuffle.inputs if each.role != "weight"]
-    depends = [*data, *(each for each in shuffle.extents if each not in data)]
-    back = "; combine uses its plan" if shuffle.combine is not None else ""
+    data = [each.name for each in shuffle.declared.inputs if each.role != "weight"]
+    depends = [*data, *(each for each in shuffle.declared.extents if each not in data)]
+    back = "; combine uses its plan" if shuffle.declared.combine is not None else ""
     return f"by every dispatch, which depends on {', '.join(depends)}{back}."
 
 
 def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
     table = titled_table("Given with every call", ["name", "what", "type"], ["bytes"])
-    for name in shuffle.extents:
+    for name in shuffle.declared.extents:
         table.add_row(name, "run-time extent", "", "")
-    for each in shuffle.inputs:
+    for each in shuffle.declared.inputs:
         dims = [of_scalar(dim) for dim in each.shape]
         num_bytes = product(ITEM_BYTES[each.dtype], *dims)
         shape = ", ".join(text(with_values(dim, values)) for dim in dims)
@@ -155,8 +155,8 @@ def _layouts(
     left = ["layout", "field", "extents", "cell", "strides in bytes"]
     table = titled_table("Layouts of a rank", left, ["bytes"])
     for layout in facts.layouts(shuffle, target_dims):
-        is_packed = shuffle.target.kind == "packed" and layout.role == "target"
-        unit = "rows" if shuffle.is_compact else "slots"
+        is_packed = shuffle.declared.target.kind == "packed" and layout.role == "target"
+        unit = "rows" if shuffle.program.is_compact else "slots"
         for each in layout.fields:
             extents = ", ".join(text(with_values(dim, values)) for dim in layout.dims)
             num_bytes = with_values(product(layout.cells, each.cell_bytes), values)
@@ -214,7 +214,7 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
             num_bytes = f"{each.row_bytes:,} × rows"
         table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
-    size = f"{shuffle.policy.slice_bytes:,} bytes"
+    size = f"{shuffle.program.exchange.slice_bytes:,} bytes"
     *rings, last = [each.name for each in found if each.name in facts.RINGS]
     table.caption = (
         f"{whose} The network is crossed in slices of {size}; {', '.join(rings)} and {last} are "
@@ -231,11 +231,14 @@ def _planned_rows(plan: Plan) -> dict[str, int]:
 
 def _kernels(shuffle: ShuffleSpec) -> Table:
     table = titled_table("Steps", ["", "kernel", "list", "from → to"], [])
-    kernels = {shuffle.extents_kernel: "sizes → points and cells of each"}
-    kernels[shuffle.relation.kernel] = "points → where each goes"
+    kernels = {shuffle.program.relation.extents_kernel: "sizes → points and cells of each"}
+    kernels[shuffle.program.relation.kernel] = "points → where each goes"
     for number, (kernel, ends) in enumerate((name, ends) for name, ends in kernels.items() if name):
         table.add_row("" if number else "plan", kernel, "", ends)
-    for name, path in (("dispatch", shuffle.dispatch), ("combine", shuffle.combine_steps)):
+    for name, path in (
+        ("dispatch", shuffle.program.dispatch),
+        ("combine", shuffle.program.combine),
+    ):
         if path is not None:
             _path_rows(table, name, path)
     return table
@@ -245,21 +248,12 @@ def _path_rows(table: Table, name: str, path: PathSpec) -> None:
     for number, step in enumerate(path.steps):
         title = "" if number else name
         if isinstance(step, LaunchStep):
-            ends = {end.partition(".")[0]: None for end in _ends(step)}
-            table.add_row(title, step.kernel, step.list, " → ".join(ends))
+            peers = any(buffer.startswith("peers.") for buffer in step.bind.values())
+            ends = f"{step.src} → {step.dst}{' of a peer' if peers else ''}"
+            table.add_row(title, step.kernel, step.list, ends)
         else:
-            table.add_row(title, "(network)", step.list, f"slices, {step.direction}")
-
-
-def _ends(step: LaunchStep) -> list[str]:
-    """The buffers that a step reads, then those that it writes."""
-    bound = sorted(step.bind.items(), key=lambda item: (not item[0].endswith("_src"), item[0]))
-    return [
-        f"{buffer.removeprefix('peers.').partition('.')[0]}"
-        + (" of a peer" if buffer.startswith("peers.") else "")
-        for argument, buffer in bound
-        if argument.endswith(("_src", "_dst"))
-    ]
+            ends = "slices → landing" if name == "dispatch" else "return_slices → staging"
+            table.add_row(title, "(network)", "", ends)
 
 
 def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:

@@ -13,8 +13,9 @@ from typing import Any
 
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Dispatch
-from fuscoc.dialect.l1 import Hop, Path
+from fuscoc.dialect.l1 import Hop
 from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.path import Path
 
 # Balance policies by which a rank may send rows of another.
 _BALANCES_SENDERS = ("rebalance", "auto")
@@ -36,10 +37,12 @@ def run(module: Any) -> None:
                 slice_bytes=dispatch.read("slice_bytes"),
             )
             with ir.InsertionPoint(path.body.blocks.append()):
-                if dispatch.read("balance") in _BALANCES_SENDERS:
+                hands_over = dispatch.read("balance") in _BALANCES_SENDERS
+                if hands_over:
                     Hop.build(scope="rank", per=per_node, src="source", dst="carrier")
-                    Hop.build(scope="node", per=per_node, src="carrier", dst="landing")
                 Hop.build(scope="node", per=per_node, src="source", dst="landing")
+                if hands_over:
+                    Hop.build(scope="node", per=per_node, src="carrier", dst="landing")
                 Hop.build(scope="rank", per=per_rank, src="source", dst="target")
                 Hop.build(scope="rank", per=per_rank, src="landing", dst="target")
                 Hop.build(scope="local", per="point", src="target", dst="target")

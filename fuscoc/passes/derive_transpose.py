@@ -10,8 +10,9 @@ from typing import Any
 
 from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.l0 import Combine
-from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.path import Path
 
 
 def run(module: Any) -> None:
@@ -26,22 +27,18 @@ def run(module: Any) -> None:
 
 def _transpose(combine: Any, dispatch: Any) -> None:
     weight = combine.read("weight")
-    policies = {name: dispatch.read(name) for name in ("balance", "schedule", "slice_bytes")}
     with combine.location, ir.InsertionPoint(combine):
         path = Path.build(
             sym_name=f"{combine.read('shuffle')[0]}_combine",
             direction="combine",
             shuffle=combine.read("shuffle"),
-            **policies,
         )
         with ir.InsertionPoint(path.body.blocks.append()):
             for hop in reversed(ops_of(dispatch, Hop)):
                 Collect.build(
                     scope=hop.read("scope"),
-                    per=hop.read("per"),
                     src=hop.read("dst"),
                     dst=hop.read("src"),
-                    forwarder=hop.read("forwarder"),
                     kind=combine.read("kind"),
                     weight=weight if hop.read("scope") == "local" else None,
                 )

@@ -1,25 +1,25 @@
-"""Paths of hops -> paths of descriptor lists and the copies, exchanges and reductions over them.
+"""Paths of hops -> programs: descriptor lists, and copies, exchanges and reductions in their order.
 
-A hop becomes a list and its copy; one over the network is copied into slices, which are exchanged.
-On the way back, what a hop inside the target would reduce is reduced by the next leg as it reads
-its terms, and one more reduction at the source merges the legs that end there.
+A hop becomes a list and its copy; those over the network are copied into slices, which are
+exchanged. On the way back, what a hop inside the target would reduce is reduced by the next leg as
+it reads its terms, and one more reduction at the source merges the legs that end there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.l1 import NETWORK, Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.path import Path
 from fuscoc.lang.dtypes import INTEGERS
 
 # Signal slots: one for each copy into peers' memory.
 DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD, CARRY, HAND_BACK = range(6)
-# By the ends of a hop: its list, who builds it, where rows go, and the signals of its copy. What a
-# carrier puts into slices leaves with the rows from the source.
+# By the ends of a hop: its list, who builds it, where rows go, and the signals of its copy.
 _HOPS: dict[tuple[str, str], tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
     ("source", "carrier"): ("carry", "source", ("dst_peer", "dst_row"), {"signal": CARRY}),
     ("carrier", "landing"): ("carried", "carrier", ("dst_row",), {"wait": [CARRY]}),
@@ -33,15 +33,37 @@ _HOPS: dict[tuple[str, str], tuple[str, str, tuple[str, ...], dict[str, Any]]] =
 def run(module: Any) -> None:
     for path in ops_of(module, Path):
         strides = _stride_columns(path.follow("shuffle"))
-        if path.read("direction") == "dispatch":
-            for hop in ops_of(path, Hop):
-                with ir.InsertionPoint(hop), hop.location:
-                    _lower_hop(path, hop, strides)
-                hop.operation.erase()
-        else:
-            _lower_collects(path, strides)
+        with ir.InsertionPoint(path.body.blocks[0]):
+            if path.read("direction") == "dispatch":
+                _lower_hops(path, strides)
+            else:
+                _lower_collects(path, strides)
+        for hop in ops_of(path, Hop, Collect):
+            hop.operation.erase()
         for policy in ("schedule", "slice_bytes"):
-            del path.attributes[policy]
+            if policy in path.attributes:
+                del path.attributes[policy]
+
+
+class _Program:
+    """The steps of a path so far; each comes after those that write what it reads, or that send
+    what it waits for."""
+
+    def __init__(self) -> None:
+        self.writers: dict[str, list[Any]] = {}
+        self.senders: dict[int, Any] = {}
+
+    def add(self, op: Any, reads: str, wait: Sequence[int] = (), **values: Any) -> None:
+        before = [*self.writers.get(reads, ()), *(self.senders[slot] for slot in wait)]
+        if op is not Exchange:
+            values |= {"src": reads}
+        if wait:
+            values |= {"wait": wait}
+        step = op.build(dict.fromkeys(before), **values)
+        for buffer in step.writes:
+            self.writers.setdefault(buffer, []).append(step)
+        if step.signals is not None:
+            self.senders[step.signals] = step
 
 
 def _stride_columns(shuffle: Any) -> list[str]:
@@ -50,133 +72,130 @@ def _stride_columns(shuffle: Any) -> list[str]:
     return [dim["src_stride"] for dim in dims if isinstance(dim["src_stride"], str)]
 
 
-def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
-    src, dst = ends = hop.read("src"), hop.read("dst")
-    name, builder, written, signals = _HOPS[ends]
-    read = {"source": ["src_offset", *strides], "target": ["src_slot"]}.get(src, ["src_row"])
-    Descriptors.build(
-        sym_name=name, builder=builder, per=hop.read("per"), columns=[*read, *written]
-    )
-    if dst == src:
-        ScatterRecv.build(list=name, src=src, dst=dst, **signals)
-        return
-    into = "slice" if dst == "landing" else dst
-    GatherSend.build(list=name, src=src, dst=into, scope=hop.read("scope"), **signals)
-    if ends == ("source", "landing"):
-        _exchange(path, hop, name, "forward")
+def _lower_hops(path: Any, strides: list[str]) -> None:
+    program = _Program()
+    hops = ops_of(path, Hop)
+    crossing = [hop for hop in hops if hop.read("scope") == "node"]
+    buffers = {"carrier": "carried"}
+    for hop in hops:
+        src, dst = ends = hop.read("src"), hop.read("dst")
+        name, builder, written, signals = _HOPS[ends]
+        read = {"source": ["src_offset", *strides], "target": ["src_slot"]}.get(src, ["src_row"])
+        with hop.location:
+            Descriptors.build(
+                sym_name=name, builder=builder, per=hop.read("per"), columns=[*read, *written]
+            )
+            into = "slices" if dst == "landing" else buffers.get(dst, dst)
+            copy = ScatterRecv if src == dst else GatherSend
+            program.add(copy, buffers.get(src, src), list=name, dst=into, **signals)
+        if hop is crossing[-1]:  # what a carrier sends leaves with the rows from the source
+            [network] = [each for each in hops if (each.read("src"), each.read("dst")) == NETWORK]
+            with network.location:
+                program.add(
+                    Exchange,
+                    "slices",
+                    forwarder=network.read("forwarder"),
+                    schedule=path.read("schedule"),
+                    slice_bytes=path.read("slice_bytes"),
+                )
 
 
 def _lower_collects(path: Any, strides: list[str]) -> None:
+    program = _Program()
     weight = None
     arrivals = [REDUCE_DIRECT]
     collects = ops_of(path, Collect)
     kind = collects[0].read("kind")
     for collect in collects:
-        with ir.InsertionPoint(collect), collect.location:
+        with collect.location:
             match collect.read("src"), collect.read("dst"):
                 case "target", "target":
                     weight = collect.read("weight")
-                case "target", _:
-                    _reduce_at_target(path, collect, weight)
+                case "target", dst:
+                    _reduce_at_target(program, path, kind, dst == "landing", weight)
                 case "landing", "source":
-                    _reduce_at_forwarder(path, collect)
+                    _reduce_at_forwarder(program, path, kind)
                 case "landing", "carrier":
                     pass  # these rows come back with the others
                 case "carrier", "source":
-                    _hand_back(path, collect)
+                    _hand_back(program, path, kind)
                     arrivals.append(HAND_BACK)
-        collect.operation.erase()
-    with ir.InsertionPoint(path.body.blocks[0]), path.location:
-        _reduce_at_source(path, kind, strides, arrivals)
+    with path.location:
+        _reduce_at_source(program, path, kind, strides, arrivals)
 
 
-def _reduce_at_target(path: Any, collect: Any, weight: Any) -> None:
+def _reduce_at_target(
+    program: _Program, path: Any, kind: str, forwarded: bool, weight: Any
+) -> None:
     """One result for each row that was copied here, straight into its reader's staging."""
-    forwarded = collect.read("dst") == "landing"
     name = "reduce_forward" if forwarded else "reduce_direct"
     Descriptors.build(
         sym_name=name,
         builder="target",
-        per=collect.read("per"),
         columns=["dst_peer", "dst_row", "term_begin", "term_end"],
         terms=["term_slot", "term_point"] if weight else ["term_slot"],
     )
-    Reduce.build(
+    program.add(
+        Reduce,
+        "rows",
         list=name,
-        kind=collect.read("kind"),
-        src="target",
+        kind=kind,
         dst="forward_staging" if forwarded else "staging",
-        scope="rank",
-        rows=_rows(path, collect.read("kind"), dst=_accumulator if forwarded else _partial),
+        rows=_rows(path, kind, dst=_accumulator if forwarded else _partial),
         signal=REDUCE_FORWARD if forwarded else REDUCE_DIRECT,
         weight=weight,
     )
 
 
-def _reduce_at_forwarder(path: Any, collect: Any) -> None:
+def _reduce_at_forwarder(program: _Program, path: Any, kind: str) -> None:
     """One result for each landed row, which goes back the way it came."""
     Descriptors.build(
         sym_name="reduce_node",
         builder="forwarder",
-        per=collect.read("per"),
         columns=["term_begin", "term_end", "dst_row"],
     )
-    Reduce.build(
+    program.add(
+        Reduce,
+        "forward_staging",
+        [REDUCE_FORWARD],
         list="reduce_node",
-        kind=collect.read("kind"),
-        src="forward_staging",
-        dst="slice",
-        scope="node",
-        rows=_rows(path, collect.read("kind"), src=_accumulator, dst=_partial),
-        wait=[REDUCE_FORWARD],
+        kind=kind,
+        dst="return_slices",
+        rows=_rows(path, kind, src=_accumulator, dst=_partial),
     )
-    (shuffle,) = path.read("shuffle")
-    _exchange(path, collect, (f"{shuffle}_dispatch", "net_send"), "back")
+    program.add(Exchange, "return_slices")
 
 
-def _hand_back(path: Any, collect: Any) -> None:
+def _hand_back(program: _Program, path: Any, kind: str) -> None:
     """What came back to the rank that sent it goes to the rank that it belongs to."""
-    kind = collect.read("kind")
     rows = [{"name": row["name"], "dtype": row["dst"]} for row in _rows(path, kind, dst=_partial)]
     Descriptors.build(
-        sym_name="hand_back",
-        builder="carrier",
-        per=collect.read("per"),
-        columns=["src_row", "dst_peer", "dst_row"],
+        sym_name="hand_back", builder="carrier", columns=["src_row", "dst_peer", "dst_row"]
     )
-    GatherSend.build(
-        list="hand_back", src="returned", dst="staging", scope="rank", signal=HAND_BACK, rows=rows
+    program.add(
+        GatherSend, "returned", list="hand_back", dst="staging", signal=HAND_BACK, rows=rows
     )
 
 
-def _reduce_at_source(path: Any, kind: str, strides: list[str], arrivals: list[int]) -> None:
+def _reduce_at_source(
+    program: _Program, path: Any, kind: str, strides: list[str], arrivals: list[int]
+) -> None:
     """One result for each source segment: of none, where all of its points were dropped."""
     strides = [f"dst{column.removeprefix('src')}" for column in strides]
     Descriptors.build(
         sym_name="reduce_source",
         builder="source",
-        per="source",
         columns=["dst_offset", *strides, "term_begin", "term_end"],
         terms=["term_row"],
     )
-    Reduce.build(
+    program.add(
+        Reduce,
+        "staging",
+        arrivals,
         list="reduce_source",
         kind=kind,
-        src="staging",
-        dst="source",
-        scope="local",
+        dst="result",
         rows=_rows(path, kind, src=_partial),
-        wait=arrivals,
-    )
-
-
-def _exchange(path: Any, hop: Any, rows: str | tuple[str, ...], direction: str) -> None:
-    Exchange.build(
-        list=rows,
-        direction=direction,
-        forwarder=hop.read("forwarder"),
-        schedule=path.read("schedule"),
-        slice_bytes=path.read("slice_bytes"),
     )
 
 

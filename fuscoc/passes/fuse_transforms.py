@@ -13,8 +13,8 @@ from typing import Any
 
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.dtypes import num_bytes
-from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.l2 import GatherSend, ScatterRecv
+from fuscoc.dialect.path import Path
 
 
 def run(module: Any) -> None:
@@ -26,7 +26,7 @@ def run(module: Any) -> None:
             continue
         carried = "source" if carries_source(shuffle) else "target"
         ends = {"source": "source", "target": "target"}
-        ends |= dict.fromkeys(("carrier", "slice", "landing"), carried)
+        ends |= dict.fromkeys(("carried", "slices", "landing"), carried)
         for copy in ops_of(path, GatherSend, ScatterRecv):
             read, written = ends[copy.read("src")], ends[copy.read("dst")]
             moves = read if read == written else "cast"

@@ -13,26 +13,24 @@ from fuscoc.codegen.points import build_extents, build_relation
 from fuscoc.codegen.rows import RowKernel, build_row_kernel
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Shuffle
-from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import PassManager, ir
+from fuscoc.dialect.path import Path
 
-# Kernels and buffers by the ends of a step: (kernel, buffer read, buffer written).
-_COPIES = {
-    ("source", "slice"): ("pack", "source", "slices"),
-    ("source", "carrier"): ("carry", "source", "peers.carried"),
-    ("carrier", "slice"): ("pack_carried", "carried", "slices"),
-    ("source", "target"): ("send", "source", "peers.target"),
-    ("landing", "target"): ("forward", "landing", "peers.target"),
-    ("target", "target"): ("duplicate", "target", "target"),
-    ("returned", "staging"): ("hand_back", "returned", "peers.staging"),
-}
-_REDUCTIONS = {
-    ("target", "staging"): ("reduce_direct", "rows", "peers.staging"),
-    ("target", "forward_staging"): ("reduce_forward", "rows", "peers.forward_staging"),
-    ("forward_staging", "slice"): ("reduce_node", "forward_staging", "return_slices"),
-    ("staging", "source"): ("reduce_source", "staging", "result"),
+# How kernels are called, by the ends of a step.
+_SUFFIXES = {
+    ("source", "slices"): "pack",
+    ("source", "carried"): "carry",
+    ("carried", "slices"): "pack_carried",
+    ("source", "target"): "send",
+    ("landing", "target"): "forward",
+    ("target", "target"): "duplicate",
+    ("returned", "staging"): "hand_back",
+    ("rows", "staging"): "reduce_direct",
+    ("rows", "forward_staging"): "reduce_forward",
+    ("forward_staging", "return_slices"): "reduce_node",
+    ("staging", "result"): "reduce_source",
 }
 
 
@@ -43,30 +41,31 @@ def run(module: Any) -> None:
                 build_extents(shuffle)
             build_relation(shuffle)
     for path in ops_of(module, Path):
+        shuffle = path.follow("shuffle")
         for step in ops_of(path, GatherSend, ScatterRecv, Reduce):
             with step.location:
-                _specialise(module, path.follow("shuffle"), step)
+                launch = _specialise(module, shuffle, step)
+            step.done.replace_all_uses_with(launch.done)
             step.operation.erase()
     PassManager.parse("builtin.module(cse)").run(module.operation)
 
 
-def _specialise(module: Any, shuffle: Any, step: Any) -> None:
-    """Replace a step by a launch of its kernel."""
+def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
+    """The launch of the kernel of a step, before it."""
     reduces = isinstance(step, Reduce)
-    ends = step.read("src"), step.read("dst")
-    suffix, read, written = (_REDUCTIONS if reduces else _COPIES)[ends]
+    src, dst = ends = step.read("src"), step.read("dst")
     descriptors: Descriptors = step.follow("list")
-    signal = _given(step, "signal")
+    written = f"peers.{dst}" if "dst_peer" in descriptors.read("columns") else dst
     weight = step.follow("weight") if reduces else None
     wanted = RowKernel(
-        name=f"{shuffle.read('sym_name')}_{suffix}",
+        name=f"{shuffle.read('sym_name')}_{_SUFFIXES[ends]}",
         columns=descriptors.read("columns"),
         terms=descriptors.read("terms"),
         rows=step.read("rows") if reduces and step.read("kind") != "copy" else (),
         takes_max=reduces and step.read("kind") == "max",
         weight=weight.read("type")[0] if weight is not None else None,
-        signals=signal is not None,
-        wait=_given(step, "wait") or (),
+        signals=step.signals is not None,
+        wait=step.waits,
         moves=_given(step, "moves"),
         partials=_partials(step),
     )
@@ -76,18 +75,24 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> None:
     bind = [
         {"arg": f"{field}_{side}", "buffer": f"{buffer}.{field}", "dtype": dtypes[field]}
         for field in dict.fromkeys([*loaded, *stored])
-        for side, buffer, dtypes in (("src", read, loaded), ("dst", written, stored))
+        for side, buffer, dtypes in (("src", src, loaded), ("dst", written, stored))
         if field in dtypes
     ]
-    if wanted.weight is not None:
-        bind.append({"arg": "weights", "buffer": "weights", "dtype": wanted.weight})
+    if weight is not None:
+        name = weight.read("sym_name")
+        bind.append(
+            {"arg": "weights", "buffer": f"weights.{name}", "dtype": weight.read("type")[0]}
+        )
     with ir.InsertionPoint(step):
-        Launch.build(
+        return Launch.build(
+            [token.owner.opview for token in step.after],
             kernel=wanted.name,
             list=step.read("list"),
+            src=src,
+            dst=dst,
             bind=bind,
-            signal=signal,
-            wait=wanted.wait,
+            signal=step.signals,
+            wait=step.waits,
         )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -113,9 +112,10 @@ def open_shuffle(what: Path, name: str | None, defines: Mapping[str, int]) -> Sh
 
 def make_plan(shuffle: ShuffleSpec, options: PlanOptions, console: Console) -> Plan:
     """Route, evaluate the relation and plan, saying so."""
-    policy: Any = options.balance or shuffle.policy.balance
-    shuffle = replace(shuffle, policy=replace(shuffle.policy, balance=policy))
-    model = cost_model(shuffle, options.nic_bandwidth, options.nvlink_bandwidth)
+    if options.balance is not None:
+        rule = "static" if options.balance == "none" else options.balance
+        shuffle = replace(shuffle, program=shuffle.program.with_rules(forwarder=rule))
+    model = cost_model(shuffle.program, options.nic_bandwidth, options.nvlink_bandwidth)
 
     def progress(ranks: Iterable[int]) -> Iterable[int]:
         return track(ranks, "routing", console=console, transient=True)

@@ -36,7 +36,7 @@ def rank_maps(plan: Plan) -> str:
     steps = [
         ("plain all-to-all", traffic.without_dedup()),
         ("deduplicated", traffic.unbalanced()),
-        (f"forwarders: {plan.shuffle.policy.balance}", traffic),
+        (f"forwarders: {plan.rules.forwarder}", traffic),
     ]
     maps = [(title, each.network + each.handed + each.nvlink) for title, each in steps]
     return _heat_maps(plan, maps, "rank", plan.topology.ranks_per_node)
@@ -54,13 +54,13 @@ def node_maps(plan: Plan) -> str:
 
 def nic_bars(plan: Plan) -> str:
     """Bytes that every NIC sends and receives, before and after balancing, with their means."""
-    scale = segment_bytes(plan.shuffle) / MIB
+    scale = segment_bytes(plan.shuffle.program) / MIB
     network, unbalanced = plan.traffic.network * scale, plan.traffic.unbalanced().network * scale
     highest = max(
         1e-9,
         *(float(each.sum(axis=axis).max()) for each in (network, unbalanced) for axis in (0, 1)),
     )
-    rank, balance = np.arange(plan.topology.num_ranks), plan.shuffle.policy.balance
+    rank, balance = np.arange(plan.topology.num_ranks), plan.rules.forwarder
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True)
@@ -121,7 +121,7 @@ def gantt(plan: Plan) -> str:
 
 def _heat_maps(plan: Plan, maps: Sequence[tuple[str, Int64Array]], what: str, group: int) -> str:
     """Matrices side by side on one scale, with a line between groups of ``group`` entries."""
-    scale = segment_bytes(plan.shuffle) / MIB
+    scale = segment_bytes(plan.shuffle.program) / MIB
     highest = max(1e-9, max(float(matrix.max()) for _, matrix in maps) * scale)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.2 * len(maps) + 0.6, 3.3), layout="constrained")

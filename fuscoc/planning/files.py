@@ -61,8 +61,8 @@ def _load(shuffle: ShuffleSpec, path: Path) -> dict[str, Any]:
 
 def route_input(shuffle: ShuffleSpec) -> str:
     """The input that a packed target's keys are read from, as they are."""
-    if shuffle.target.kind == "packed" and isinstance(shuffle.target.key, Load):
-        return shuffle.target.key.input
+    if shuffle.declared.target.kind == "packed" and isinstance(shuffle.declared.target.key, Load):
+        return shuffle.declared.target.key.input
     raise RoutingError(f"`{shuffle.name}` reads no key from an input: pass a .npz file")
 
 
@@ -90,7 +90,7 @@ def _rank_data(
     Extents are read off the shapes.
     """
     inputs, extents = {}, {}
-    for spec in shuffle.inputs:
+    for spec in shuffle.declared.inputs:
         own, shared = arrays.get(f"{rank}.{spec.name}"), arrays.get(spec.name)
         if own is None and shared is not None and spec.role != "placement":
             num_rows = shared.shape[0] if shared.dim() else 0
@@ -117,7 +117,7 @@ def _rank_data(
         for scalar, size in zip(spec.shape, tensor.shape, strict=True):
             if isinstance(scalar, Extent):
                 extents[scalar.name] = size
-    for name in shuffle.extents:
+    for name in shuffle.declared.extents:
         if name not in extents:
             given = arrays.get(name)
             if given is None or given.shape != (topology.num_ranks,):
@@ -136,7 +136,7 @@ def _check_shapes(
     rank: int,
     path: Path,
 ) -> None:
-    for spec in shuffle.inputs:
+    for spec in shuffle.declared.inputs:
         wanted = [evaluate(size, Scope(extents, inputs)) for size in spec.shape]
         if spec.name in inputs and list(inputs[spec.name].shape) != wanted:
             raise RoutingError(

@@ -49,7 +49,7 @@ def make_routing(
     """
     if routing.endswith((".npy", ".npz")):
         return read_routing(shuffle, topology, Path(routing))
-    target = shuffle.target
+    target = shuffle.declared.target
     if tokens is None:
         tokens = PACKED_TOKENS if target.kind == "packed" else DENSE_TOKENS
     draw = _kind(routing)
@@ -66,7 +66,9 @@ def make_routing(
             )
         return ranks
     name = route_input(shuffle)
-    owner = key_to_rank(target, topology, 0, ranks[0].inputs)
+    slots = shuffle.program.target
+    assert slots.kind == "packed"
+    owner = key_to_rank(slots, topology, 0, ranks[0].inputs)
     filled = []
     for rank in track(range(topology.num_ranks)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank)

@@ -44,7 +44,7 @@ def hop_table(summary: PlanSummary) -> Table:
 def nic_table(plan: Plan) -> Table:
     """Rows of the NICs of every node: the mean, and the busiest before and after balancing."""
     columns = ["sent, mean", "busiest", "received, mean", "busiest"]
-    title = f"NIC load, rows (busiest without → with balance {plan.shuffle.policy.balance})"
+    title = f"NIC load, rows (busiest without → with balance {plan.rules.forwarder})"
     table = titled_table(title, ["node"], columns)
     shape = plan.topology.num_nodes, plan.topology.ranks_per_node
     network, unbalanced = plan.traffic.network, plan.traffic.unbalanced().network

@@ -139,8 +139,8 @@ def _inputs(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, An
     """The weights that combine takes, or what dispatch takes beside the source."""
     named: dict[str, Any] = {
         each.name: data.inputs[each.name]
-        for each in spec.inputs
+        for each in spec.declared.inputs
         if (each.role == "weight") == weights
     }
-    extents = {name: data.extents[name] for name in spec.extents}
+    extents = {name: data.extents[name] for name in spec.declared.extents}
     return named if weights else {**named, **extents}

@@ -100,13 +100,13 @@ class PlanFacts:
         side = {"carry": "src", "net_send": "src", "direct": "src", "reduce_source": "dst"}.get(
             name
         )
-        strides = self.shuffle.src_strides if side else 0
+        strides = len(self.shuffle.program.addresses) - 1 if side else 0
         return (*COLUMNS[name], *(f"{side}_stride{i}" for i in range(strides)))
 
     @property
     def place(self) -> str:
         """What is written in a target: a slot, or a row of a compact one."""
-        return "row" if self.shuffle.is_compact else "slot"
+        return "row" if self.shuffle.program.is_compact else "slot"
 
     def row_counts(self, name: str) -> Ints:
         """int64 [num_ranks]: what ``RankPlan.rows`` says of a buffer."""
@@ -143,7 +143,7 @@ class PlanFacts:
     @cached_property
     def source_begin(self) -> Ints:
         """int64 [num_ranks + 1]: the first source of every rank among all sources."""
-        counts = [len(each.columns["rank"]) // self.shuffle.fanout for each in self.points]
+        counts = [len(each.columns["rank"]) // self.shuffle.program.fanout for each in self.points]
         return joined([ints([0]), np.cumsum(counts)])
 
     @cached_property
@@ -236,8 +236,8 @@ class PlanFacts:
 
     @cached_property
     def _source_addresses(self) -> list[Ints]:
-        fanout = self.shuffle.fanout
-        names = ["src_offset", *(f"src_stride{i}" for i in range(self.shuffle.src_strides))]
+        fanout = self.shuffle.program.fanout
+        names = self.shuffle.program.addresses
         rank = np.repeat(np.arange(len(self.points)), np.diff(self.source_begin))
         columns = [joined([ints(p.columns[n])[::fanout] for p in self.points]) for n in names]
         return [rank, *columns]

@@ -50,15 +50,15 @@ def expect(
     source_rank = np.repeat(np.arange(len(points)), lengths)[alive]
     point = joined([np.arange(length) for length in lengths])[alive]
     rank = joined(rank_columns)[alive]
-    source = point // shuffle.fanout
-    if shuffle.target.kind == "dense":
+    source = point // shuffle.program.fanout
+    if shuffle.declared.target.kind == "dense":
         slot = joined([ints(each.columns["slot"]) for each in points])[alive]
         num_slots = ints([each.target_length or 0 for each in points])
         none = np.zeros(0, np.int64)
         live = (source_rank, point, source, rank, slot, slot)
         return Expected(*live, num_slots, num_slots, none, none, none)
 
-    target = shuffle.target
+    target = shuffle.declared.target
     key = joined([ints(each.columns["key"]) for each in points])[alive]
     owner = owners(target, topology, ranks[0])
     counts = np.bincount(key, minlength=target.num_keys)

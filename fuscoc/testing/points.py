@@ -33,7 +33,7 @@ class Domain:
 
     def __init__(self, shuffle: ShuffleSpec, data: RankData) -> None:
         self._data = data
-        outer, *inner = shuffle.domain
+        outer, *inner = shuffle.declared.domain
         entries = self._range(outer.extent)
         extents = [self._at_entries(index.extent, outer.name, entries) for index in inner]
         counts = np.prod([np.ones_like(entries), *extents], axis=0)
@@ -58,11 +58,11 @@ class Domain:
 
     def cell_offsets(self, shuffle: ShuffleSpec) -> Ints:
         """int64 [num_points]: the first cell of every point's segment, rows major."""
-        source = shuffle.source
+        source = shuffle.declared.source
         entries = self._range(source.dims[0])
         sizes = np.ones_like(entries)
         for dim in source.dims[1:]:
-            sizes *= self._at_entries(dim, shuffle.domain[0].name, entries)
+            sizes *= self._at_entries(dim, shuffle.declared.domain[0].name, entries)
         starts = [self.values(subscript.start) for subscript in source.subscripts]
         inside = np.zeros(self.num_points, np.int64)
         for start, dim in zip(starts[1:], source.dims[1:], strict=True):
@@ -72,7 +72,7 @@ class Domain:
     def strides(self, shuffle: ShuffleSpec, dim: int) -> Ints:
         """int64 [num_points]: cells from one step of source dimension ``dim`` to the next."""
         stride = np.ones(self.num_points, np.int64)
-        for inner in shuffle.source.dims[dim + 1 :]:
+        for inner in shuffle.declared.source.dims[dim + 1 :]:
             stride *= self.values(inner)
         return stride
 
@@ -126,9 +126,9 @@ def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
 
 
 def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
-    domain, target = Domain(shuffle, data), shuffle.target
+    domain, target = Domain(shuffle, data), shuffle.declared.target
     columns = {
-        "source": np.arange(domain.num_points) // shuffle.fanout,
+        "source": np.arange(domain.num_points) // shuffle.program.fanout,
         "src_offset": domain.cell_offsets(shuffle),
         **{name: domain.strides(shuffle, dim) for name, dim in stride_dims(shuffle).items()},
     }
@@ -144,7 +144,7 @@ def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
         columns["rank"] = np.where((rank >= -1) & (rank < topology.num_ranks), rank, -2)
         columns["slot"] = domain.values(target.slot)
         length = int(evaluate(target.length, data, {}))
-    for inside in reversed(shuffle.places):
+    for inside in reversed(shuffle.declared.places):
         place, limit = domain.values(inside.value), domain.values(inside.limit)
         absent = np.where(place == -1, -1, -2)
         columns["rank"] = np.where((place >= 0) & (place < limit), columns["rank"], absent)
@@ -165,10 +165,10 @@ def stride_dims(shuffle: ShuffleSpec) -> dict[str, int]:
     """
     block = [
         (dim, subscript.length)
-        for dim, subscript in enumerate(shuffle.source.subscripts)
+        for dim, subscript in enumerate(shuffle.declared.source.subscripts)
         if subscript.length is not None and subscript.length > 1
     ]
-    runs = shuffle.runs[0]
+    runs = shuffle.program.runs[0]
     found: dict[str, int] = {}
     _take(block, runs.run_elems // runs.cell_elems)
     for run in reversed(runs.run_dims):

@@ -32,7 +32,7 @@ def draw_routes(
 
     Uneven on purpose: besides destinations all over, a routing may name only a few of them, or one.
     """
-    target = shuffle.target
+    target = shuffle.declared.target
     _draw_places(draw, shuffle, ranks)
     place = target.key if target.kind == "packed" else target.rank
     num_places = target.num_keys if target.kind == "packed" else topology.num_ranks
@@ -52,7 +52,7 @@ def draw_routes(
 
 def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> None:
     """Places that exist, or -1, for what points look up by values of inputs."""
-    for place in shuffle.places:
+    for place in shuffle.declared.places:
         if not isinstance(place.value, Load):
             raise NoRoutingError(f"`{shuffle.name}` computes what it looks up from an input")
         for data in ranks:
@@ -91,7 +91,7 @@ def _drop(shuffle: ShuffleSpec, data: RankData, place: Scalar, points: Ints) -> 
     """Make -1 of what sends these points of a rank to ``place``. That drops them where it is the
     place itself, or what is looked up for it; arithmetic may make something else of it."""
     parts = set(subexpressions(place))
-    asked = [each.value for each in shuffle.places if each in parts]
+    asked = [each.value for each in shuffle.declared.places if each in parts]
     only = [each for each in asked if isinstance(each, Load) and not isinstance(place, Load)][:1]
     for load in only or route_loads(shuffle, place):
         entries = torch.from_numpy(Domain(shuffle, data).entries(load)[points])
@@ -101,8 +101,8 @@ def _drop(shuffle: ShuffleSpec, data: RankData, place: Scalar, points: Ints) -> 
 def route_loads(shuffle: ShuffleSpec, scalar: Scalar) -> list[Load]:
     """The elements of route inputs that ``scalar`` is computed from, but for those that only say
     where others stand."""
-    routes = {each.name for each in shuffle.inputs if each.role == "route"}
-    asked = [each.value for each in shuffle.places]
+    routes = {each.name for each in shuffle.declared.inputs if each.role == "route"}
+    asked = [each.value for each in shuffle.declared.places]
     parts = dict.fromkeys(subexpressions(scalar))
     loads = [part for part in parts if isinstance(part, Load) and part.input in routes]
     return [load for load in loads if load == scalar or load not in asked]
@@ -231,7 +231,7 @@ def slot_load(shuffle: ShuffleSpec, target: DenseTarget) -> Load | None:
 
 def only_length(shuffle: ShuffleSpec, extent: Extent) -> bool:
     """Whether an extent is the length of a dense target and nothing else."""
-    used: list[Scalar] = [index.extent for index in shuffle.domain]
-    used += shuffle.source.dims
-    used += [size for each in shuffle.inputs for size in each.shape]
+    used: list[Scalar] = [index.extent for index in shuffle.declared.domain]
+    used += shuffle.declared.source.dims
+    used += [size for each in shuffle.declared.inputs for size in each.shape]
     return all(part != extent for scalar in used for part in subexpressions(scalar))

@@ -74,9 +74,9 @@ class Routing:
                         {},
                         {
                             each.name: _to_torch(file[f"{rank}.{each.name}"], each.dtype)
-                            for each in shuffle.inputs
+                            for each in shuffle.declared.inputs
                         },
-                        {name: int(extents[name]) for name in shuffle.extents},
+                        {name: int(extents[name]) for name in shuffle.declared.extents},
                     )
                     for rank, extents in enumerate(header["extents"])
                 )
@@ -117,7 +117,7 @@ def with_sources(shuffle: ShuffleSpec, routing: Routing) -> list[RankData]:
 
 def source_shape(shuffle: ShuffleSpec, data: RankData) -> tuple[int, ...]:
     """The shape of a source's cells: its dims, or all cells in a row if the entries differ."""
-    outer, *inner = (_sizes(shuffle, data, dim) for dim in shuffle.source.dims)
+    outer, *inner = (_sizes(shuffle, data, dim) for dim in shuffle.declared.source.dims)
     if not any(size.ndim for size in inner):
         return tuple(int(size) for size in (outer, *inner))
     return (int(np.prod([np.broadcast_to(size, int(outer)) for size in inner], axis=0).sum()),)
@@ -125,15 +125,15 @@ def source_shape(shuffle: ShuffleSpec, data: RankData) -> tuple[int, ...]:
 
 def _sizes(shuffle: ShuffleSpec, data: RankData, dim: Any) -> Any:
     """A source dimension of a rank: one number, or one for every outer entry."""
-    outer = int(evaluate(shuffle.source.dims[0], data, {}))
-    return evaluate(dim, data, {shuffle.domain[0].name: np.arange(outer)})
+    outer = int(evaluate(shuffle.declared.source.dims[0], data, {}))
+    return evaluate(dim, data, {shuffle.declared.domain[0].name: np.arange(outer)})
 
 
 def _sources(shuffle: ShuffleSpec, data: RankData, rank: int) -> dict[str, Tensor]:
     shape = source_shape(shuffle, data)
     return {
         field.name: _distinct(field, (*shape, *field.shape), rank)
-        for field in shuffle.source.fields
+        for field in shuffle.declared.source.fields
     }
 
 

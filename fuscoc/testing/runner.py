@@ -123,7 +123,10 @@ def _check_artifact(artifact: Path, specs: Sequence[Spec]) -> None:
     """It holds the shuffles, with the constants of the specs."""
     loaded = load_artifact(artifact)
     for spec in specs:
-        theirs, ours = loaded.shuffle(spec.shuffle.name).constants, spec.shuffle.constants
+        theirs, ours = (
+            loaded.shuffle(spec.shuffle.name).declared.constants,
+            spec.shuffle.declared.constants,
+        )
         if theirs != ours:
             texts = [
                 " ".join(f"{k}={v}" for k, v in sorted(each.items())) for each in (theirs, ours)

@@ -31,30 +31,37 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
     where slots are computed from them. Routings of many ranks have fewer rows.
     """
     num_ranks = topology.num_ranks
-    inner = [index.extent for index in shuffle.domain[1:]]
+    inner = [index.extent for index in shuffle.declared.domain[1:]]
     per_row = math.prod(extent if isinstance(extent, int) else MAX_MULTIPLE for extent in inner)
     most = min(MAX_ROWS, max(1, MAX_POINTS // (num_ranks * per_row)))
-    outer = {part for part in subexpressions(shuffle.domain[0].extent) if isinstance(part, Extent)}
+    outer = {
+        part
+        for part in subexpressions(shuffle.declared.domain[0].extent)
+        if isinstance(part, Extent)
+    }
     extents: list[dict[str, int]] = [builtin_extents(rank, num_ranks) for rank in range(num_ranks)]
     divisors = {part for each in divisions(shuffle) for part in subexpressions(each.rhs)}
-    for name in shuffle.extents:
+    for name in shuffle.declared.extents:
         is_outer = Extent(name) in outer
         least = 0 if is_outer and Extent(name) not in divisors else 1
         drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
-        if shuffle.computes_slots:
+        if shuffle.declared.computes_slots:
             drawn[:] = drawn[0]
         step = _divisor(shuffle, num_ranks, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
         for values, digit in zip(extents, drawn.tolist(), strict=True):
             values[name] = (digit + least) * step
     tables = {
         each.name: digits(draw, int(each.shape[0]), num_ranks)
-        for each in shuffle.inputs
+        for each in shuffle.declared.inputs
         if each.role == "placement" and isinstance(each.shape[0], int)
     }
     return [
         RankData(
             {},
-            {i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables) for i in shuffle.inputs},
+            {
+                i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables)
+                for i in shuffle.declared.inputs
+            },
             e,
         )
         for rank, e in enumerate(extents)
@@ -63,8 +70,8 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
 
 def divisions(shuffle: ShuffleSpec) -> list[BinaryOp]:
     """Every division and remainder that a run makes, whose divisors have to be positive."""
-    starts = [subscript.start for subscript in shuffle.source.subscripts]
-    target = shuffle.target
+    starts = [subscript.start for subscript in shuffle.declared.source.subscripts]
+    target = shuffle.declared.target
     places = [target.key] if target.kind == "packed" else [target.slot, target.rank]
     parts = [p for each in (*size_scalars(shuffle), *starts, *places) for p in subexpressions(each)]
     return [part for part in parts if isinstance(part, BinaryOp) and part.op in "/%"]

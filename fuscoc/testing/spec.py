@@ -6,17 +6,17 @@ copy shape is worked out again here.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fuscoc.declared import declared_json
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.program import program_json
 from fuscoc.source import as_source
-from fuscoc.spec_json import spec_json
-from fuscoc_runtime import scalar, schema
+from fuscoc_runtime import schema
 from fuscoc_runtime.decode import decode
 
 
@@ -28,17 +28,17 @@ class UnknownShuffleError(ValueError):
 class Spec:
     """One shuffle of a ``.fsc`` text.
 
-    ``shuffle`` is the manifest's description of it without anything that is only known after
-    compiling: no kernels, no steps, and ``unit_bytes`` of 1.
+    ``shuffle`` is the manifest's description of it, without kernels for one node.
     """
 
     text: str
     shuffle: schema.ShuffleSpec
 
-    def with_policy(self, **changes: Any) -> Spec:
-        """The same shuffle with other options, e.g. ``balance="split"``; the text stays."""
-        policy = replace(self.shuffle.policy, **changes)
-        return Spec(self.text, replace(self.shuffle, policy=policy))
+    def with_rules(self, **changes: Any) -> Spec:
+        """The same shuffle with other rules of the network hop, e.g. ``forwarder="split"``; the
+        text stays."""
+        program = self.shuffle.program.with_rules(**changes)
+        return Spec(self.text, replace(self.shuffle, program=program))
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """How hypothesis shows it in a falsifying example."""
@@ -73,74 +73,11 @@ def load_specs(source: str | Path, **defines: int) -> list[Spec]:
 
 
 def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
-    """What the manifest says of a shuffle, as far as the spec alone decides it."""
-    unknown = {
-        "ragged": False,
-        "src_strides": 0,
-        "runs": [],
-        "relation": {"kernel": "", "block": 0, "outputs": []},
-        "extents_kernel": None,
-        "dispatch": {"steps": [], "dtypes": {}},
-        "combine_steps": None,
-        "baked": {},
+    """What the manifest says of a shuffle: what it declares, and its program."""
+    module = compile_to_ir(checked).module
+    described = {
+        "name": checked.name,
+        "declared": declared_json(checked),
+        "program": program_json(module, lambda kernel: kernel),
     }
-    spec = decode(schema.ShuffleSpec, {**spec_json(checked), **unknown})
-    source = spec.source
-    runs = tuple(_runs(field, source) for field in source.fields)
-    strides = {dim.src_stride for dim in runs[0].run_dims if isinstance(dim.src_stride, str)}
-    sizes = (*(index.extent for index in spec.domain), *source.dims)
-    parts = [part for size in sizes for part in scalar.subexpressions(size)]
-    ragged = any(isinstance(part, scalar.Load) for part in parts)
-    return replace(spec, ragged=ragged, src_strides=len(strides), runs=runs)
-
-
-Stride = tuple[int, tuple[str, ...]]
-"""A product: a number, and run-time sizes as text, sorted."""
-
-
-def _runs(field: schema.FieldSpec, source: schema.SourceSpec) -> schema.FieldRuns:
-    """The contiguous run of a segment's block of cells, and the loops around it.
-
-    Neighbouring dimensions of the block are one loop where the outer one's stride is the inner
-    one's stride times its count.
-    """
-    loops: list[tuple[int, Stride]] = [(1, (1, ()))]  # innermost first; the first is the run
-    stride: Stride = (1, ())
-    for subscript, dim in zip(reversed(source.subscripts), reversed(source.dims), strict=True):
-        length = subscript.length or 1
-        count, inner = loops[-1]
-        if length > 1:
-            if stride == (inner[0] * count, inner[1]):
-                loops[-1] = (count * length, inner)
-            else:
-                loops.append((length, stride))
-        stride = _times(stride, dim)
-    run_cells, dims = loops[0][0], []
-    cells, names = run_cells, [each for _, each in reversed(loops[1:]) if each[1]]
-    for count, each in loops[1:]:
-        src_stride = f"src_stride{names.index(each)}" if each[1] else each[0]
-        dims.append(schema.RunDim(count, src_stride, cells * field.num_elems))
-        cells *= count
-    return schema.FieldRuns(
-        name=field.name,
-        dtype=field.dtype,
-        run_elems=run_cells * field.num_elems,
-        run_dims=tuple(reversed(dims)),
-        seg_elems=cells * field.num_elems,
-        cell_elems=field.num_elems,
-        unit_bytes=1,
-        copy_dtype="i8",
-    )
-
-
-def _times(stride: Stride, dim: scalar.Scalar) -> Stride:
-    factors = list(_factors(dim))
-    number = math.prod(each for each in factors if isinstance(each, int))
-    sizes = [scalar.render(each) for each in factors if not isinstance(each, int)]
-    return stride[0] * number, tuple(sorted([*stride[1], *sizes]))
-
-
-def _factors(dim: scalar.Scalar) -> Sequence[scalar.Scalar]:
-    if isinstance(dim, scalar.BinaryOp) and dim.op == "*":
-        return [*_factors(dim.lhs), *_factors(dim.rhs)]
-    return [dim]
+    return decode(schema.ShuffleSpec, described)

@@ -61,8 +61,8 @@ def topologies(
 def fits(spec: Spec, topology: Topology) -> bool:
     """Whether the ranks can own the keys of ``spec``, its sizes for so many come out even, and it
     divides by nothing that is 0 then."""
-    shuffle, target = spec.shuffle, spec.shuffle.target
-    sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
+    shuffle, target = spec.shuffle, spec.shuffle.declared.target
+    sizes = [*(index.extent for index in shuffle.declared.domain), *shuffle.declared.source.dims]
     if target.kind == "dense":
         sizes.append(target.length)
     elif target.placement.kind == "block" and target.num_keys % topology.num_ranks:
@@ -105,7 +105,7 @@ def routings(draw: st.DrawFn, spec: Spec, topology: Topology) -> Routing:
     ranks = draw_sizes(draw, spec.shuffle, topology)
     draw_routes(draw, spec.shuffle, topology, ranks)
     given = [
-        replace(data, extents={name: data.extents[name] for name in spec.shuffle.extents})
+        replace(data, extents={name: data.extents[name] for name in spec.shuffle.declared.extents})
         for data in ranks
     ]
     return Routing(spec.shuffle.name, topology, tuple(given))

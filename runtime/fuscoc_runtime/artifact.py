@@ -18,7 +18,7 @@ from fuscoc_runtime.decode import DecodeError, decode
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "manifest.json"
 NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 
@@ -140,10 +140,16 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         for file in (*shuffle.baked.values(), *(v.file for v in variants), *cubins):
             if file not in manifest.files:
                 raise ArtifactError(str(root / MANIFEST), f"does not list `{file}`")
-        paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
+        paths = [
+            path for path in (shuffle.program.dispatch, shuffle.program.combine) if path is not None
+        ]
         launched = [step.kernel for path in paths for step in path.steps if step.op == "launch"]
-        optional = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []
+        optional = (
+            [shuffle.program.relation.extents_kernel]
+            if shuffle.program.relation.extents_kernel is not None
+            else []
+        )
         node = shuffle.node.kernels.values() if shuffle.node is not None else ()
-        for name in (*launched, shuffle.relation.kernel, *optional, *node):
+        for name in (*launched, shuffle.program.relation.kernel, *optional, *node):
             if name not in kernels:
                 raise ArtifactError(str(root / MANIFEST), f"has no kernel `{name}`")

@@ -63,7 +63,13 @@ def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
 def _choose(alternatives: tuple[Any, ...], value: Any, path: str) -> Any:
     """The alternative of a union that ``value`` is: by type, or by a dataclass's literal tags."""
     for kind in alternatives:
-        if _has_tags(kind, value) if dataclasses.is_dataclass(kind) else type(value) is kind:
+        if get_origin(kind) is Literal:
+            chosen = isinstance(value, str)
+        elif dataclasses.is_dataclass(kind):
+            chosen = _has_tags(kind, value)
+        else:
+            chosen = type(value) is kind
+        if chosen:
             return kind
     raise _mismatch(path, f"unexpected {_shorten(value)}")
 

@@ -135,11 +135,11 @@ def _(
     counts = [
         like.new_empty(size, dtype=torch.int64) for size in (num_keys, num_keys, num_keys + 1)
     ]
-    num_indices: Any = found.num_slots if found.spec.is_compact else 0
+    num_indices: Any = found.num_slots if found.spec.program.is_compact else 0
     if num_indices is None:
         num_indices = torch.library.get_ctx().new_dynamic_size()
     return [
-        *(_fake_rows(like, num_rows, field) for field in found.spec.fields),
+        *(_fake_rows(like, num_rows, field) for field in found.spec.declared.fields),
         torch.empty(1, dtype=torch.int64, device="cpu"),
         *counts,
         like.new_empty(num_indices, dtype=torch.int64),
@@ -218,7 +218,7 @@ def _(
     weights: Sequence[Tensor],
     num_rows: Any,
 ) -> list[Tensor]:
-    fields = find(shuffle).spec.fields
+    fields = find(shuffle).spec.declared.fields
     grad_rows = [_fake_rows(grads[0], num_rows, field) for field in fields]
     return [*grad_rows, *(torch.empty_like(each) for each in weights if rows)]
 
@@ -291,14 +291,14 @@ combine_backward.register_autograd(_refuse_second, setup_context=_gradient_conte
 
 def source_dims(spec: ShuffleSpec, field: Tensor) -> list[int]:
     """The sizes that all fields of a source share, given its first field."""
-    cell_dims = len(spec.source.fields[0].shape)
+    cell_dims = len(spec.declared.source.fields[0].shape)
     return list(field.shape[: field.dim() - cell_dims])
 
 
 def _fake_length(
     found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
 ) -> Any:
-    target = found.spec.target
+    target = found.spec.declared.target
     if found.num_rows is not None:
         return found.num_rows
     if target.kind == "dense" and not _loads(target.length):
@@ -311,11 +311,11 @@ def _fake_extents(
 ) -> dict[str, Any]:
     """Run-time extents: as given, else the first tensor size that the spec calls so."""
     spec = found.spec
-    named = [(fields[0], spec.source.dims)]
-    items = [item for item in spec.inputs if item.role != "weight"]
+    named = [(fields[0], spec.declared.source.dims)]
+    items = [item for item in spec.declared.inputs if item.role != "weight"]
     named += [(tensor, item.shape) for tensor, item in zip(inputs, items, strict=True)]
     known: dict[str, Any] = builtin_extents(found.rank, found.num_ranks)
-    for name, given in zip(spec.extents, extents, strict=True):
+    for name, given in zip(spec.declared.extents, extents, strict=True):
         sizes = (
             tensor.shape[axis]
             for tensor, shape in named
@@ -337,5 +337,5 @@ def _fake_rows(like: Tensor, num_rows: Any, field: FieldSpec) -> Tensor:
 def _fake_fields(spec: ShuffleSpec, like: Tensor, dims: Sequence[Any]) -> list[Tensor]:
     return [
         like.new_empty((*dims, *field.shape), dtype=TORCH_DTYPES[field.dtype])
-        for field in spec.source.fields
+        for field in spec.declared.source.fields
     ]

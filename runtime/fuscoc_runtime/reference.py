@@ -123,7 +123,7 @@ def dispatch(
     """
     deliveries, layouts = route(shuffle, ranks)
     received = [_empty_rows(shuffle, layout) for layout in layouts]
-    if shuffle.is_compact:
+    if shuffle.program.is_compact:
         received = [_compact(deliveries, rank, rows) for rank, rows in enumerate(received)]
     for delivery in deliveries:
         origin, rows = delivery.origin, received[delivery.rank]
@@ -132,9 +132,11 @@ def dispatch(
         segment = origin.cells
         leaving = {
             field.name: _cells(ranks[origin.rank].source[field.name].cpu(), field)[segment]
-            for field in shuffle.source.fields
+            for field in shuffle.declared.source.fields
         }
-        for name, values in cast_fields(shuffle.casts, leaving, shuffle.fields).items():
+        for name, values in cast_fields(
+            shuffle.declared.casts, leaving, shuffle.declared.fields
+        ).items():
             row = rows.fields[name][delivery.slot]
             row.copy_(values.view(row.shape))
         rows.written[delivery.slot] = True
@@ -153,7 +155,7 @@ def combine(
     Weights multiply the rows; terms are added in f64. Without terms a sum or a maximum is 0.
     ``only``: just what this rank gets back.
     """
-    spec = shuffle.combine
+    spec = shuffle.declared.combine
     if spec is None:
         raise ValueError(f"{shuffle.name} has no combine")
     is_sum = spec.kind == "sum"
@@ -164,7 +166,7 @@ def combine(
         if only not in (None, origin.rank):
             continue
         data, result, segment = ranks[origin.rank], results[origin.rank], origin.cells
-        for field in shuffle.source.fields:
+        for field in shuffle.declared.source.fields:
             row = rows[delivery.rank][field.name][delivery.slot].cpu()
             row = row.reshape(len(segment), *field.shape)
             cells = _cells(result.fields[field.name], field)
@@ -230,7 +232,7 @@ def route(
         Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
         for data in on_their_ranks(ranks)
     ]
-    target = shuffle.target
+    target = shuffle.declared.target
     if target.kind == "dense":
         layouts = [SlotLayout(evaluate(target.length, scope)) for scope in scopes]
         return [
@@ -259,12 +261,12 @@ def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Ori
     """Every domain point of every rank that depends on no -1, with the values of its indices."""
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
-        for point, at in enumerate(_domain(shuffle.domain, scope)):
+        for point, at in enumerate(_domain(shuffle.declared.domain, scope)):
             here = scope.at(at)
-            if any(evaluate(place.value, here) == -1 for place in shuffle.places):
+            if any(evaluate(place.value, here) == -1 for place in shuffle.declared.places):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
-            yield Origin(rank, point // shuffle.fanout, point, cells), here
+            yield Origin(rank, point // shuffle.program.fanout, point, cells), here
 
 
 def _domain(
@@ -281,10 +283,10 @@ def _domain(
 
 def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> list[Tensor]:
     """The indices of the source layout's cells, one array [*dims[1:]] for every outer entry."""
-    outer, *inner = shuffle.source.dims
+    outer, *inner = shuffle.declared.source.dims
     entries, begin = [], 0
     for entry in range(evaluate(outer, scope)):
-        here = scope.at({shuffle.domain[0].name: entry})
+        here = scope.at({shuffle.declared.domain[0].name: entry})
         shape = [evaluate(dim, here) for dim in inner]
         size = math.prod(shape)
         entries.append(torch.arange(begin, begin + size).view(shape))
@@ -295,7 +297,7 @@ def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> list[Tensor]:
 def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) -> Tensor:
     """The indices of a segment's cells, flat."""
     at: list[int | slice] = []
-    for subscript in shuffle.source.subscripts:
+    for subscript in shuffle.declared.source.subscripts:
         start = evaluate(subscript.start, scope)
         at.append(start if subscript.length is None else slice(start, start + subscript.length))
     outer, *inner = at
@@ -324,7 +326,7 @@ def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:
 def _empty_rows(shuffle: ShuffleSpec, layout: SlotLayout) -> RankRows:
     rows = {
         field.name: torch.zeros(layout.num_slots, *field.shape, dtype=TORCH_DTYPES[field.dtype])
-        for field in shuffle.fields
+        for field in shuffle.declared.fields
     }
     written = torch.zeros(layout.num_slots, dtype=torch.bool)
     return RankRows(rows, written, layout.keys, layout.key_counts, layout.key_offsets)

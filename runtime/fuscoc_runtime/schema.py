@@ -1,4 +1,4 @@
-"""The manifest of an artifact, schema 1, as frozen dataclasses."""
+"""The manifest of an artifact, as frozen dataclasses: ``docs/abi.md``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
 
@@ -127,183 +127,24 @@ class CombineSpec:
 
 
 @dataclass(frozen=True)
-class PolicySpec:
-    """Knobs of the plan and of the pipeline; what is listed here is what this runtime can do."""
+class Declared:
+    """What the spec declares: relation and shapes, as the checker wrote them.
 
-    dedup: tuple[Literal["node", "rank"], ...]
-    balance: Literal["none", "static", "greedy", "lpt", "split", "rebalance", "auto"]
-    schedule: Literal["pairwise", "fast", "auto"]
-    slice_bytes: int
-    backend: str
-
-    @property
-    def balances_senders(self) -> bool:
-        """Whether a rank may send rows of another rank of its node."""
-        return self.balance in ("rebalance", "auto")
-
-
-@dataclass(frozen=True)
-class RunDim:
-    """An outer run dimension: strides in cells (source, or a column's name) and elements (row)."""
-
-    count: int
-    src_stride: int | str
-    dst_stride: int
-
-
-@dataclass(frozen=True)
-class FieldRuns:
-    """How one field of a segment is copied."""
-
-    name: str
-    dtype: str
-    run_elems: int
-    run_dims: tuple[RunDim, ...]
-    seg_elems: int
-    cell_elems: int
-    unit_bytes: int
-    copy_dtype: str
-
-
-@dataclass(frozen=True)
-class RelationSpec:
-    """The kernel that evaluates the relation, ``block`` domain points a program."""
-
-    kernel: str
-    block: int
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LaunchStep:
-    """Run a kernel over a descriptor list. ``bind``: kernel argument -> buffer."""
-
-    op: Literal["launch"]
-    kernel: str
-    list: str
-    bind: Mapping[str, str]
-    signal: int | None = None
-    wait: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExchangeStep:
-    """The network hop: the rows of ``list`` to their forwarders, or their results back."""
-
-    op: Literal["exchange"]
-    list: str
-    direction: Literal["forward", "back"]
-
-
-@dataclass(frozen=True)
-class PathSpec:
-    """The steps of dispatch or of combine, in order.
-
-    ``dtypes`` are those of the buffers (``staging.x``) whose rows are not of their field's dtype.
+    Read by the reference, by the checks of arguments, and for messages. What is executed follows
+    ``Program``. ``fields`` are those of a segment that arrives.
     """
 
-    steps: tuple[LaunchStep | ExchangeStep, ...]
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CudaLaunch:
-    """The CTA of a CUDA kernel: threads, and dynamic shared memory in bytes."""
-
-    threads: int
-    shared_bytes: int
-
-
-@dataclass(frozen=True)
-class CudaCubin:
-    """Machine code for the GPU ``arch``, made with the device headers of that digest."""
-
-    arch: str
-    file: str
-    headers: str
-
-
-@dataclass(frozen=True)
-class CudaVariant:
-    """CUDA text for GPUs from ``arch`` on whose CTAs may have ``shared_bytes`` of memory."""
-
-    arch: str
-    file: str
-    shared_bytes: int
-    launches: Mapping[str, CudaLaunch]
-    tile: Mapping[str, int]
-    cubins: tuple[CudaCubin, ...]
-
-
-@dataclass(frozen=True)
-class CudaSpec:
-    """The CUDA kernels of a shuffle; ``inputs`` are those of the relation, in argument order."""
-
-    inputs: tuple[str, ...]
-    weighted: bool
-    row_bytes: tuple[int, ...]
-    variants: tuple[CudaVariant, ...]
-
-
-@dataclass(frozen=True)
-class NodeSpec:
-    """The Triton kernels of a shuffle inside one node.
-
-    ``kernels``: names by role, ``count``, ``exchange``, ``assign``, ``dispatch`` and, for a sum,
-    ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
-    ``padded_keys`` and exchanged by ``key_block``.
-    """
-
-    kernels: Mapping[str, str]
-    tile_sources: int
-    padded_keys: int
-    key_block: int
-
-
-@dataclass(frozen=True)
-class ShuffleSpec:
-    """One compiled shuffle. ``fields`` are those of a segment that arrives. ``baked``: files of
-    plans made when compiling, by topology.
-
-    Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
-    ``node_note`` of the Triton kernels for one node.
-    """
-
-    name: str
     constants: Mapping[str, int]
     extents: tuple[str, ...]
     inputs: tuple[InputSpec, ...]
     domain: tuple[DomainIndex, ...]
     num_source_dims: int
-    ragged: bool
     segment: str
     fields: tuple[FieldSpec, ...]
     source: SourceSpec
     target: PackedTarget | DenseTarget
     combine: CombineSpec | None
-    policy: PolicySpec
-    src_strides: int
-    runs: tuple[FieldRuns, ...]
-    relation: RelationSpec
-    extents_kernel: str | None
-    dispatch: PathSpec
-    combine_steps: PathSpec | None
     casts: tuple[CastSpec, ...] = ()
-    baked: Mapping[str, str] = field(default_factory=dict)
-    cuda: CudaSpec | None = None
-    cuda_note: str | None = None
-    node: NodeSpec | None = None
-    node_note: str | None = None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether rank and number of ranks alone decide the plan, so that it never changes."""
-        return not self.extents and all(each.role == "weight" for each in self.inputs)
-
-    @property
-    def is_compact(self) -> bool:
-        """Whether a rank holds every segment once, in a row that slots refer to."""
-        return self.target.kind == "packed" and self.target.compact
 
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
@@ -340,11 +181,306 @@ class ShuffleSpec:
         ]
         return tuple(dict.fromkeys(found))
 
+
+@dataclass(frozen=True)
+class RunDim:
+    """An outer run dimension: strides in cells (source, or a column's name) and elements (row)."""
+
+    count: int
+    src_stride: int | str
+    dst_stride: int
+
+
+@dataclass(frozen=True)
+class FieldRuns:
+    """How one field of a segment is copied."""
+
+    name: str
+    dtype: str
+    run_elems: int
+    run_dims: tuple[RunDim, ...]
+    seg_elems: int
+    cell_elems: int
+    unit_bytes: int
+    copy_dtype: str
+
+
+@dataclass(frozen=True)
+class RelationSpec:
+    """The kernels of the relation: ``kernel`` evaluates it, ``block`` points of the domain a
+    program; ``extents_kernel`` has the sizes of every outer index of a ragged domain."""
+
+    kernel: str
+    extents_kernel: str | None
+    block: int
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PackedSlots:
+    """How a packed target numbers its slots: see ``PackedTarget``."""
+
+    kind: Literal["packed"]
+    num_keys: int
+    align: int
+    capacity: int | None
+    compact: bool
+    placement: PlacementSpec
+
+
+@dataclass(frozen=True)
+class DenseSlots:
+    """The relation numbers the slots itself."""
+
+    kind: Literal["dense"]
+
+
+@dataclass(frozen=True)
+class ListSpec:
+    """A descriptor list of ``builder``; ``per`` says what an entry of a dispatch's is a copy for.
+
+    ``terms`` are the columns that entries of a reduction point into.
+    """
+
+    name: str
+    builder: Literal["source", "carrier", "forwarder", "target"]
+    per: Literal["point", "rank", "node"] | None
+    columns: tuple[str, ...]
+    terms: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """Run a kernel over a descriptor list, which takes rows from ``src`` to ``dst``.
+
+    ``bind``: kernel argument -> field of a buffer. ``after``: numbers of the steps before it.
+    """
+
+    op: Literal["launch"]
+    after: tuple[int, ...]
+    kernel: str
+    list: str
+    src: str
+    dst: str
+    bind: Mapping[str, str]
+    signal: int | None
+    wait: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the rows of the network hop travel: see ``ExchangeStep``."""
+
+    forwarder: str
+    schedule: str
+    slice_bytes: int
+
+    @property
+    def balances_senders(self) -> bool:
+        """Whether a rank may send rows of another rank of its node."""
+        return self.forwarder in ("rebalance", "auto")
+
+
+@dataclass(frozen=True)
+class ExchangeStep:
+    """The network hop. Forth: the rule that picks forwarders, that which orders slices, and their
+    bytes; back, nothing has to be chosen."""
+
+    op: Literal["exchange"]
+    after: tuple[int, ...]
+    forwarder: Literal["static", "greedy", "lpt", "split", "rebalance", "auto"] | None
+    schedule: Literal["pairwise", "fast", "auto"] | None
+    slice_bytes: int | None
+
+
+@dataclass(frozen=True)
+class PathSpec:
+    """Dispatch or combine: the lists to plan, and the steps over them."""
+
+    lists: tuple[ListSpec, ...]
+    steps: tuple[LaunchStep | ExchangeStep, ...]
+
     @cached_property
-    def fanout(self) -> int:
-        """Domain points of every source segment."""
-        extents = [index.extent for index in self.domain[self.num_source_dims :]]
-        return math.prod(extent for extent in extents if isinstance(extent, int))
+    def launches(self) -> tuple[LaunchStep, ...]:
+        """The steps that launch kernels."""
+        return tuple(step for step in self.steps if isinstance(step, LaunchStep))
+
+    @cached_property
+    def exchange(self) -> ExchangeStep:
+        """The network hop."""
+        (found,) = (step for step in self.steps if isinstance(step, ExchangeStep))
+        return found
+
+    @cached_property
+    def before(self) -> tuple[LaunchStep, ...]:
+        """The steps that the network hop comes after, in order."""
+        first, number = set[int](), self.steps.index(self.exchange)
+        found = [*self.exchange.after]
+        while found:
+            if (number := found.pop()) not in first:
+                first.add(number)
+                found += self.steps[number].after
+        return self._launches(first)
+
+    @cached_property
+    def behind(self) -> tuple[LaunchStep, ...]:
+        """The steps that come after the network hop, in order."""
+        later = {self.steps.index(self.exchange)}
+        for number, step in enumerate(self.steps):
+            if later.intersection(step.after):
+                later.add(number)
+        return self._launches(later)
+
+    @cached_property
+    def beside(self) -> tuple[LaunchStep, ...]:
+        """The steps that have nothing to do with the network hop, in order."""
+        others = (*self.before, *self.behind)
+        return tuple(step for step in self.launches if step not in others)
+
+    def _launches(self, numbers: set[int]) -> tuple[LaunchStep, ...]:
+        steps = (self.steps[number] for number in sorted(numbers))
+        return tuple(step for step in steps if isinstance(step, LaunchStep))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What planner and engine follow: the compiler's L2, and the kernels of its steps.
+
+    ``inputs`` (but for weights) and ``extents``: names of what the relation may read. ``fanout``:
+    domain points of every source segment. ``runs``: how fields of the source are copied.
+    ``buffers``: what a row of each holds, and in ``weights`` the input of that name.
+    """
+
+    inputs: tuple[str, ...]
+    extents: tuple[str, ...]
+    fanout: int
+    relation: RelationSpec
+    target: PackedSlots | DenseSlots
+    runs: tuple[FieldRuns, ...]
+    buffers: Mapping[str, tuple[FieldSpec, ...]]
+    dispatch: PathSpec
+    combine: PathSpec | None
+
+    @property
+    def exchange(self) -> Rules:
+        """The rules of the network hop."""
+        hop = self.dispatch.exchange
+        assert hop.forwarder is not None
+        assert hop.schedule is not None
+        assert hop.slice_bytes is not None
+        return Rules(hop.forwarder, hop.schedule, hop.slice_bytes)
+
+    def with_rules(self, **changes: Any) -> Program:
+        """The same program with other ``Rules``, to be planned."""
+        hop = self.dispatch.exchange
+        steps = (replace(s, **changes) if s is hop else s for s in self.dispatch.steps)
+        return replace(self, dispatch=replace(self.dispatch, steps=tuple(steps)))
+
+    def copies_once(self, tier: Literal["node", "rank"]) -> bool:
+        """Whether a segment goes to a node, or to a rank, once, however many points it has there:
+        whether that is what copies on the way there are for."""
+        return any(each.per == tier for each in self.dispatch.lists)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether rank and number of ranks alone decide the plan, so that it never changes."""
+        return not self.extents and not self.inputs
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether a rank holds every segment once, in a row that slots refer to."""
+        return self.target.kind == "packed" and self.target.compact
+
+    @property
+    def weight(self) -> FieldSpec | None:
+        """The input with the weights of a combine."""
+        return next(iter(self.buffers.get("weights", ())), None)
+
+    @cached_property
+    def addresses(self) -> tuple[str, ...]:
+        """The outputs of the relation that say where a source segment is."""
+        return tuple(name for name in self.relation.outputs if name.startswith("src_"))
+
+    @cached_property
+    def launches(self) -> tuple[LaunchStep, ...]:
+        """The steps of both paths that launch kernels."""
+        return (*self.dispatch.launches, *(self.combine.launches if self.combine else ()))
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """The CTA of a CUDA kernel: threads, and dynamic shared memory in bytes."""
+
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class CudaCubin:
+    """Machine code for the GPU ``arch``, made with the device headers of that digest."""
+
+    arch: str
+    file: str
+    headers: str
+
+
+@dataclass(frozen=True)
+class CudaVariant:
+    """CUDA text for GPUs from ``arch`` on whose CTAs may have ``shared_bytes`` of memory."""
+
+    arch: str
+    file: str
+    shared_bytes: int
+    launches: Mapping[str, CudaLaunch]
+    tile: Mapping[str, int]
+    cubins: tuple[CudaCubin, ...]
+
+
+@dataclass(frozen=True)
+class CudaSpec:
+    """The CUDA kernels of a shuffle, without which it must not run on a GPU if ``required``.
+
+    ``inputs`` are those of the relation, in argument order.
+    """
+
+    required: bool
+    inputs: tuple[str, ...]
+    weighted: bool
+    row_bytes: tuple[int, ...]
+    variants: tuple[CudaVariant, ...]
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """The Triton kernels of a shuffle inside one node.
+
+    ``kernels``: names by role, ``count``, ``exchange``, ``assign``, ``dispatch`` and, for a sum,
+    ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
+    ``padded_keys`` and exchanged by ``key_block``.
+    """
+
+    kernels: Mapping[str, str]
+    tile_sources: int
+    padded_keys: int
+    key_block: int
+
+
+@dataclass(frozen=True)
+class ShuffleSpec:
+    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology.
+
+    Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
+    ``node_note`` of the Triton kernels for one node.
+    """
+
+    name: str
+    declared: Declared
+    program: Program
+    baked: Mapping[str, str] = field(default_factory=dict)
+    cuda: CudaSpec | None = None
+    cuda_note: str | None = None
+    node: NodeSpec | None = None
+    node_note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def saves_unchecked() -> bool:
 
 def weight_name(spec: ShuffleSpec) -> str | None:
     """The input that weighs combine's rows, if there is one."""
-    combine = spec.combine
+    combine = spec.declared.combine
     return combine.weight.input if combine is not None and combine.weight is not None else None
 
 
@@ -106,9 +106,9 @@ def bind(
     Raises:
         InputError: one is missing, is given twice, is no tensor, or is not of this call.
     """
-    names = [field.name for field in spec.source.fields]
-    inputs = [] if reuses else [item.name for item in spec.inputs if item.role != "weight"]
-    extents = [] if reuses else list(spec.extents)
+    names = [field.name for field in spec.declared.source.fields]
+    inputs = [] if reuses else [item.name for item in spec.declared.inputs if item.role != "weight"]
+    extents = [] if reuses else list(spec.declared.extents)
     weight = weight_name(spec)
     if len(fields) > len(names):
         raise InputError(", ".join(names), rank, f"was given {len(fields)} tensors")
@@ -156,7 +156,7 @@ def bind_rows(spec: ShuffleSpec, rank: int, rows: Any) -> list[Tensor]:
     Raises:
         InputError: not a tensor for each field.
     """
-    names = [field.name for field in spec.source_fields]
+    names = [field.name for field in spec.declared.source_fields]
     given = {names[0]: rows} if isinstance(rows, Tensor) else rows
     if not isinstance(given, Mapping):
         raise InputError(names[0], rank, "is no tensor")
@@ -220,7 +220,7 @@ def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
     """The sizes that all source fields of a dispatch share."""
     if isinstance(handle, TracedHandle):
         return handle.dims
-    field = spec.source.fields[0]
+    field = spec.declared.source.fields[0]
     shape = handle.source_shapes[field.name]
     return list(shape[: len(shape) - len(field.shape)])
 
@@ -237,13 +237,13 @@ def dispatch_traced(
     key: str, spec: ShuffleSpec, bound: Bound, handle: Any
 ) -> tuple[dict[str, Tensor], TracedHandle]:
     """Rows by field and the handle, from the operator; ``key`` is the shuffle's."""
-    names = [field.name for field in spec.fields]
+    names = [field.name for field in spec.declared.fields]
     earlier = [] if handle is None else [_token_of(handle)]
     weights = bound.weights or weights_of(handle)
     done = ops.dispatch(key, bound.fields, bound.inputs, bound.extents, weights, earlier)
     rows = dict(zip(names, done[: len(names)], strict=True))
     token, keys, key_counts, key_offsets, index = done[len(names) :]
-    row_index = index if spec.is_compact else None
+    row_index = index if spec.program.is_compact else None
     dims = ops.source_dims(spec, bound.fields[0])
     return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
 
@@ -251,5 +251,5 @@ def dispatch_traced(
 def combine_traced(key: str, spec: ShuffleSpec, bound: BoundCombine) -> dict[str, Tensor]:
     """The source's fields by name, from the operator."""
     done = ops.combine(key, bound.rows, bound.token, bound.weights, bound.dims)
-    names = [field.name for field in spec.source.fields]
+    names = [field.name for field in spec.declared.source.fields]
     return dict(zip(names, done, strict=True))

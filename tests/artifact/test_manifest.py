@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import fuscoc
 from fuscoc.artifact import MANIFEST, artifact_files
+from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, ExtentRef, IndexRef, Inside, Load
 from fuscoc.manifest import CompiledShuffle, sha256
 from fuscoc.pipeline import compile_to_ir
-from fuscoc.spec_json import scalar_json
 from fuscoc_runtime import scalar
 from fuscoc_runtime.artifact import SCHEMA
 from fuscoc_runtime.decode import decode

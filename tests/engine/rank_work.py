@@ -66,7 +66,7 @@ def measured_links(group: Any, artifact: str, topology: str) -> list[Link | None
             spec,
             find_members(group, found, CPU, ()),
             2,
-            model=cost_model(spec),
+            model=cost_model(spec.program),
             measures=True,
         )
         for _ in range(2)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.l2 import GatherSend, ScatterRecv
+from fuscoc.dialect.path import Path
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.pipeline import compile_to_ir
 from tests import specs

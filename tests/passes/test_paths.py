@@ -8,8 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from fuscoc.dialect.base import PassError, ops_of
-from fuscoc.dialect.l1 import Collect, Hop, Path
+from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.path import Path
 from fuscoc.lang.checked import CheckedShuffle, Combine
 from fuscoc.passes import choose_forwarders, derive_transpose
 from fuscoc.pipeline import compile_to_ir

@@ -64,7 +64,7 @@ def check_writes(facts: PlanFacts) -> None:
 
 def check_node_dedup(facts: PlanFacts) -> None:
     """With dedup ``node``, a segment crosses the network at most once to every node."""
-    if "node" in facts.shuffle.policy.dedup:
+    if facts.shuffle.program.copies_once("node"):
         node = facts.rows.forwarder // facts.topology.ranks_per_node
         at = _too_often(facts, facts.sent.segment, node)
         if at is not None:
@@ -74,7 +74,7 @@ def check_node_dedup(facts: PlanFacts) -> None:
 
 def check_rank_dedup(facts: PlanFacts) -> None:
     """With dedup ``rank``, a segment crosses NVLink at most once to every rank."""
-    if "rank" in facts.shuffle.policy.dedup:
+    if facts.shuffle.program.copies_once("rank"):
         num_copies = len(facts.writes.rank) - len(facts.tables["local"])
         segment, rank = facts.writes.segment[:num_copies], facts.writes.rank[:num_copies]
         at = _too_often(facts, segment, rank)

@@ -142,7 +142,7 @@ def check_buffers(facts: PlanFacts) -> None:
                 raise PlanViolation("check_buffers", problem, rank=plan.rank)
     written = len(facts.writes.rank)
     expected = facts.expected
-    if facts.shuffle.is_compact:
+    if facts.shuffle.program.is_compact:
         moved, what = int(expected.num_rows.sum()), "segments of ranks"
     else:
         moved, what = len(expected.rank), "points"

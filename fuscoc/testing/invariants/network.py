@@ -28,7 +28,7 @@ def check_groups(facts: PlanFacts) -> None:
 
     A rank and its forwarders are in one group, and so are their forwarders.
     """
-    if facts.shuffle.policy.balance not in GROUPED:
+    if facts.plan.rules.forwarder not in GROUPED:
         return
     net, m = facts.sent, facts.topology.ranks_per_node
     num_ranks = facts.topology.num_ranks
@@ -86,11 +86,11 @@ def check_senders(facts: PlanFacts) -> None:
 
     What a node sends to another one, its ranks then send in equal parts, within one row.
     """
-    policy, carry = facts.shuffle.policy, facts.tables["carry"]
-    if not policy.balances_senders:
+    rules, carry = facts.plan.rules, facts.tables["carry"]
+    if not rules.balances_senders:
         none = np.zeros(len(carry), np.bool_)
-        require_all(carry, none, "check_senders", f"balance {policy.balance} hands no rows over")
-    if policy.balance != "rebalance":
+        require_all(carry, none, "check_senders", f"balance {rules.forwarder} hands no rows over")
+    if rules.forwarder != "rebalance":
         return
     n, m = facts.topology.num_nodes, facts.topology.ranks_per_node
     sent = facts.send_counts.reshape(n, m, n, m).sum(axis=3)

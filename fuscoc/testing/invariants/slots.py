@@ -15,7 +15,7 @@ def check_keys(facts: PlanFacts) -> None:
     for rank, plan in enumerate(facts.ranks):
         keys = np.flatnonzero(expected.key_owner == rank)
         offsets = np.append(expected.key_offset[keys], expected.num_slots[rank])
-        if facts.shuffle.target.kind == "dense":
+        if facts.shuffle.declared.target.kind == "dense":
             offsets = np.zeros(1, np.int64)
         _same("check_keys", "keys", rank, ints(plan.keys), keys)
         _same("check_keys", "key_counts", rank, ints(plan.key_counts), expected.key_counts[keys])
@@ -27,7 +27,7 @@ def check_row_index(facts: PlanFacts) -> None:
     expected = facts.expected
     for rank, plan in enumerate(facts.ranks):
         wanted = np.zeros(0, np.int64)
-        if facts.shuffle.is_compact:
+        if facts.shuffle.program.is_compact:
             wanted = np.full(expected.num_slots[rank], -1)
             mine = expected.rank == rank
             wanted[expected.slot[mine]] = expected.row[mine]
@@ -36,7 +36,7 @@ def check_row_index(facts: PlanFacts) -> None:
 
 def check_capacity(facts: PlanFacts) -> None:
     """No rank holds more slots than the spec's ``capacity max``."""
-    target = facts.shuffle.target
+    target = facts.shuffle.declared.target
     if target.kind == "packed" and target.capacity is not None:
         for plan in facts.ranks:
             if plan.num_slots > target.capacity:

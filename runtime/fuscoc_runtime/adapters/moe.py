@@ -31,31 +31,31 @@ class MoeShuffle:
 
     def __init__(self, shuffle: Shuffle, framework: str) -> None:
         spec, self._shuffle, self.framework = shuffle.spec, shuffle, framework
-        routes = [item for item in spec.inputs if item.role == "route"]
-        weight = spec.combine.weight if spec.combine is not None else None
+        routes = [item for item in spec.declared.inputs if item.role == "route"]
+        weight = spec.declared.combine.weight if spec.declared.combine is not None else None
         fits = (
-            isinstance(spec.target, PackedTarget)
-            and not spec.is_compact
+            isinstance(spec.declared.target, PackedTarget)
+            and not spec.program.is_compact
             and len(routes) == 1
             and len(routes[0].shape) == 2
-            and len(spec.source.fields) == 1
-            and len(spec.source.fields[0].shape) == 1
-            and not spec.casts
+            and len(spec.declared.source.fields) == 1
+            and len(spec.declared.source.fields[0].shape) == 1
+            and not spec.declared.casts
             and weight is not None
         )
-        if not fits or not isinstance(spec.target, PackedTarget) or weight is None:
+        if not fits or not isinstance(spec.declared.target, PackedTarget) or weight is None:
             raise self.problem(
                 f"the shuffle {spec.name} is not one of tokens to experts: it needs one field, a "
                 "route of some experts a token, a packed target that is not compact, and a "
                 "weighted sum back"
             )
-        if spec.target.placement.kind != "block":
+        if spec.declared.target.placement.kind != "block":
             raise self.problem(
-                f"the shuffle {spec.name} places experts by {spec.target.placement.kind}; "
+                f"the shuffle {spec.name} places experts by {spec.declared.target.placement.kind}; "
                 "the ranks of a layer hold them in blocks"
             )
-        [route], [field] = routes, spec.source.fields
-        self.num_experts, self.num_ranks = spec.target.num_keys, shuffle.topology.num_ranks
+        [route], [field] = routes, spec.declared.source.fields
+        self.num_experts, self.num_ranks = spec.declared.target.num_keys, shuffle.topology.num_ranks
         self.experts_per_rank = self.num_experts // self.num_ranks
         self.first_expert = shuffle.rank * self.experts_per_rank
         self.topk = evaluate(route.shape[1], Scope({}))

@@ -50,7 +50,7 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
         FuscoRuntimeError: extents or computed ranks that do not fit the topology.
     """
     sizes = [tokens] * topology.num_ranks
-    if topology.num_ranks > 1 and not shuffle.computes_slots:
+    if topology.num_ranks > 1 and not shuffle.declared.computes_slots:
         sizes[-1] = 0
     ranks = generate_inputs(shuffle, topology, sizes, seed)
     return [
@@ -75,24 +75,24 @@ def generate_inputs(
         shared = torch.Generator().manual_seed(seed)
         inputs = {
             spec.name: _input(shuffle, spec, extents, topology, random, shared)
-            for spec in shuffle.inputs
+            for spec in shuffle.declared.inputs
         }
         ranks.append(RankData({}, inputs, extents))
         fill_places(shuffle, ranks[-1], DROP, random)
-    if shuffle.target.kind == "dense":
+    if shuffle.declared.target.kind == "dense":
         random = torch.Generator().manual_seed(seed)
-        ranks = pack_routes(shuffle, shuffle.target, ranks, DROP, random)
+        ranks = pack_routes(shuffle, shuffle.declared.target, ranks, DROP, random)
     return [
-        replace(data, extents={name: data.extents[name] for name in shuffle.extents})
+        replace(data, extents={name: data.extents[name] for name in shuffle.declared.extents})
         for data in ranks
     ]
 
 
 def _extents(shuffle: ShuffleSpec, tokens: int, topology: Topology) -> dict[str, int]:
     """The outermost index gets ``tokens``, further ones a few; all multiples of their divisors."""
-    outer = _names(shuffle.domain[0].extent)
+    outer = _names(shuffle.declared.domain[0].extent)
     extents = {}
-    for name in shuffle.extents:
+    for name in shuffle.declared.extents:
         step = _divisor(shuffle, topology, partial(operator.eq, Extent(name)))
         wanted = tokens if name in outer else INNER_EXTENT
         extents[name] = -(-wanted // step) * step
@@ -140,9 +140,9 @@ def _input(
             )
             return step * torch.randint(1, MAX_MULTIPLE + 1, shape, generator=random).to(dtype)
         case "route":
-            if shuffle.target.kind == "dense":
+            if shuffle.declared.target.kind == "dense":
                 return torch.zeros(shape, dtype=dtype)  # pack_routes fills it in
-            return _keys(shuffle.target, spec, shape, random).to(dtype)
+            return _keys(shuffle.declared.target, spec, shape, random).to(dtype)
 
 
 MAX_ID = 2**20  # of what a key is computed from
@@ -169,16 +169,16 @@ def _source(shuffle: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor
     shape = source_shape(shuffle, Scope(data.extents, data.inputs))
     return {
         field.name: _values(field, (*shape, *field.shape), random)
-        for field in shuffle.source.fields
+        for field in shuffle.declared.source.fields
     }
 
 
 def source_shape(shuffle: ShuffleSpec, scope: Scope) -> tuple[int, ...]:
     """The source's cells: its dims, or their sum over the outer entries if those differ."""
-    outer, *inner = shuffle.source.dims
+    outer, *inner = shuffle.declared.source.dims
     if not any(isinstance(part, Load) for dim in inner for part in subexpressions(dim)):
-        return tuple(evaluate(dim, scope) for dim in shuffle.source.dims)
-    index = shuffle.domain[0].name
+        return tuple(evaluate(dim, scope) for dim in shuffle.declared.source.dims)
+    index = shuffle.declared.domain[0].name
     entries = (scope.at({index: entry}) for entry in range(evaluate(outer, scope)))
     return (sum(math.prod(evaluate(dim, entry) for dim in inner) for entry in entries),)
 

@@ -50,9 +50,11 @@ def pack_routes(
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
     free = [0] * len(ranks)
     for source, data in enumerate(ranks):
-        points = live_points(shuffle.domain, Scope(data.extents, data.inputs), shuffle.places)
+        points = live_points(
+            shuffle.declared.domain, Scope(data.extents, data.inputs), shuffle.declared.places
+        )
         if rank_load is not None:
-            outer = shuffle.domain[0]
+            outer = shuffle.declared.domain[0]
             size = evaluate(outer.extent, Scope(data.extents, data.inputs))
             all_dropped = (torch.rand(size, generator=random) < drop).tolist()
             for here in points:
@@ -85,11 +87,11 @@ def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch
         NoDataError: such a place is computed from an input.
     """
     scope = Scope(data.extents, data.inputs)
-    for number, place in enumerate(shuffle.places):
+    for number, place in enumerate(shuffle.declared.places):
         if not isinstance(place.value, Load):
             raise NoDataError(f"`{render(place.value)}` is computed from an input")
         filled = set()
-        for here in live_points(shuffle.domain, scope, shuffle.places[:number]):
+        for here in live_points(shuffle.declared.domain, scope, shuffle.declared.places[:number]):
             entry, limit = _entry(place.value, here), evaluate(place.limit, here)
             if entry not in filled:
                 exists = limit > 0 and float(torch.rand((), generator=random)) >= drop
@@ -121,7 +123,7 @@ def domain_points(domain: Sequence[DomainIndex], scope: Scope) -> Iterator[Scope
 
 def _route_load(shuffle: ShuffleSpec, scalar: Scalar) -> Load | None:
     """The one element of a route input that ``scalar`` reads, if it reads any."""
-    routes = {spec.name for spec in shuffle.inputs if spec.role == "route"}
+    routes = {spec.name for spec in shuffle.declared.inputs if spec.role == "route"}
     parts = list(subexpressions(scalar))
     inner = {each for part in parts if isinstance(part, Inside) for each in subexpressions(part)}
     found = {part for part in parts if isinstance(part, Load) and part.input in routes} - inner
@@ -162,7 +164,7 @@ def _length(
     shuffle: ShuffleSpec, target: DenseTarget, data: RankData, num_slots: int
 ) -> dict[str, int]:
     """The extent that makes room for so many slots, if one does nothing else."""
-    domain = [part for index in shuffle.domain for part in subexpressions(index.extent)]
+    domain = [part for index in shuffle.declared.domain for part in subexpressions(index.extent)]
     if isinstance(target.length, Extent) and target.length not in domain:
         return {target.length.name: num_slots + SPARE_SLOTS}
     if evaluate(target.length, Scope(data.extents, data.inputs)) < num_slots:

@@ -144,7 +144,7 @@ def run_rank(
         rank=shuffle.rank,
         node=shuffle.topology.node(shuffle.rank),
         device=str(device),
-        tokens=evaluate(spec.domain[0].extent, Scope(handle.extents, mine.inputs)),
+        tokens=evaluate(spec.declared.domain[0].extent, Scope(handle.extents, mine.inputs)),
         slots=handle.num_slots,
         network=stats.network,
         carried=stats.carried,
@@ -170,7 +170,7 @@ def _expected(
 def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
     tensors = {
         **data.source,
-        **{s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role != "weight"},
+        **{s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"},
     }
     return {
         **{name: tensor.to(shuffle.device) for name, tensor in tensors.items()},
@@ -179,13 +179,15 @@ def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
 
 
 def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
-    weight = shuffle.spec.combine.weight if shuffle.spec.combine is not None else None
+    weight = (
+        shuffle.spec.declared.combine.weight if shuffle.spec.declared.combine is not None else None
+    )
     return {} if weight is None else {weight.input: data.inputs[weight.input].to(shuffle.device)}
 
 
 def _by_field(shuffle: Shuffle, fields: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(fields, Tensor):
-        return {shuffle.spec.fields[0].name: fields}
+        return {shuffle.spec.declared.fields[0].name: fields}
     return dict(fields)
 
 

@@ -38,7 +38,7 @@ def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = N
     incomplete.
     """
     rows = reference.dispatch(shuffle, ranks, only)
-    if shuffle.combine is None:
+    if shuffle.declared.combine is None:
         return Expected(rows, None)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
     return Expected(rows, reference.combine(shuffle, ranks, worked, only))
@@ -60,13 +60,13 @@ def work_on(
     Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
     their bits (NaN in floats), which must not reach any result.
     """
-    scales = shuffle.combine is not None and shuffle.combine.kind != "copy"
-    if shuffle.casts:
+    scales = shuffle.declared.combine is not None and shuffle.declared.combine.kind != "copy"
+    if shuffle.declared.casts:
         rows = {
             field.name: values.view(len(written), *field.shape)
             for field, values in zip(
-                shuffle.source_fields,
-                cast_fields(shuffle.casts, rows, shuffle.source_fields).values(),
+                shuffle.declared.source_fields,
+                cast_fields(shuffle.declared.casts, rows, shuffle.declared.source_fields).values(),
                 strict=True,
             )
         }

@@ -75,7 +75,9 @@ class Checker:
         Arguments of the same forms as those of an earlier call are as right as those were.
         """
         spec = self.shuffle
-        given = self._by_name([field.name for field in spec.source.fields], positional, named)
+        given = self._by_name(
+            [field.name for field in spec.declared.source.fields], positional, named
+        )
         forms = torch.is_grad_enabled(), *((name, _form(value)) for name, value in given.items())
         extents = self._accepted.get(forms)
         if extents is None:
@@ -83,10 +85,15 @@ class Checker:
             if len(self._accepted) == MAX_FORMS:
                 self._accepted.clear()
             self._accepted[forms] = extents
-        inputs = {item.name: given[item.name] for item in spec.inputs if item.name in given}
+        inputs = {
+            item.name: given[item.name] for item in spec.declared.inputs if item.name in given
+        }
         weights = {name: inputs.pop(name) for name in self._weight_names() if name in inputs}
         return Arguments(
-            {field.name: aligned(given[field.name].detach()) for field in spec.source.fields},
+            {
+                field.name: aligned(given[field.name].detach())
+                for field in spec.declared.source.fields
+            },
             {name: tensor.detach().contiguous() for name, tensor in inputs.items()},
             extents,
             weights,
@@ -95,18 +102,20 @@ class Checker:
     def _accept(self, given: Mapping[str, Any]) -> dict[str, int]:
         """Check the arguments of a dispatch; only their forms count. Returns the extents."""
         spec = self.shuffle
-        fields = [field.name for field in spec.source.fields]
-        inputs = {item.name: item for item in spec.inputs if item.role != "weight"}
+        fields = [field.name for field in spec.declared.source.fields]
+        inputs = {item.name: item for item in spec.declared.inputs if item.role != "weight"}
         weights = {name: given[name] for name in self._weight_names() if name in given}
         others = {name: value for name, value in given.items() if name not in weights}
-        optional = *spec.extents, *self._weight_names()
+        optional = *spec.declared.extents, *self._weight_names()
         self._check_names(others, [*fields, *inputs], optional)
         shapes: dict[str, Shape] = {
-            **{field.name: self._source_shape(field.shape) for field in spec.source.fields},
+            **{
+                field.name: self._source_shape(field.shape) for field in spec.declared.source.fields
+            },
             **{name: item.shape for name, item in inputs.items()},
         }
         dtypes = {
-            **{field.name: field.dtype for field in spec.source.fields},
+            **{field.name: field.dtype for field in spec.declared.source.fields},
             **{name: item.dtype for name, item in inputs.items()},
         }
         tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
@@ -125,7 +134,7 @@ class Checker:
         extents: Mapping[str, int],
     ) -> Arguments:
         """Source fields (by position or name) and perhaps weights, for an earlier routing."""
-        fields = self.shuffle.source.fields
+        fields = self.shuffle.declared.source.fields
         given = self._by_name([field.name for field in fields], positional, named)
         weights = {name: given.pop(name) for name in self._weight_names() if name in given}
         self._check_names(given, [field.name for field in fields])
@@ -142,7 +151,7 @@ class Checker:
         return Arguments(tensors, {}, extents, self._given_weights(weights, extents))
 
     def _weight_names(self) -> list[str]:
-        return [item.name for item in self.shuffle.inputs if item.role == "weight"]
+        return [item.name for item in self.shuffle.declared.inputs if item.role == "weight"]
 
     def _given_weights(
         self, given: Mapping[str, Any], extents: Mapping[str, int]
@@ -156,7 +165,11 @@ class Checker:
 
     def weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
         """The weight input of a weighted combine, with the extents of its dispatch."""
-        weight = self.shuffle.combine.weight if self.shuffle.combine is not None else None
+        weight = (
+            self.shuffle.declared.combine.weight
+            if self.shuffle.declared.combine is not None
+            else None
+        )
         self._check_names(named, [weight.input] if weight is not None else [])
         if weight is None:
             return None
@@ -167,7 +180,7 @@ class Checker:
 
     def rows(self, given: Tensor | Mapping[str, Tensor], num_rows: int) -> dict[str, Tensor]:
         """The rows that combine reads: one tensor, or one a field of the source by name."""
-        fields = self.shuffle.source_fields
+        fields = self.shuffle.declared.source_fields
         tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
         self._check_names(tensors, [field.name for field in fields])
         for field in fields:
@@ -220,17 +233,21 @@ class Checker:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
         if value.layout != torch.strided:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
-        if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
+        if (
+            value.requires_grad
+            and torch.is_grad_enabled()
+            and not self.shuffle.declared.is_differentiable
+        ):
             why = "casts on the path, which has no gradient: cast before dispatch"
-            if self.shuffle.combine is None:
+            if self.shuffle.declared.combine is None:
                 why = "has no combine, whose kernels would bring gradients back: add one"
-            elif self.shuffle.combine.kind == "max":
+            elif self.shuffle.declared.combine.kind == "max":
                 why = "reduces by max, whose kernels do not sum gradients: use a sum"
             raise self.problem(name, f"requires grad, and the spec {why}, or detach it")
         return value.detach()
 
     def _source_shape(self, cell: tuple[int, ...]) -> Shape:
-        dims = self.shuffle.source.dims
+        dims = self.shuffle.declared.source.dims
         if is_ragged(dims):
             rows = f"sum of {render_product(dims[1:])} over {render(dims[0])}"
             return (rows, *cell)
@@ -241,7 +258,7 @@ class Checker:
     ) -> dict[str, int]:
         """Run-time extents: as given, else the first tensor size that the spec calls so."""
         extents = builtin_extents(self.rank, self.num_ranks)
-        for name in self.shuffle.extents:
+        for name in self.shuffle.declared.extents:
             value = given.get(name)
             if value is not None:
                 value = self._size(name, value)
@@ -278,7 +295,7 @@ class Checker:
             raise self.problem(name, f"has the shape {list(tensor.shape)}; the spec says {meaning}")
 
     def _input(self, name: str) -> InputSpec:
-        return next(item for item in self.shuffle.inputs if item.name == name)
+        return next(item for item in self.shuffle.declared.inputs if item.name == name)
 
 
 def _form(value: Any) -> object:

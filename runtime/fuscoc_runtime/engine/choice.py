@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.state import MAX_RANKS
-from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedSlots, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 
@@ -63,20 +63,21 @@ def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
 
 def missing_dtype(shuffle: ShuffleSpec, gpu: Gpu | None) -> str | None:
     """Why a GPU cannot run the shuffle's Triton kernels: f8e4m3 is cast from sm_89 on."""
-    casts = {cast.field for cast in shuffle.casts}
-    fields = (*shuffle.fields, *shuffle.source_fields)
     if gpu is None or gpu.capability >= (8, 9):
         return None
-    if not any(field.name in casts and field.dtype == "f8e4m3" for field in fields):
+    leaving = {field.name: field.dtype for field in shuffle.program.buffers["source"]}
+    arriving = {field.name: field.dtype for field in shuffle.program.buffers["target"]}
+    ends = ({leaving[name], arriving[name]} for name in leaving.keys() & arriving.keys())
+    if not any(len(dtypes) > 1 and "f8e4m3" in dtypes for dtypes in ends):
         return None
     return f"Triton can do so from sm_89 on, and this is {gpu.arch}"
 
 
 def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
     """Slots of a rank that are always enough: every point of every rank, and every padding."""
-    target = shuffle.target
-    assert isinstance(target, PackedTarget)
-    points = num_ranks * max_sources * shuffle.fanout
+    target = shuffle.program.target
+    assert isinstance(target, PackedSlots)
+    points = num_ranks * max_sources * shuffle.program.fanout
     keys = target.num_keys
     if target.placement.kind != "table":
         keys = -(-keys // num_ranks)

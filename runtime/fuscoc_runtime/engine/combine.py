@@ -21,8 +21,8 @@ from fuscoc_runtime.engine.buffers import (
 from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle, overwritten
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
-from fuscoc_runtime.engine.pipeline import CombinePipeline
-from fuscoc_runtime.engine.weights import MISSING, weights_of_rows, word
+from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import attempt
 
@@ -60,8 +60,10 @@ def combine(
             **named("result", _results(machine, handle)),
         }
         buffers = Buffers(tensors, windows)
-        assert machine.shuffle.combine_steps is not None
-        pipeline = CombinePipeline(machine, machine.shuffle.combine_steps, plan, buffers)
+        path = machine.shuffle.program.combine
+        assert path is not None
+        pipeline = Pipeline(machine, path, plan.wire, plan.lists, buffers)
+        pipeline.prepare(plan, buffers)
         return _Prepared(buffers, pipeline, received)
 
     ready: _Prepared | None = None
@@ -74,14 +76,16 @@ def combine(
         if there is not None and weights is None:
             ready = prepare(there, {})
         elif there is not None and sent is not None and not mine & MISSING:
-            ready = prepare(there, {"weights": sent.received})
+            ready = prepare(there, named_weights(machine, sent.received))
 
     words = yield from meet_with_handle(machine, handle, mine, prepare_alone)
     received = yield from weights_of_rows(machine, weights, plan, sent, words)
     windows = yield needed
     if ready is None or not ready.uses(received):
         ready = prepare(windows, received)
-    yield from ready.pipeline.run()
+    yield from ready.pipeline.begin()
+    ready.pipeline.go_beside()
+    yield from ready.pipeline.finish(plan.wire)
     return ready.buffers.rows("result")
 
 
@@ -90,7 +94,7 @@ class _Prepared:
     """A combine that is ready to run, with the weights of its rows by name, if there are any."""
 
     buffers: Buffers
-    pipeline: CombinePipeline
+    pipeline: Pipeline
     weights: Mapping[str, Tensor]
 
     def uses(self, weights: Mapping[str, Tensor]) -> bool:
@@ -106,7 +110,7 @@ def _check(
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """The rows and the weights, if nothing is wrong with them on this rank."""
     problem = machine.checker.problem
-    if machine.shuffle.combine_steps is None:
+    if machine.shuffle.program.combine is None:
         raise problem(machine.shuffle.name, "has no combine in its spec")
     check_handle(machine, handle)
     checked = machine.checker.rows(rows, handle.num_slots)
@@ -118,7 +122,11 @@ def _check(
 
 
 def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return {machine.shuffle.source.fields[0].name: rows} if isinstance(rows, Tensor) else rows
+    return (
+        {machine.shuffle.program.buffers["source"][0].name: rows}
+        if isinstance(rows, Tensor)
+        else rows
+    )
 
 
 def _results(machine: Machine, handle: Handle) -> dict[str, Tensor]:
@@ -128,5 +136,5 @@ def _results(machine: Machine, handle: Handle) -> dict[str, Tensor]:
             dtype=TORCH_DTYPES[field.dtype],
             device=machine.device,
         )
-        for field in machine.shuffle.source.fields
+        for field in machine.shuffle.program.buffers["source"]
     }

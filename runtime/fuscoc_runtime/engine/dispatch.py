@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request, Window
+from fuscoc_runtime.comm.requests import Request, ToHost, Window
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import (
     Buffers,
@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.buffers import (
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
-from fuscoc_runtime.engine.pipeline import DispatchPipeline
+from fuscoc_runtime.engine.pipeline import Pipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -72,7 +72,8 @@ def dispatch(
     windows = yield sending_windows(machine, most_carried)
     carried = window_rows(machine, planned.num_carried, windows, "carried") if most_carried else {}
     sources = Buffers({**named("source", arguments.fields), **carried}, windows)
-    pipeline = DispatchPipeline(machine, planned.wire, planned.lists, sources)
+    path = machine.shuffle.program.dispatch
+    pipeline = Pipeline(machine, path, planned.wire, planned.lists, sources)
     yield from pipeline.begin()
     windows = {**windows, **(yield target_windows(machine, planned.most_rows))}
     target = window_rows(machine, planned.num_rows, windows, "target")
@@ -83,11 +84,15 @@ def dispatch(
     if isinstance(plan, Draft):
         with machine.tracer.span("plan", "the rest"):
             plan, received = yield from finish_plan(machine.context, plan, weights)
-    yield from pipeline.prepare(plan, buffers)
+    counted = (yield ToHost(plan.wire.entries)) if plan.wire.num_rounds else None
+    pipeline.prepare(plan, buffers)
+    pipeline.go_beside()
     if weights is not None and received is None:
         received = yield exchange(weights, plan)
-    plan = yield from pipeline.run(plan)
-    if machine.shuffle.is_static:
+    if counted is not None:
+        plan = replace(plan, wire=replace(plan.wire, entries=counted()))
+    yield from pipeline.finish(plan.wire)
+    if machine.shuffle.program.is_static:
         machine.plan = plan
     shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
     return Dispatched(
@@ -103,7 +108,7 @@ def dispatch(
             machine.identity,
             machine.num_dispatches,
             arguments.weights,
-            machine.shuffle.is_compact,
+            machine.shuffle.program.is_compact,
             sent_weights=sent_weights(machine, arguments.weights, received),
         ),
     )
@@ -164,7 +169,7 @@ def _plan(
         yield from meet_with_handle(machine, earlier)
         return arguments, points
     draft = yield from draft_plan(context, points)
-    if machine.shuffle.target.kind == "packed":
+    if machine.shuffle.program.target.kind == "packed":
         return arguments, draft
     plan, _ = yield from finish_plan(context, draft)
     return arguments, plan

@@ -42,15 +42,19 @@ def check_divisions(shuffle: ShuffleSpec, rank: int, extents: Mapping[str, int])
 
 def size_scalars(shuffle: ShuffleSpec) -> list[Scalar]:
     """Extents of the domain, of the layouts and of the inputs."""
-    sizes = [*(index.extent for index in shuffle.domain), *shuffle.source.dims]
-    sizes += [size for each in shuffle.inputs for size in each.shape]
-    return [*sizes, shuffle.target.length] if shuffle.target.kind == "dense" else sizes
+    sizes = [*(index.extent for index in shuffle.declared.domain), *shuffle.declared.source.dims]
+    sizes += [size for each in shuffle.declared.inputs for size in each.shape]
+    return (
+        [*sizes, shuffle.declared.target.length]
+        if shuffle.declared.target.kind == "dense"
+        else sizes
+    )
 
 
 def _places(shuffle: ShuffleSpec) -> list[Scalar]:
     """What is computed at every point."""
-    starts = [subscript.start for subscript in shuffle.source.subscripts]
-    target = shuffle.target
+    starts = [subscript.start for subscript in shuffle.declared.source.subscripts]
+    target = shuffle.declared.target
     if target.kind == "packed":
         return [*starts, target.key]
     return [*starts, target.slot, target.rank]

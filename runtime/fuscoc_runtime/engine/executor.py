@@ -235,7 +235,7 @@ def _used_on(stream: Any, held: Any) -> None:
 
 def _num_local_keys(spec: ShuffleSpec, engine: Engine) -> int | None:
     """Keys of this rank; ``None`` where a table tells, which comes with every call."""
-    members, target = engine.members, spec.target
+    members, target = engine.members, spec.program.target
     if target.kind == "dense":
         return 0
     if target.placement.kind == "table":

@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.weights import SentWeights
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import RankPlan
+from fuscoc_runtime.plan.traffic import copies_in_node
 from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 
@@ -141,7 +142,7 @@ class Handle:
         -1 where there is no segment."""
         if self.is_compact:
             return self.plan.row_index
-        slots = self.plan.lists["reduce_direct"]["term_slot"]
+        slots = self.plan.point_slots
         none = torch.full((self.num_slots,), -1, device=slots.device)
         return none.index_copy_(0, slots, slots)
 
@@ -203,14 +204,7 @@ def _count(handle: Handle) -> DispatchStats:
     )
     network_rows = sum(plan.net_send_counts)
     handed = 0 if plan.wire.handover is None else sum(plan.wire.handover.handed)
-
-    written = torch.cat([plan.lists[name]["dst_peer"] for name in ("direct", "forward")])
-    nvlink_rows = int((written != here).sum())
-    duplicated = sum(
-        int((group["term_end"] - group["term_begin"] - 1)[group["dst_peer"] != here].sum())
-        for group in (plan.lists["reduce_direct"], plan.lists["reduce_forward"])
-    )
-    local_rows = len(written) - nvlink_rows + len(plan.lists["local"]["dst_slot"])
+    nvlink_rows, local_rows, duplicated = copies_in_node(plan, here)
 
     size = handle.row_bytes
     return DispatchStats(

@@ -91,12 +91,12 @@ class GeneralMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[Handle]]:
-        names = [item.name for item in self.spec.inputs if item.role != "weight"]
+        program = self.spec.program
         given = zip(self._parts(inputs), self._parts(extents), self._parts(weights), strict=True)
         named: list[dict[str, Any]] = [
             {
-                **(dict(zip(names, tensors, strict=True)) if tensors else {}),
-                **{n: v for n, v in zip(self.spec.extents, sizes, strict=False) if v >= 0},
+                **(dict(zip(program.inputs, tensors, strict=True)) if tensors else {}),
+                **{n: v for n, v in zip(program.extents, sizes, strict=False) if v >= 0},
                 **weight_input(self.spec, held),
             }
             for tensors, sizes, held in given
@@ -153,7 +153,7 @@ class GeneralMaps:
         return [flat[i * size : (i + 1) * size] for i in range(len(self._machines))]
 
     def _named(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        names = [field.name for field in self.spec.source_fields]
+        names = [field.name for field in self.spec.program.buffers["source"]]
         return dict(zip(names, rows, strict=True))
 
 
@@ -173,7 +173,7 @@ def _combine_backward(
     [weight], plan = weights, handle.plan
     ordered = weight.reshape(-1)[plan.point_order]
     received = yield AllToAll(ordered, plan.point_send_counts, plan.point_recv_counts)
-    slots = plan.lists["reduce_direct"]["term_slot"]
+    slots = plan.point_slots
     of_slot = weight.new_zeros(handle.num_slots).index_copy(0, slots, received)
     worked: Sequence[Tensor | None] = rows or [None] * len(grads)
     brought = zip(done.rows.values(), worked, strict=True)
@@ -213,17 +213,16 @@ def rows_in_slots(handle: Handle, rows: Fields) -> Fields:
 
 def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tensor]:
     """One rank's weights by the name of their input; empty without weights."""
-    if not weights or spec.combine is None or spec.combine.weight is None:
-        return {}
-    return {spec.combine.weight.input: weights[0]}
+    weight = spec.program.weight
+    return {weight.name: weights[0]} if weights and weight is not None else {}
 
 
 def unit_weights(spec: ShuffleSpec, handle: Handle) -> Fields:
     """Weights of 1 for every point of a dispatch, if the spec's combine is weighted."""
-    if spec.combine is None or spec.combine.weight is None:
+    if spec.declared.combine is None or spec.declared.combine.weight is None:
         return []
-    name, scope = spec.combine.weight.input, Scope(handle.extents)
-    shape = next(item.shape for item in spec.inputs if item.name == name)
+    name, scope = spec.declared.combine.weight.input, Scope(handle.extents)
+    shape = next(item.shape for item in spec.declared.inputs if item.name == name)
     sizes = [evaluate(size, scope) for size in shape]
-    dtype = TORCH_DTYPES[spec.combine.weight.dtype]
+    dtype = TORCH_DTYPES[spec.declared.combine.weight.dtype]
     return [torch.ones(sizes, dtype=dtype, device=handle.plan.point_order.device)]

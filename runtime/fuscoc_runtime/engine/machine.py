@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.waits import Waits
 from fuscoc_runtime.kernels.loader import Kernel, load_kernel
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.schema import ExchangeStep, LaunchStep, ShuffleSpec
+from fuscoc_runtime.schema import Program, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 RING_SLOTS = 8
@@ -98,11 +98,11 @@ class Machine:
         self.device = device
         self._signals = {
             step.signal: step.list.replace("_", " ")
-            for step in _launches(shuffle)
+            for step in shuffle.program.launches
             if step.signal is not None
         }
         self.num_signal_slots = 1 + max(self._signals, default=-1)
-        self.row_fields = row_fields(shuffle)
+        self.row_fields = row_fields(shuffle.program)
         self.identity = object()
         self.num_dispatches = 0
         self.held = Held(0, ())
@@ -114,11 +114,13 @@ class Machine:
         self.ring_slots = RING_SLOTS
         self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
-        self._kernels = {name: _load(artifact, name, device) for name in _kernel_names(shuffle)}
-        self.waits = Waits([step.kernel for step in _launches(shuffle) if step.wait], device)
+        self._kernels = {
+            name: _load(artifact, name, device) for name in _kernel_names(shuffle.program)
+        }
+        self.waits = Waits([step.kernel for step in shuffle.program.launches if step.wait], device)
         self.places = {
             step.kernel: Places.of(self._kernels[step.kernel].spec, step)
-            for step in _launches(shuffle)
+            for step in shuffle.program.launches
         }
 
     def ring(self, name: str, slot_bytes: int) -> Tensor:
@@ -196,14 +198,10 @@ def _baked(
     return None if file is None else Plan.load(artifact.path / file).ranks[rank].to(device)
 
 
-def _launches(shuffle: ShuffleSpec) -> list[LaunchStep]:
-    paths = [path for path in (shuffle.dispatch, shuffle.combine_steps) if path is not None]
-    return [s for path in paths for s in path.steps if not isinstance(s, ExchangeStep)]
-
-
-def _kernel_names(shuffle: ShuffleSpec) -> list[str]:
-    extents = [shuffle.extents_kernel] if shuffle.extents_kernel is not None else []
-    return [shuffle.relation.kernel, *extents, *(step.kernel for step in _launches(shuffle))]
+def _kernel_names(program: Program) -> list[str]:
+    relation = program.relation
+    extents = [relation.extents_kernel] if relation.extents_kernel is not None else []
+    return [relation.kernel, *extents, *(step.kernel for step in program.launches)]
 
 
 def _load(artifact: Artifact, name: str, device: torch.device) -> Kernel:

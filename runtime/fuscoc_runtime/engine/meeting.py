@@ -8,7 +8,7 @@ from typing import Any
 from fuscoc_runtime.comm.requests import HeldWindows, Phase, Request, Window
 from fuscoc_runtime.engine.buffers import SIGNALS
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.steps import launch_empty, steps_by_list
+from fuscoc_runtime.engine.steps import launch_empty
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree
 
@@ -33,9 +33,10 @@ def meet(
 
 def meet_node(machine: Machine, signals: Window) -> Generator[Request, Any, None]:
     """Let the current stream wait until those of the node's ranks have got here: one step of
-    dispatch signals over nothing, and another, which waits for it, waits over nothing."""
-    steps = steps_by_list(machine.shuffle.dispatch)
-    assert steps["direct"].signal in steps["local"].wait
-    launch_empty(machine, steps["direct"], signals, machine.num_programs)
-    yield Phase(steps["local"].kernel)
-    launch_empty(machine, steps["local"], signals, 1)
+    dispatch signals over nothing, and the last one, which waits for it, waits over nothing."""
+    launches = machine.shuffle.program.dispatch.launches
+    waiting = launches[-1]
+    signalling = next(step for step in launches if step.signal in waiting.wait)
+    launch_empty(machine, signalling, signals, machine.num_programs)
+    yield Phase(waiting.kernel)
+    launch_empty(machine, waiting, signals, 1)

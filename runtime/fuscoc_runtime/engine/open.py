@@ -28,7 +28,7 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
-from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import PackedSlots, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2
@@ -69,7 +69,7 @@ def open_engine(
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
     kind = cuda_gpu if options.max_sources is not None else None
     manifest = artifact.manifest
-    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.constants))
+    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
     settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
     if dist.is_initialized():
         members = find_members(group, topology, chosen, settings, timeout)
@@ -78,7 +78,12 @@ def open_engine(
     else:
         members = alone(topology, chosen, timeout)
     variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
-    if isinstance(variant, str) and shuffle.policy.backend == "cuda" and gpu is not None:
+    if (
+        isinstance(variant, str)
+        and shuffle.cuda is not None
+        and shuffle.cuda.required
+        and gpu is not None
+    ):
         raise BackendError(shuffle.name, variant)
     node = choose_triton(shuffle, members.topology)
     if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
@@ -103,7 +108,7 @@ def open_engine(
         raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
     sms = sms_to_use(chosen, options.num_sms)
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
-    model = cost_model(shuffle, options.nic_bandwidth or NIC_BANDWIDTH)
+    model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)
     model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
     return ProcessEngine(
         artifact,
@@ -120,12 +125,12 @@ def open_engine(
 def _limits(
     shuffle: ShuffleSpec, members: Membership, options: Options, max_sources: int
 ) -> Limits:
-    assert isinstance(shuffle.target, PackedTarget)
+    assert isinstance(shuffle.program.target, PackedSlots)
     worst = worst_capacity(shuffle, members.topology.num_ranks, max_sources)
     if worst > MAX_WORST:
         problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
         raise OptionError("max_sources", problem)
-    capacity = min(options.capacity or shuffle.target.capacity or worst, worst)
+    capacity = min(options.capacity or shuffle.program.target.capacity or worst, worst)
     if capacity >> SLOT_BITS:
         problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
         raise OptionError("capacity", problem)

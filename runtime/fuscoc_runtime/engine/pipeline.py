@@ -1,199 +1,215 @@
-"""The steps of dispatch and of combine, carried out as pipelines around the network hop.
+"""The steps of a path, carried out as a pipeline around the network hop.
 
-Dispatch: a round's rows are gathered straight from the source into a ring, travel, land in another
-ring and are forwarded to their slots, while the rounds after it travel. What stays inside the node
-(direct rows, and copies of them) is moved while the first rounds are on their way. Combine is the
-mirror image: a round's rows are reduced at their ranks and at their forwarder before they travel.
+What comes before the hop fills a round's slices, which travel while those of the rounds after them
+are filled; what comes behind it works off the rounds that have arrived. Steps that have nothing to
+do with the hop run while the first rounds are on their way. So dispatch gathers rows straight from
+the source and forwards them to their slots, and combine, the mirror image, reduces a round's rows
+at their ranks and at their forwarder before they travel.
 
 Every rank of a node launches what signals as often as its peers: once a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Phase, Request, ToHost
+from fuscoc_runtime.comm.requests import Phase, Request
 from fuscoc_runtime.engine.buffers import Buffers
-from fuscoc_runtime.engine.entries import Entries, in_order
-from fuscoc_runtime.engine.gather import CarriedGather, Gather, Returned
 from fuscoc_runtime.engine.hop import Hop
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.ring import Ring
-from fuscoc_runtime.engine.steps import PreparedStep, steps_by_list
+from fuscoc_runtime.engine.steps import PreparedStep
 from fuscoc_runtime.plan import DescriptorList, RankPlan, Wire
-from fuscoc_runtime.plan.arrays import inverse
-from fuscoc_runtime.schema import PathSpec
+from fuscoc_runtime.plan.wire_lists import Entries, in_rounds, in_wire_order
+from fuscoc_runtime.schema import LaunchStep, PathSpec
+
+SENT, RECEIVED = ("slices", "returned"), ("landing", "return_slices")
+"""Rings of rows that this rank sends to forwarders, or gets back from them, and of those that it
+forwards."""
+
+HANDED_OVER = ("carried", "returned")
+"""Buffers of what ranks of a node send for one another, where they do."""
 
 
-class DispatchPipeline:
-    """Dispatch on one rank, from gathering to the last copy.
+@dataclass(eq=False)
+class _Work:
+    """A step with its list. ``signalled``: what its signals have reached after every round so far;
+    ``due``: entries whose turn is at the next signal, and what the signals have reached then."""
+
+    step: LaunchStep
+    prepared: PreparedStep
+    entries: Entries | None = None
+    signalled: list[int] = field(default_factory=list)
+    due: range = range(0)
+    expected: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.step.list.replace("_", " ")
+
+    @property
+    def arrived(self) -> Phase:
+        return Phase(self.step.kernel)
+
+    def part(self, number: int) -> range:
+        assert self.entries is not None
+        return self.entries.parts[number]
+
+
+class Pipeline:
+    """One path on one rank. What is enqueued between the calls here holds up no lane.
 
     Args:
         wire: the rounds; only what a draft of the plan knows is needed.
-        lists: those that fill slices.
-        source: the buffers that gathering reads.
+        lists: those of the steps before the network hop.
+        buffers: what these steps read.
     """
 
     def __init__(
         self,
         machine: Machine,
+        path: PathSpec,
         wire: Wire,
         lists: Mapping[str, DescriptorList],
-        source: Buffers,
+        buffers: Buffers,
     ) -> None:
-        self._machine, self._lanes = machine, machine.lanes
-        self._num_rounds = wire.num_rounds
-        self._steps = steps_by_list(machine.shuffle.dispatch)
-        if wire.num_rounds:
-            slices = Ring(machine, "slices", wire.send, wire.num_rounds)
-            self._landing = Ring(machine, "landing", wire.receive, wire.num_rounds)
-            gathered = machine, self._steps, wire, lists, source, slices
-            self._gather: Gather | CarriedGather = (
-                Gather(*gathered)
-                if wire.handover is None
-                else CarriedGather(*gathered, wire.handover)
-            )
-            self._hop = Hop(
-                machine, wire.send, wire.receive, wire.num_rounds, slices, self._landing
-            )
+        self._machine, self._lanes, self._span = machine, machine.lanes, machine.tracer.span
+        self._path, self._wire, self._num_rounds = path, wire, wire.num_rounds
+        self._rings: dict[str, Ring] = {}
+        self._before = self._prepared(path.before if self._num_rounds else (), wire, lists, buffers)
+        for work in self._before:
+            work.entries = in_rounds(work.step.list, wire)
+
+    def prepare(self, plan: RankPlan, buffers: Buffers) -> None:
+        """Get ready for everything else. Nothing is launched."""
+        given = plan.wire, plan.lists, buffers
+        self._beside = self._prepared(self._path.beside, *given)
+        self._behind = self._prepared(self._path.behind, *given)
+        self._network_rows = _network_rows(plan, buffers)
 
     def begin(self) -> Generator[Request, Any, None]:
         """Send the first rounds: nothing about the receivers has to be known for that."""
+        if not self._num_rounds:
+            return
+        self._hop = self._open_hop()
         self._lanes.fork("gather")
         for number in range(min(self._machine.ring_slots, self._num_rounds)):
-            yield from self._hop.start(number, self._gather.fill(number), None)
+            yield from self._hop.start(number, self._fill(number), None)
 
-    def prepare(self, plan: RankPlan, buffers: Buffers) -> Generator[Request, Any, None]:
-        """Move what stays inside the node, and get ready for what arrives. What is enqueued next
-        here holds up no lane."""
-        machine, steps = self._machine, self._steps
+    def go_beside(self) -> None:
+        """Launch what has nothing to do with the network hop."""
         if self._num_rounds:
-            self._entries = yield ToHost(plan.wire.entries)
-        direct, self._duplicate = (
-            PreparedStep(machine, steps[name], plan.lists[name], buffers)
-            for name in ("direct", "local")
-        )
-        if self._num_rounds:
-            rows = _forwarded(plan)
-            self._forward = PreparedStep(machine, steps["forward"], rows, buffers, self._landing)
-            # The lanes read what this one has prepared.
-            self._ready = self._lanes.mark()
-        with machine.tracer.span("direct", "all rows"):
-            direct.launch()
+            self._ready = self._lanes.mark()  # the lanes read what has been prepared
+        for work in self._beside:
+            with self._span(work.name, "all rows"):
+                work.prepared.launch()
 
-    def run(self, plan: RankPlan) -> Generator[Request, Any, RankPlan]:
-        """Everything else. Returns the plan, with the entries of its rounds on the host."""
-        machine, lanes, span = self._machine, self._lanes, self._machine.tracer.span
-        arrived, duplicate = Phase(self._steps["local"].kernel), self._duplicate
-        if not self._num_rounds:
-            yield arrived
-            with span("local", "all copies"):
-                duplicate.launch()
-            return plan
-        far = self._steps["forward"].signal
-        assert far is not None
-        plan = replace(plan, wire=replace(plan.wire, entries=self._entries()))
-        entries = plan.wire.entries.tolist()
-        forwards = Entries.cut(entries[: self._num_rounds])
-        first, *rest = entries[2 * self._num_rounds :]
-        copies = Entries.cut(rest, first)
-        # Copies wait for all peers, so they are made a round later: nobody waits long then.
-        due, expected = copies.before, {far: machine.expected(far)}
+    def finish(self, wire: Wire) -> Generator[Request, Any, None]:
+        """Do everything else. ``wire``: of the plan, with the entries of its rounds on the host."""
+        lanes = self._lanes
+        for work in self._behind:
+            work.entries = in_rounds(work.step.list, wire)
+        at_once = [work for work in self._behind if work.entries and not work.step.wait]
+        trailing = [work for work in self._behind if work.entries and work.step.wait]
+        last = [work for work in self._behind if not work.entries]
+        for work in trailing:
+            assert work.entries is not None
+            work.due, work.expected = work.entries.before, self._reached(work, at_once)
         for number in range(self._num_rounds):
             with lanes.on("forward"):
                 lanes.wait(self._ready)
                 yield from self._hop.finish(number)
-                with span("forward", f"slice {number}"):
-                    self._forward.launch(forwards.parts[number], number)
+                for work in at_once:
+                    with self._span(work.name, f"slice {number}"):
+                        work.prepared.launch(work.part(number), number)
                 free = lanes.mark()
-            following = number + machine.ring_slots
+            following = number + self._machine.ring_slots
             if following < self._num_rounds:
-                yield from self._hop.start(following, self._gather.fill(following), free)
-            yield arrived
-            if due:
-                with lanes.on("forward"), span("forward", f"copies before slice {number}"):
-                    duplicate.launch(due, expected=expected)
-            due, expected = copies.parts[number], {far: machine.expected(far)}
-        with lanes.on("forward"), span("forward", "last copies"):
-            duplicate.launch(due)
-        lanes.join()
-        return plan
-
-
-class CombinePipeline:
-    """Combine on one rank, from the first reduction to the last. Entries of rounds are on the host:
-    a dispatch has brought them there.
-
-    Nothing that peers may notice is done before ``run``, and nothing is enqueued on the user's
-    stream between.
-    """
-
-    def __init__(self, machine: Machine, path: PathSpec, plan: RankPlan, buffers: Buffers) -> None:
-        self._machine, wire, steps = machine, plan.wire, steps_by_list(path)
-        self._num_rounds = num_rounds = wire.num_rounds
-        self._arrived = {name: Phase(step.kernel) for name, step in steps.items()}
-
-        def prepare(name: str, columns: DescriptorList, ring: Ring | None = None) -> PreparedStep:
-            return PreparedStep(machine, steps[name], columns, buffers, ring)
-
-        self._direct = prepare("reduce_direct", plan.lists["reduce_direct"])
-        self._last = prepare("reduce_source", plan.lists["reduce_source"])
-        self._returned: Returned | None = None
-        if not num_rounds:
-            return
-        reduced = in_order(plan.lists["reduce_node"], wire.landing_order, "dst_row")
-        self._forwards = Entries.cut(wire.entries.tolist()[num_rounds : 2 * num_rounds])
-        self._ring = Ring(machine, "return_slices", wire.receive, num_rounds)
-        if wire.handover is not None:
-            self._returned = Returned(machine, steps, wire, plan.lists["hand_back"], buffers)
-        returned = self._returned
-        landed = returned.ring if returned is not None else _network_rows(plan, buffers)
-        self._hop = Hop(machine, wire.receive, wire.send, num_rounds, self._ring, landed)
-        self._forward = prepare("reduce_forward", plan.lists["reduce_forward"])
-        self._node = prepare("reduce_node", reduced, self._ring)
-        signal = steps["reduce_forward"].signal
-        assert signal is not None
-        self._signal, self._signalled = signal, list[int]()
-        machine.lanes.fork("gather")
-
-    def run(self) -> Generator[Request, Any, None]:
-        """Do it."""
-        machine, lanes, span = self._machine, self._machine.lanes, self._machine.tracer.span
-        for number in range(min(machine.ring_slots, self._num_rounds)):
-            yield from self._hop.start(number, self._reduce(number), None)
-        with span("direct", "all rows"):
-            self._direct.launch()
-        for number in range(self._num_rounds):
-            with lanes.on("gather"):
-                yield from self._hop.finish(number)
-                if self._returned is not None:
-                    self._returned.hand_back(number)
-            following = number + machine.ring_slots
-            if following < self._num_rounds:
-                yield from self._hop.start(following, self._reduce(following), None)
+                yield from self._hop.start(following, self._fill(following), free)
+            # They wait for all peers, so they are made a round later: nobody waits long then.
+            for work in trailing:
+                yield work.arrived
+                if work.due:
+                    with lanes.on("forward"), self._span(work.name, f"before slice {number}"):
+                        work.prepared.launch(work.due, expected=work.expected)
+                work.due, work.expected = work.part(number), self._reached(work, at_once)
+        for work in trailing:
+            with lanes.on("forward"), self._span(work.name, "the last rows"):
+                work.prepared.launch(work.due)
         if self._num_rounds:
             lanes.join()
-        yield self._arrived["reduce_source"]
-        with span("local", "last sums"):
-            self._last.launch()
+        for work in last:
+            yield work.arrived
+            with self._span(work.name, "all rows"):
+                work.prepared.launch()
 
-    def _leave(self, number: int) -> None:
-        """Reduce what this rank has of a round's rows, and leave it to their forwarders."""
-        self._forward.launch(self._forwards.parts[number])
-        self._signalled.append(self._machine.expected(self._signal))
+    def _fill(self, number: int) -> Generator[Request, Any, None]:
+        """Fill the slices of a round, on the current lane."""
+        signalled = {work.step.signal: work.signalled for work in self._before}
+        for work in self._before:
+            step, prepared = work.step, work.prepared
+            if step.signal is not None:
+                # A round ahead: when this rank waits for its peers, they have done so.
+                for ahead in range(len(work.signalled), min(number + 2, self._num_rounds)):
+                    with self._span(work.name, f"rows of slice {ahead}"):
+                        prepared.launch(work.part(ahead))
+                    work.signalled.append(self._machine.expected(step.signal))
+                continue
+            if step.wait:
+                yield work.arrived
+            if part := work.part(number):
+                prepared.launch(part, number, {slot: signalled[slot][number] for slot in step.wait})
 
-    def _reduce(self, number: int) -> Generator[Request, Any, None]:
-        # A round ahead: when this rank adds up, its peers have left theirs.
-        for ahead in range(len(self._signalled), min(number + 2, self._num_rounds)):
-            self._leave(ahead)
-        yield self._arrived["reduce_node"]
-        part = self._ring.range(number)
-        if part:
-            self._node.launch(part, number, {self._signal: self._signalled[number]})
+    def _reached(self, work: _Work, senders: Iterable[_Work]) -> dict[int, int]:
+        """What the signals that ``work`` waits for have reached, of those of every round."""
+        slots = {each.step.signal for each in senders}
+        return {slot: self._machine.expected(slot) for slot in work.step.wait if slot in slots}
+
+    def _prepared(
+        self,
+        steps: Iterable[LaunchStep],
+        wire: Wire,
+        lists: Mapping[str, DescriptorList],
+        buffers: Buffers,
+    ) -> list[_Work]:
+        """Those steps that have something to do in this plan."""
+        found = []
+        for step in steps:
+            ring = next((end for end in (step.src, step.dst) if end in SENT + RECEIVED), None)
+            if not self._has_work(step) or (ring is not None and not self._num_rounds):
+                continue
+            columns = lists[step.list]
+            if ring is not None:
+                columns = in_wire_order(step.list, columns, wire)
+            there = None if ring is None else self._ring(ring)
+            found.append(_Work(step, PreparedStep(self._machine, step, columns, buffers, there)))
+        return found
+
+    def _has_work(self, step: LaunchStep) -> bool:
+        hands_over = self._wire.handover is not None
+        return hands_over or not {step.src, step.dst}.intersection(HANDED_OVER)
+
+    def _ring(self, buffer: str) -> Ring:
+        if buffer not in self._rings:
+            side = self._wire.send if buffer in SENT else self._wire.receive
+            self._rings[buffer] = Ring(self._machine, buffer, side, self._num_rounds)
+        return self._rings[buffer]
+
+    def _open_hop(self) -> Hop:
+        """From the ring that is filled into the one that is worked off, or, where there is none,
+        straight to where rows come back to."""
+        wire = self._wire
+        [filled] = {work.step.dst for work in self._before} & {*SENT, *RECEIVED}
+        read = {step.src for step in self._path.behind if self._has_work(step)}
+        there: Ring | Mapping[str, Tensor]
+        arriving = read & {*SENT, *RECEIVED}
+        there = self._ring(*arriving) if arriving else self._network_rows
+        sides = (wire.send, wire.receive) if filled in SENT else (wire.receive, wire.send)
+        return Hop(self._machine, *sides, self._num_rounds, self._ring(filled), there)
 
 
 def _network_rows(plan: RankPlan, buffers: Buffers) -> dict[str, Tensor]:
@@ -202,13 +218,3 @@ def _network_rows(plan: RankPlan, buffers: Buffers) -> dict[str, Tensor]:
         name: rows[plan.rows.staging - plan.wire.send.num_rows :]
         for name, rows in buffers.rows("staging").items()
     }
-
-
-def _forwarded(plan: RankPlan) -> DescriptorList:
-    """``forward`` in the order of its rounds, reading landing rows in wire order."""
-    forward, wire = plan.lists["forward"], plan.wire
-    if wire.landing_order is None or wire.forward_order is None:
-        return forward
-    place = inverse(wire.landing_order)[forward["src_row"]]
-    columns = {**forward, "src_row": place}
-    return {name: column[wire.forward_order] for name, column in columns.items()}

@@ -9,25 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, is_ragged
+from fuscoc_runtime.engine import sizes
+from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.explain import explain_extents
-from fuscoc_runtime.scalar import (
-    BinaryOp,
-    Extent,
-    Index,
-    Inside,
-    Load,
-    Scalar,
-    Scope,
-    evaluate,
-    render,
-    render_product,
-)
-from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.schema import PackedSlots
 
 MAX_PROGRAMS = 2**16
 """Of a relation kernel, which counts the first point of a program, and its stride, in 32 bits."""
@@ -56,22 +45,18 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     """
     shuffle = machine.shuffle
     values = _input_values(arguments)
-    if shuffle.extents_kernel is not None:
-        ragged = _ragged(machine, arguments, shuffle.extents_kernel, values)
-        _check_cells(machine, arguments, int(ragged.cell_offset[-1]))
+    if shuffle.program.relation.extents_kernel is not None:
+        ragged = _ragged(machine, arguments, shuffle.program.relation.extents_kernel, values)
+        sizes.check_cells(machine.checker, arguments, int(ragged.cell_offset[-1]))
         num_points = len(ragged.outer)
         values |= {name: address(table) for name, table in vars(ragged).items()}
     else:
-        sizes = [_size(machine, index.extent, arguments) for index in shuffle.domain]
-        num_points = math.prod(sizes)
-        if num_points > MAX_SIZE:
-            names = render_product([index.extent for index in shuffle.domain])
-            raise machine.checker.problem(names, f"is {num_points}: more than kernels can count")
+        num_points = sizes.num_points(machine.checker, arguments)
     owners = None
-    if shuffle.target.kind == "packed":
-        owners = _owners(machine, shuffle.target, arguments)
+    if shuffle.program.target.kind == "packed":
+        owners = _owners(machine, shuffle.program.target, arguments)
         values["key_to_rank"] = address(owners)
-    outputs = shuffle.relation.outputs
+    outputs = shuffle.program.relation.outputs
     # A place that does not exist is looked up at 0: of an empty input that is any memory.
     empty = {name: given for name, given in arguments.inputs.items() if not given.numel()}
     spare = max((math.prod(given.shape[1:]) for given in empty.values()), default=0)
@@ -81,15 +66,13 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     values |= {f"input.{name}": address(anywhere) for name in empty}
     values |= {"num_points": num_points, "num_ranks": machine.context.topology.num_ranks}
     if num_points:
-        num_programs = min(-(-num_points // shuffle.relation.block), MAX_PROGRAMS)
-        _launch(machine, shuffle.relation.kernel, values, num_programs)
-    length = None
-    if shuffle.target.kind == "dense":
-        length = _size(machine, shuffle.target.length, arguments)
+        num_programs = min(-(-num_points // shuffle.program.relation.block), MAX_PROGRAMS)
+        _launch(machine, shuffle.program.relation.kernel, values, num_programs)
+    length = sizes.target_length(machine.checker, arguments)
     return Points(columns, owners, length, arguments.inputs, arguments.extents)
 
 
-def _owners(machine: Machine, target: PackedTarget, arguments: Arguments) -> Tensor:
+def _owners(machine: Machine, target: PackedSlots, arguments: Arguments) -> Tensor:
     """The rank of every key. Only a table, which is an input, changes from call to call."""
     if machine.owners is not None:
         return machine.owners
@@ -114,8 +97,7 @@ def _input_values(arguments: Arguments) -> dict[str, int]:
 def _ragged(
     machine: Machine, arguments: Arguments, kernel: str, input_values: dict[str, int]
 ) -> Ragged:
-    num_outer = _size(machine, machine.shuffle.domain[0].extent, arguments)
-    _check_magnitude(machine, arguments, num_outer)
+    num_outer = sizes.num_outer(machine.checker, arguments)
     names = "points", "cells", "status"
     tables = dict(zip(names, allocate([num_outer] * 3, machine.device), strict=True))
     values = {**input_values, "num_outer": num_outer}
@@ -132,64 +114,6 @@ def _ragged(
         _offsets(tables["points"]),
         _offsets(tables["cells"]),
     )
-
-
-def _check_cells(machine: Machine, arguments: Arguments, num_cells: int) -> None:
-    """A source whose outer entries are concatenated holds as many cells as its sizes say."""
-    if not is_ragged(machine.shuffle.source.dims):
-        return
-    for name, tensor in arguments.fields.items():
-        if len(tensor) != num_cells:
-            raise machine.checker.problem(
-                name, f"has {len(tensor)} cells; its sizes add up to {num_cells}"
-            )
-
-
-def _check_magnitude(machine: Machine, arguments: Arguments, num_outer: int) -> None:
-    """Points and cells must be countable: the kernel's integers would wrap unseen."""
-    highest = {}
-    for spec in machine.shuffle.inputs:
-        tensor = arguments.inputs.get(spec.name)
-        if spec.role != "extent" or tensor is None or not tensor.numel():
-            continue
-        low, high = torch.stack(tensor.aminmax()).tolist()
-        if low < 0:
-            raise machine.checker.problem(spec.name, "has a negative size")
-        highest[spec.name] = high
-    inner = [index.extent for index in machine.shuffle.domain[1:]]
-    for sizes in (inner, machine.shuffle.source.dims[1:]):
-        known = {**arguments.extents, machine.shuffle.domain[0].name: num_outer}
-        most = math.prod(_magnitude(size, known, highest) for size in sizes)
-        if most * max(num_outer, 1) > MAX_SIZE:
-            names = render_product(sizes)
-            raise machine.checker.problem(names, f"is up to {most}: more than kernels can count")
-
-
-def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, int]) -> int:
-    """At least the absolute value of ``scalar`` and of everything inside it, at every index.
-
-    ``known``: bounds of extents and indices; ``highest``: of the inputs that are not empty.
-    """
-    match scalar:
-        case int():
-            return abs(scalar)
-        case Index(name) | Extent(name):
-            return known[name]
-        case Load(name):
-            return highest.get(name, 0)
-        case BinaryOp(op, lhs, rhs):
-            left, right = _magnitude(lhs, known, highest), _magnitude(rhs, known, highest)
-            return left * right if op == "*" else left + right
-        case Inside(value):
-            return _magnitude(value, known, highest)
-
-
-def _size(machine: Machine, scalar: Scalar, arguments: Arguments) -> int:
-    """A size that is the same at every index."""
-    size = evaluate(scalar, Scope(arguments.extents, arguments.inputs))
-    if not 0 <= size <= MAX_SIZE:
-        raise machine.checker.problem(render(scalar), f"is {size}: no size")
-    return size
 
 
 def _offsets(counts: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.machine import SLOT_ALIGNMENT, Machine
 from fuscoc_runtime.engine.row_fields import RowField
 from fuscoc_runtime.plan.rounds import Side
+from fuscoc_runtime.plan.wire_lists import rows_in_rounds
 
 
 class Ring:
@@ -20,9 +21,7 @@ class Ring:
 
     def __init__(self, machine: Machine, buffer: str, side: Side, num_rounds: int) -> None:
         self._depth = machine.ring_slots
-        self._rows = [0] * num_rounds
-        for number, _, _, length in side.listed:
-            self._rows[number] += length
+        self._rows = rows_in_rounds(side, num_rounds)
         self._begin = list(accumulate(self._rows, initial=0))
         self._fields = machine.row_fields[buffer]
         most = max(self._rows, default=0)
@@ -38,11 +37,6 @@ class Ring:
             slots[number % self._depth, begin * field.row_bytes : end * field.row_bytes]
             for slots, field in zip(self._slots, self._fields, strict=True)
         )
-
-    def range(self, number: int) -> range:
-        """A round's rows among all rows in wire order."""
-        begin = self._begin[number]
-        return range(begin, begin + self._rows[number])
 
     def addresses(self, number: int) -> dict[str, int]:
         """Where all rows would begin for those of a round to lie in its slot, by buffer."""

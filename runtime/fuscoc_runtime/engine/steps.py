@@ -11,7 +11,7 @@ from fuscoc_runtime.engine.places import OTHERS, TERMS
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import DescriptorList
-from fuscoc_runtime.schema import LaunchStep, PathSpec
+from fuscoc_runtime.schema import LaunchStep
 
 WORD_BYTES = 8
 
@@ -103,11 +103,6 @@ def _fill_others(arguments: list[int], machine: Machine, step: LaunchStep, signa
     known = dict(zip(OTHERS, values, strict=True))
     for name, index in machine.places[step.kernel].others:
         arguments[index] = known[name]
-
-
-def steps_by_list(path: PathSpec) -> dict[str, LaunchStep]:
-    """The launches of a path by the lists that they work off."""
-    return {step.list: step for step in path.steps if isinstance(step, LaunchStep)}
 
 
 def num_entries(columns: DescriptorList) -> int:

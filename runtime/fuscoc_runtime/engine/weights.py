@@ -43,13 +43,13 @@ class SentWeights:
 def travelling(machine: Machine, weights: Mapping[str, Tensor], num_sources: int) -> Tensor | None:
     """[num_points]: the weights that travel with this dispatch, in domain order; ``None`` if none
     do, on any rank: the latest combine has told."""
-    combine = machine.shuffle.combine
-    if not machine.sends_weights or combine is None or combine.weight is None:
+    weight = machine.shuffle.program.weight
+    if not machine.sends_weights or weight is None:
         return None
-    given = weights.get(combine.weight.input)
+    given = weights.get(weight.name)
     if given is None:
-        dtype = TORCH_DTYPES[combine.weight.dtype]
-        num_points = num_sources * machine.shuffle.fanout
+        dtype = TORCH_DTYPES[weight.dtype]
+        num_points = num_sources * machine.shuffle.program.fanout
         return torch.zeros(num_points, dtype=dtype, device=machine.device)
     return given.detach().reshape(-1)
 
@@ -64,10 +64,10 @@ def sent_weights(
     machine: Machine, weights: Mapping[str, Tensor], received: Tensor | None
 ) -> SentWeights | None:
     """What has travelled with a dispatch that was given ``weights``."""
-    combine = machine.shuffle.combine
-    if received is None or combine is None or combine.weight is None:
+    weight = machine.shuffle.program.weight
+    if received is None or weight is None:
         return None
-    given = weights.get(combine.weight.input)
+    given = weights.get(weight.name)
     return SentWeights(given, 0 if given is None else version(given), received)
 
 
@@ -95,8 +95,15 @@ def weights_of_rows(
         return {}
     machine.sends_weights = all(each & CAME for each in words)
     if sent is not None and not any(each & MISSING for each in words):
-        return {"weights": sent.received}
-    return {"weights": (yield exchange(weights.reshape(-1), plan))}
+        return named_weights(machine, sent.received)
+    return named_weights(machine, (yield exchange(weights.reshape(-1), plan)))
+
+
+def named_weights(machine: Machine, received: Tensor) -> dict[str, Tensor]:
+    """The weights of this rank's rows, as a step binds them."""
+    weight = machine.shuffle.program.weight
+    assert weight is not None
+    return {f"weights.{weight.name}": received}
 
 
 def version(tensor: Tensor) -> int:

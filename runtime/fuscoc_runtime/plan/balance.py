@@ -90,7 +90,7 @@ def rebalance(demand: Demand) -> Assignment:
 
 
 POLICIES: dict[str, Callable[[Demand], Assignment]] = {
-    "none": same_local_rank,
+    "static": same_local_rank,
     "greedy": greedy_groups,
     "lpt": longest_first,
     "split": split,

@@ -68,7 +68,7 @@ class Census:
 
 def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies) -> Tensor:
     """This rank's row of the census, without an error."""
-    num_ranks, target = ctx.topology.num_ranks, ctx.shuffle.target
+    num_ranks, target = ctx.topology.num_ranks, ctx.program.target
     parts = [
         *upload([np.array([0, points.target_length or 0], np.int64)], ctx.device),
         count_bad(points),
@@ -112,13 +112,13 @@ def census_size(ctx: PlanContext) -> int:
 
 def has_table(ctx: PlanContext) -> bool:
     """Whether a table places the keys."""
-    target = ctx.shuffle.target
+    target = ctx.program.target
     return target.kind == "packed" and target.placement.kind == "table"
 
 
 def num_keys(ctx: PlanContext) -> int:
     """Keys of the target; a dense one has none."""
-    return ctx.shuffle.target.num_keys if ctx.shuffle.target.kind == "packed" else 0
+    return ctx.program.target.num_keys if ctx.program.target.kind == "packed" else 0
 
 
 def _num_counts(ctx: PlanContext) -> tuple[int, ...]:
@@ -129,6 +129,6 @@ def _num_counts(ctx: PlanContext) -> tuple[int, ...]:
 def _check_placement(ctx: PlanContext, owners: Int64Array) -> None:
     """All ranks place keys by the same table."""
     different = np.flatnonzero((owners != owners[0]).any(axis=1))
-    target = ctx.shuffle.target
+    target = ctx.program.target
     if len(different) and target.kind == "packed":
         raise PlacementMismatchError(target.placement.table or "", int(different[0]))

@@ -39,11 +39,11 @@ def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRan
 
 def _at_fault(ctx: PlanContext, scope: Scope) -> tuple[Scalar, int]:
     """What is out of range, and its highest value."""
-    for place in ctx.shuffle.places:
+    for place in ctx.shuffle.declared.places:
         limit = evaluate(place.limit, scope)
         if not 0 <= evaluate(place.value, scope) < limit:
             return place.value, limit - 1
-    target = ctx.shuffle.target
+    target = ctx.shuffle.declared.target
     if target.kind == "packed":
         return target.key, target.num_keys - 1
     return target.rank, ctx.topology.num_ranks - 1
@@ -59,9 +59,12 @@ def explain_extents(
     """The error of an outer index at which a ragged extent is negative or a division leaves a
     remainder.
     """
-    index = shuffle.domain[0].name
+    index = shuffle.declared.domain[0].name
     scope = Scope(extents, inputs, {index: outer})
-    sizes = [*(inner.extent for inner in shuffle.domain[1:]), *shuffle.source.dims[1:]]
+    sizes = [
+        *(inner.extent for inner in shuffle.declared.domain[1:]),
+        *shuffle.declared.source.dims[1:],
+    ]
     for size in sizes:
         for scalar in subexpressions(size):
             if isinstance(scalar, BinaryOp) and scalar.op == "/":
@@ -78,7 +81,7 @@ def explain_extents(
 
 def coordinates(shuffle: ShuffleSpec, scope: Scope, point: int) -> dict[str, int]:
     """The domain indices of a domain point; only the outermost one may change the other extents."""
-    outer, *inner = shuffle.domain
+    outer, *inner = shuffle.declared.domain
     for position in range(evaluate(outer.extent, scope)):
         here = scope.at({outer.name: position})
         extents = [evaluate(index.extent, here) for index in inner]

@@ -26,9 +26,6 @@ from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
 from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.topology import Topology
 
-SAME_LOCAL_RANK = ("none", "static")
-"""Two names of one policy."""
-
 NATIVE_BALANCE = ("lpt", "rebalance", "auto")
 NATIVE_SCHEDULE = ("fast", "auto")
 """Policies that need the compiled part of the planner; two nodes have nothing to schedule."""
@@ -50,9 +47,9 @@ class Forwarding:
 
 def check_policy(ctx: PlanContext) -> NativeBuildError | None:
     """The error of a rank that cannot compute its forwarders, before the others rely on it."""
-    policy, num_nodes = ctx.shuffle.policy, ctx.topology.num_nodes
-    balances = num_nodes > 1 and policy.balance in NATIVE_BALANCE
-    schedules = num_nodes > 2 and policy.schedule in NATIVE_SCHEDULE
+    rules, num_nodes = ctx.program.exchange, ctx.topology.num_nodes
+    balances = num_nodes > 1 and rules.forwarder in NATIVE_BALANCE
+    schedules = num_nodes > 2 and rules.schedule in NATIVE_SCHEDULE
     if not (balances or schedules):
         return None
     try:
@@ -86,14 +83,14 @@ def assign_forwarders(
     )
 
 
-def choose_forwarders(demand: Demand, policy: str, model: CostModel) -> Assignment:
-    """The assignment of ``policy``: ``static``, or one that ``balance`` knows.
+def choose_forwarders(demand: Demand, rule: str, model: CostModel) -> Assignment:
+    """The assignment by ``rule``, one that ``balance`` knows.
 
     Equal demands give equal assignments on every rank.
     """
-    if policy in SAME_LOCAL_RANK or demand.num_nodes == 1 or demand.ranks_per_node == 1:
+    if rule == "static" or demand.num_nodes == 1 or demand.ranks_per_node == 1:
         return POLICIES["none"](demand)
-    return balance(demand, policy, model)
+    return balance(demand, rule, model)
 
 
 def node_pairs(topology: Topology, census: Census) -> Int64Array:

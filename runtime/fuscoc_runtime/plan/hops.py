@@ -80,15 +80,15 @@ class NumCopies:
 def order_copies(ctx: PlanContext, ordered: SortedPoints) -> Copies:
     """Group the points into copies."""
     points = ordered.points
-    topology, dedup = ctx.topology, ctx.shuffle.policy.dedup
+    topology, program = ctx.topology, ctx.program
     num_ranks, num_nodes, m = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
     node = points.rank // m
     leads_pair = ordered.live
-    if "rank" in dedup:
+    if program.copies_once("rank"):
         leads_pair = leads_pair & differs(points.pair)
     leads_row = leads_pair & (node != topology.node(ctx.rank))
     near = leads_pair ^ leads_row
-    if "node" in dedup:
+    if program.copies_once("node"):
         leads_far, leads_row = leads_row, leads_row & differs(points.pair // m)
     else:
         leads_far = leads_row

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuscoc_runtime.comm.requests import LEAST_LANES
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
+from fuscoc_runtime.schema import FieldSpec, Program
 
 NIC_BANDWIDTH = 50e9
 """Bytes a second of a 400 Gbit/s NIC, one for every rank."""
@@ -50,33 +50,24 @@ class Link:
         return f"{rate} a rank on {self.num_lanes} lanes, {latency}"
 
 
-def network_fields(shuffle: ShuffleSpec) -> tuple[FieldSpec, ...]:
-    """The fields of a row that crosses the network: before casts or after, whichever is shorter."""
-    return min(shuffle.fields, shuffle.source_fields, key=row_bytes)
-
-
 def row_bytes(fields: Iterable[FieldSpec]) -> int:
     """Bytes of a segment row, all fields together."""
     return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in fields)
 
 
-def segment_bytes(shuffle: ShuffleSpec) -> int:
-    """Bytes of a segment on the network."""
-    return row_bytes(network_fields(shuffle))
+def segment_bytes(program: Program) -> int:
+    """Bytes of a segment on the network, on the way forth."""
+    return row_bytes(program.buffers["slices"])
 
 
-def network_row_bytes(shuffle: ShuffleSpec) -> int:
+def network_row_bytes(program: Program) -> int:
     """Bytes of a row of the network hop, all fields together, in the direction that has more."""
-    dtypes = shuffle.combine_steps.dtypes if shuffle.combine_steps is not None else {}
-    back = sum(
-        each.num_elems * TORCH_DTYPES[dtypes.get(f"return_slices.{each.name}", each.dtype)].itemsize
-        for each in shuffle.source_fields
-    )
-    return max(1, back, segment_bytes(shuffle))
+    back = row_bytes(program.buffers.get("return_slices", ()))
+    return max(1, back, segment_bytes(program))
 
 
 def cost_model(
-    shuffle: ShuffleSpec,
+    program: Program,
     nic_bandwidth: float = NIC_BANDWIDTH,
     nvlink_bandwidth: float = NVLINK_BANDWIDTH,
     stage_latency: float = STAGE_LATENCY,
@@ -86,6 +77,6 @@ def cost_model(
         nic_bandwidth,
         nvlink_bandwidth,
         stage_latency,
-        max(1, segment_bytes(shuffle)),
-        shuffle.policy.slice_bytes,
+        max(1, segment_bytes(program)),
+        program.exchange.slice_bytes,
     )

@@ -15,7 +15,7 @@ from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
-from fuscoc_runtime.plan.forwarders import SAME_LOCAL_RANK, choose_forwarders
+from fuscoc_runtime.plan.forwarders import choose_forwarders
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.rounds import (
     NO_TRANSFERS,
@@ -33,6 +33,7 @@ from fuscoc_runtime.plan.schedule import (
     spread_out_peers,
 )
 from fuscoc_runtime.plan.types import PlanContext
+from fuscoc_runtime.schema import Rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,12 @@ def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
     """The part of ``ctx.rank``, by the policies of its shuffle."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
     plan = _natively if native.is_there() else _by_numpy
-    return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.shuffle))
+    return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
 
 
 def choose_natively(
     demand: Demand,
-    balance: str,
-    schedule: str,
+    rules: Rules,
     model: CostModel,
     row_bytes: int,
     rank: int,
@@ -67,8 +67,8 @@ def choose_natively(
     n = demand.num_nodes
     return native.network(
         demand,
-        (*POLICIES, "auto").index("none" if balance in SAME_LOCAL_RANK else balance),
-        (*KINDS, "auto").index(schedule),
+        (*POLICIES, "auto").index(rules.forwarder),
+        (*KINDS, "auto").index(rules.schedule),
         (pairwise_peers(n), spread_out_peers(n)),
         model.speeds,
         np.array([model.segment_bytes, model.slice_bytes, row_bytes, model.num_lanes]),
@@ -78,8 +78,8 @@ def choose_natively(
 
 
 def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
-    policy = ctx.shuffle.policy
-    found = choose_natively(demand, policy.balance, policy.schedule, model, ctx.row_bytes, ctx.rank)
+    rules = ctx.program.exchange
+    found = choose_natively(demand, rules, model, ctx.row_bytes, ctx.rank)
     assignment = Assignment(found.share, found.carried)
     shares, rounds = Shares(demand, assignment, found.pairs), None
     sent, received = NO_TRANSFERS, NO_TRANSFERS
@@ -93,14 +93,14 @@ def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
 
 
 def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
-    policy, rank = ctx.shuffle.policy, ctx.rank
-    assignment = choose_forwarders(demand, policy.balance, model)
+    rules, rank = ctx.program.exchange, ctx.rank
+    assignment = choose_forwarders(demand, rules.forwarder, model)
     pairs = assignment.pairs
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     shares = Shares(demand, assignment, pairs)
     if busiest == 0:
         return NetworkHop(shares, None, 0, *_sides(pairs, rank, NO_TRANSFERS, NO_TRANSFERS))
-    stages = arrange_stages(demand, assignment, policy.schedule, model)
+    stages = arrange_stages(demand, assignment, rules.schedule, model)
     rows = slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model)
     num_rounds, *transfers = slices(stages, rows, rank)
     sides = _sides(pairs, rank, *transfers)

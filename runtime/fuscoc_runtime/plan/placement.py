@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.schema import PackedSlots
 from fuscoc_runtime.topology import Topology
 
 
@@ -34,7 +34,7 @@ class KeyOrder:
 
 
 def key_to_rank(
-    target: PackedTarget,
+    target: PackedSlots,
     topology: Topology,
     rank: int,
     inputs: Mapping[str, Tensor],
@@ -58,14 +58,14 @@ def key_to_rank(
         return keys % num_ranks
     if num_keys % num_ranks:
         raise TopologyError(
-            f"`{target.layout}` has {num_keys} keys, which {num_ranks} ranks ({topology}) do not "
-            "divide: `by block` gives every rank equally many; use `by cyclic` or a table"
+            f"there are {num_keys} keys, which {num_ranks} ranks ({topology}) do not divide: "
+            "`by block` gives every rank equally many; use `by cyclic` or a table"
         )
     return keys // (num_keys // num_ranks)
 
 
 def _checked_table(
-    target: PackedTarget, num_ranks: int, rank: int, inputs: Mapping[str, Tensor]
+    target: PackedSlots, num_ranks: int, rank: int, inputs: Mapping[str, Tensor]
 ) -> Tensor:
     name = target.placement.table or ""
     if name not in inputs:

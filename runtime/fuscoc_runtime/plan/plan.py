@@ -21,7 +21,7 @@ from fuscoc_runtime.plan.store import read, write
 from fuscoc_runtime.plan.summary import HopLoad, NicLoad, PlanSummary
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.schema import Rules, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 
@@ -66,7 +66,7 @@ class Plan:
         """Rows and bytes by hop, NIC loads and predicted times; ``print`` it."""
         traffic, schedule = self.traffic, self.schedule
         naive = traffic.without_dedup()
-        size = segment_bytes(self.shuffle)
+        size = segment_bytes(self.shuffle.program)
         # A row that stays on its rank is copied inside its memory, by whichever list.
         stays, stays_before = int(np.trace(traffic.nvlink)), int(np.trace(naive.nvlink))
         local = int(traffic.local.sum()) + stays
@@ -75,7 +75,7 @@ class Plan:
         return PlanSummary(
             shuffle=self.shuffle.name,
             topology=str(self.topology),
-            balance=self.shuffle.policy.balance,
+            balance=self.rules.forwarder,
             num_segments=sum(each.num_sources for each in self.ranks),
             num_points=int(traffic.points.sum()),
             segment_bytes=size,
@@ -90,6 +90,11 @@ class Plan:
             predicted=self.predicted.completion,
             oracle=self.oracle,
         )
+
+    @property
+    def rules(self) -> Rules:
+        """How the rows of the network hop travel."""
+        return self.shuffle.program.exchange
 
     def save(self, path: str | Path) -> None:
         """Write an ``.npz`` file, in one step; the same plan gives the same bytes."""
@@ -121,7 +126,7 @@ def plan_all(
     Raises:
         FuscoRuntimeError: what any rank finds wrong.
     """
-    wires = model if model is not None else cost_model(shuffle)
+    wires = model if model is not None else cost_model(shuffle.program)
     contexts = [PlanContext(shuffle, topology, rank, model=wires) for rank in range(len(points))]
     ranks = tuple(run_lockstep([plan_rank(*each) for each in zip(contexts, points, strict=True)]))
     plan = Plan(shuffle, topology, ranks, wires)

@@ -139,7 +139,7 @@ def draft_plan(
     gathered = yield StartGather(prepared.row)
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
-    num_sources = len(points.columns["rank"]) // ctx.shuffle.fanout
+    num_sources = len(points.columns["rank"]) // ctx.program.fanout
     laid_out = None if surely_fit(ctx, census) else lay_out_slots(ctx, census)
     hop = plan_network_hop(ctx, census)
     listed = prepared.list(census)
@@ -185,7 +185,7 @@ def finish_plan(
         parts.append(_part(ctx, weights[described.point_order], census.points))
     words, *others = yield AllToAlls(tuple(parts))
     arrived = others.pop() if weights is not None else None
-    if ctx.shuffle.target.kind == "dense":
+    if ctx.program.target.kind == "dense":
         length = int(census.length[ctx.rank])
         counts = census.points[:, ctx.rank]
         # Of a target that is too large, the table to find overlaps with does not fit either.

@@ -45,7 +45,7 @@ class SortedPoints:
 
 def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
     """Order the points."""
-    num_ranks, target = ctx.topology.num_ranks, ctx.shuffle.target
+    num_ranks, target = ctx.topology.num_ranks, ctx.program.target
     rank, source = points.columns["rank"], points.columns["source"]
     end = len(rank) * num_ranks  # behind every pair: there are no more sources than points
     key = torch.where(rank >= 0, source * num_ranks + rank, end)

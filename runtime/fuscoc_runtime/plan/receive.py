@@ -115,7 +115,7 @@ def target_lists(
         }
 
     further, row_index, counted = order[num_pairs:], slot[:0], None
-    if ctx.shuffle.is_compact:
+    if ctx.program.is_compact:
         # Pairs come in the order of their rows.
         row_index = torch.full((num_slots,), -1, device=slot.device)
         row_index[slot] = is_lead.cumsum(0) - 1

@@ -154,8 +154,8 @@ def source_lists(
 
 def source_addresses(ctx: PlanContext, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Columns that say where a source is read, [num_sources] each: one of its points knows."""
-    names = ["src_offset", *(f"src_stride{i}" for i in range(ctx.shuffle.src_strides))]
-    return {name: columns[name][:: ctx.shuffle.fanout].contiguous() for name in names}
+    fanout = ctx.program.fanout
+    return {name: columns[name][::fanout].contiguous() for name in ctx.program.addresses}
 
 
 def source_terms(hops: Hops, num_sources: int) -> DescriptorList:
@@ -228,7 +228,7 @@ def describe_points(
 
 def word_width(ctx: PlanContext) -> int:
     """Words that describe a point: only errors of a dense target tell of sources."""
-    return 2 if ctx.shuffle.target.kind == "packed" else 3
+    return 2 if ctx.program.target.kind == "packed" else 3
 
 
 def describe_forwards(ctx: PlanContext, hops: Hops, point_row: Tensor, served: Served) -> Tensor:

@@ -17,7 +17,7 @@ from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.placement import KeyOrder
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.types import PlanContext
-from fuscoc_runtime.schema import PackedTarget
+from fuscoc_runtime.schema import PackedSlots
 
 MAX_SLOTS = 1 << 47
 """A slot takes a byte at least, and no process addresses more of them."""
@@ -58,7 +58,7 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
     Raises:
         CapacityError: a rank needs more than the spec allows.
     """
-    target = ctx.shuffle.target
+    target = ctx.program.target
     if target.kind == "dense":
         none = np.zeros(0, np.int64)
         return SlotLayout(census.length, census.length, none, none, none, np.zeros(1, np.int64))
@@ -67,7 +67,7 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
     blocks, *of_keys = divide(census.keys, order.by_rank, order.bounds, target.align, ctx.rank)
     _check_capacity(target, blocks.tolist())
     num_slots = blocks * target.align
-    rows = census.pairs.sum(axis=0) if ctx.shuffle.is_compact else num_slots
+    rows = census.pairs.sum(axis=0) if ctx.program.is_compact else num_slots
     first, counts, offsets = of_keys
     owned = order.by_rank[order.bounds[ctx.rank] : order.bounds[ctx.rank + 1]]
     return SlotLayout(num_slots, rows, first, owned, counts, offsets)
@@ -75,7 +75,7 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
 
 def surely_fit(ctx: PlanContext, census: Census) -> bool:
     """Whether every rank has room for its slots, however many keys its points have."""
-    target = ctx.shuffle.target
+    target = ctx.program.target
     if target.kind == "dense":
         return True
     points = int(census.points.sum(axis=0).max())
@@ -108,7 +108,7 @@ def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census:
     host = layout.keys, layout.key_counts, layout.key_offsets
     # A key's points get consecutive slots: the point's place among all ordered by key, shifted.
     shift, *keys = upload([layout.first - before(census.keys[ctx.rank]), *host], ctx.device)
-    if ctx.shuffle.target.kind == "dense":
+    if ctx.program.target.kind == "dense":
         return Slots(live.target, *keys)
     order = stable_order(live.target)
     slot = torch.empty_like(order)
@@ -127,7 +127,7 @@ def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census
     Its slot; in a compact target, its number among the segments of the rank, by (source rank,
     source), whatever the topology.
     """
-    if not ctx.shuffle.is_compact:
+    if not ctx.program.is_compact:
         return slots.point_slot
     [shift] = upload([rank_rows(ctx, census) - before(census.pairs[ctx.rank])], ctx.device)
     order = stable_order(live.rank)
@@ -143,7 +143,7 @@ def _running(counts: Int64Array) -> Int64Array:
     return sums
 
 
-def _check_capacity(target: PackedTarget, num_blocks: Sequence[int]) -> None:
+def _check_capacity(target: PackedSlots, num_blocks: Sequence[int]) -> None:
     """In Python's integers, which do not overflow, whatever ``align`` is."""
     capacity = target.capacity if target.capacity is not None else MAX_SLOTS
     for rank, count_of_rank in enumerate(num_blocks):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fuscoc_runtime.plan.balance import same_local_rank
@@ -129,6 +130,18 @@ class Traffic:
     def _same_node(self) -> NDArray[np.bool_]:
         node = np.arange(self.topology.num_ranks) // self.topology.ranks_per_node
         return np.equal(node[:, None], node)
+
+
+def copies_in_node(plan: RankPlan, local_rank: int) -> tuple[int, int, int]:
+    """Rows that ``local_rank`` of a node stores into the memory of others for good, rows that it
+    copies inside its own, and points that share a row which others stored here."""
+    written = torch.cat([plan.lists[name]["dst_peer"] for name in ("direct", "forward")])
+    elsewhere = int((written != local_rank).sum())
+    shared = sum(
+        int((group["term_end"] - group["term_begin"] - 1)[group["dst_peer"] != local_rank].sum())
+        for group in (plan.lists["reduce_direct"], plan.lists["reduce_forward"])
+    )
+    return elsewhere, len(written) - elsewhere + len(plan.lists["local"]["dst_slot"]), shared
 
 
 def _column(columns: DescriptorList, name: str) -> Int64Array:

@@ -13,7 +13,7 @@ from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import network_row_bytes
 from fuscoc_runtime.plan.placement import KeyOrder, key_to_rank
 from fuscoc_runtime.plan.rounds import Side
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.schema import Program, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 CPU = torch.device("cpu")
@@ -38,16 +38,21 @@ class PlanContext:
     model: CostModel | None = None
     kernels: bool | None = None
 
+    @property
+    def program(self) -> Program:
+        """The rules."""
+        return self.shuffle.program
+
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of a row of the network hop."""
-        return network_row_bytes(self.shuffle)
+        return network_row_bytes(self.program)
 
     @cached_property
     def key_order(self) -> KeyOrder:
         """The keys by rank, where no table places them."""
-        assert self.shuffle.target.kind == "packed"
-        owners = key_to_rank(self.shuffle.target, self.topology, self.rank, {})
+        assert self.shuffle.program.target.kind == "packed"
+        owners = key_to_rank(self.shuffle.program.target, self.topology, self.rank, {})
         return KeyOrder.of(owners.numpy(), self.topology)
 
 
@@ -168,6 +173,11 @@ class RankPlan:
     key_counts: Tensor
     key_offsets: Tensor
     row_index: Tensor
+
+    @property
+    def point_slots(self) -> Tensor:
+        """int64 [num_arriving_points]: the slot of every point that arrives, as weights do."""
+        return self.lists["reduce_direct"]["term_slot"]
 
     @property
     def num_slots(self) -> int:

@@ -15,7 +15,7 @@ from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
-from fuscoc_runtime.schema import CudaVariant, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import CudaVariant, ShuffleSpec
 
 
 def cuda_node(
@@ -39,20 +39,23 @@ def cuda_node(
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
     """What a `NodeShuffle` executes. Machine code made with other device headers is left out."""
+    program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
-    assert isinstance(shuffle.target, PackedTarget)
-    headers, leaving = headers_digest(), shuffle.source_fields[0]
+    assert program.target.kind == "packed"
+    leaving, *_ = program.buffers["source"]
     return NodeProgram(
         name=shuffle.name,
         text=artifact.code[variant.file].decode(),
         launches={name: (c.threads, c.shared_bytes) for name, c in variant.launches.items()},
-        fields=tuple((TORCH_DTYPES[field.dtype], field.num_elems) for field in shuffle.fields),
+        fields=tuple(
+            (TORCH_DTYPES[field.dtype], field.num_elems) for field in program.buffers["target"]
+        ),
         summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
-        fanout=shuffle.fanout,
-        num_keys=shuffle.target.num_keys,
+        fanout=program.fanout,
+        num_keys=program.target.num_keys,
         weighted=shuffle.cuda.weighted,
         teams=variant.tile["teams"],
-        compact=shuffle.is_compact,
+        compact=program.is_compact,
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,11 +18,11 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.sizes import num_sources
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.schema import PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import PackedSlots, ShuffleSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +50,8 @@ class NodeEngine:
         node: NodeKernels,
         backend: Literal["cuda", "triton"],
     ) -> None:
-        assert isinstance(shuffle.target, PackedTarget)
-        self.shuffle, self.members, self.target = shuffle, members, shuffle.target
+        assert isinstance(shuffle.program.target, PackedSlots)
+        self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node, self.backend, self.is_closed = node, backend, False
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
@@ -69,7 +68,7 @@ class NodeEngine:
         self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
         self._rows = {
             field.name: rows.view(len(rows), *field.shape)
-            for field, rows in zip(shuffle.fields, self.node.rows, strict=True)
+            for field, rows in zip(shuffle.program.buffers["target"], self.node.rows, strict=True)
         }
 
     def local_keys(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -111,8 +110,8 @@ class NodeEngine:
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
-                [arguments.inputs[i.name] for i in self.shuffle.inputs if i.role != "weight"],
-                [arguments.extents[name] for name in self.shuffle.extents],
+                [arguments.inputs[name] for name in self.shuffle.program.inputs],
+                [arguments.extents[name] for name in self.shuffle.program.extents],
                 num_sources,
                 weights,
             )
@@ -143,7 +142,7 @@ class NodeEngine:
             self._watch.raise_loss()
             try:
                 tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
-                [field] = self.shuffle.source.fields
+                [field] = self.shuffle.program.buffers["source"]
                 result = torch.empty(
                     handle.source_shapes[field.name],
                     dtype=TORCH_DTYPES[field.dtype],
@@ -167,15 +166,13 @@ class NodeEngine:
         return replace(given, inputs=earlier.inputs, weights=weights)
 
     def _num_sources(self, arguments: Arguments) -> int:
-        sizes = self.shuffle.domain[: self.shuffle.num_source_dims]
-        scope = Scope(arguments.extents)
-        num_sources = math.prod(evaluate(index.extent, scope) for index in sizes)
-        if num_sources > self.node.limits.max_sources:
+        count = num_sources(self.checker, arguments)
+        if count > self.node.limits.max_sources:
             raise self.checker.problem(
                 next(iter(arguments.fields)),
-                f"has {num_sources} segments; max_sources is {self.node.limits.max_sources}",
+                f"has {count} segments; max_sources is {self.node.limits.max_sources}",
             )
-        return num_sources
+        return count
 
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
@@ -193,7 +190,7 @@ class NodeEngine:
     ) -> tuple[Tensor, int]:
         """The rows that a combine was given, and the ticket of the dispatch that put them into the
         window, 0 if they are elsewhere."""
-        if self.shuffle.combine is None:
+        if self.shuffle.program.combine is None:
             raise InputError(self.shuffle.name, self.members.rank, "has no combine in its spec")
         for name in named:
             problem = "is given at dispatch, whose kernels send the weights with the rows"
@@ -234,7 +231,9 @@ class NodeEngine:
         with older handles, which the ranks have counted differently, cannot be matched.
         """
         on_gpu = self.members.device.type == "cuda"
-        if self.shuffle.combine is None or (on_gpu and torch.cuda.is_current_stream_capturing()):
+        if self.shuffle.program.combine is None or (
+            on_gpu and torch.cuda.is_current_stream_capturing()
+        ):
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self._out_of_step = self._newest
@@ -272,8 +271,8 @@ class NodeEngine:
         del self.node, self._rows, self._watch
 
     def _weight_input(self) -> str | None:
-        combine = self.shuffle.combine
-        return combine.weight.input if combine is not None and combine.weight is not None else None
+        weight = self.shuffle.program.weight
+        return weight.name if weight is not None else None
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -47,9 +47,9 @@ class NodeMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[NodeHandle]]:
-        names = [item.name for item in self.spec.inputs if item.role != "weight"]
-        named: dict[str, Any] = dict(zip(names, inputs, strict=True)) if inputs else {}
-        named |= {n: v for n, v in zip(self.spec.extents, extents, strict=False) if v >= 0}
+        program = self.spec.program
+        named: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) if inputs else {}
+        named |= {n: v for n, v in zip(program.extents, extents, strict=False) if v >= 0}
         named |= weight_input(self.spec, weights)
         done = self._dispatch(fields, named, earlier[0] if earlier else None)
         return self._fresh(done.handle, list(done.rows.values())), [done.handle]
@@ -132,13 +132,13 @@ class NodeMaps:
             torch.zeros(
                 handle.source_shapes[field.name], dtype=TORCH_DTYPES[field.dtype], device=device
             )
-            for field in self.spec.source.fields
+            for field in self.spec.program.buffers["source"]
         ]
 
     def _fresh(self, handle: NodeHandle, rows: Fields) -> Fields:
         """Copies of a dispatch's rows; those that hold no segment are 0."""
         index = self._row_of_slot(handle)
-        if self.spec.is_compact:  # a row holds one if a slot refers to it; -1 is the last
+        if self.spec.program.is_compact:  # a row holds one if a slot refers to it; -1 is the last
             none = index.new_full((len(rows[0]) + 1,), -1)
             index = none.scatter_(0, index % len(none), index)[:-1]
         return [take_rows(row, index) for row in rows]
@@ -178,4 +178,6 @@ class NodeMaps:
         return values_at_points(everyone, handle.launched)
 
     def _named(self, rows: Fields) -> dict[str, Tensor]:
-        return dict(zip([field.name for field in self.spec.source_fields], rows, strict=True))
+        return dict(
+            zip([field.name for field in self.spec.program.buffers["source"]], rows, strict=True)
+        )

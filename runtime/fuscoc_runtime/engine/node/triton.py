@@ -33,7 +33,7 @@ from fuscoc_runtime.kernels.loader import (
     load_kernel,
 )
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.schema import NodeSpec, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import NodeSpec, PackedSlots, ShuffleSpec
 
 LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""
@@ -51,16 +51,16 @@ class TritonNode:
         limits: Limits,
         num_sms: int | None,
     ) -> None:
-        assert isinstance(shuffle.target, PackedTarget)
+        assert isinstance(shuffle.program.target, PackedSlots)
         if limits.capacity >= 1 << SLOT_BITS:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits, self.members = shuffle, node, limits, members
-        self._target, self._device = shuffle.target, members.device
+        self._target, self._device = shuffle.program.target, members.device
         self._num_ranks = num_ranks = members.topology.num_ranks
-        self._num_rows = limits.row_capacity(num_ranks, shuffle.is_compact)
+        self._num_rows = limits.row_capacity(num_ranks, shuffle.program.is_compact)
         self._interpreted = members.device.type == "cpu"
         self._kernels = {role: self._load(artifact, name) for role, name in node.kernels.items()}
-        self._relation = self._load(artifact, shuffle.relation.kernel)
+        self._relation = self._load(artifact, shuffle.program.relation.kernel)
         self._refuse = load_device_kernel(
             "plan",
             "refuse",
@@ -69,8 +69,10 @@ class TritonNode:
         )
         for kernel in (self._relation, *self._kernels.values(), self._refuse):
             kernel.compile()
+        self._fields = shuffle.program.buffers["target"]
         self._row_bytes = [
-            TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in shuffle.fields
+            TORCH_DTYPES[field.dtype].itemsize * field.num_elems
+            for field in shuffle.program.buffers["target"]
         ]
         self._sections, nbytes = self._lay_out()
         members.meet("opening")  # a rank that has no kernels does not come
@@ -80,7 +82,10 @@ class TritonNode:
             .view(TORCH_DTYPES[field.dtype])
             .view(-1, field.num_elems)
             for at, size, field in zip(
-                self._sections["rows"], self._row_bytes, shuffle.fields, strict=True
+                self._sections["rows"],
+                self._row_bytes,
+                shuffle.program.buffers["target"],
+                strict=True,
             )
         )
         self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
@@ -131,19 +136,17 @@ class TritonNode:
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
         given = self._given(inputs, extents)
-        num_points = num_sources * self.shuffle.fanout
+        num_points = num_sources * self.shuffle.program.fanout
         values = self._values(handle) | given
         values |= {"num_points": num_points, "num_ranks": self._num_ranks}
         values |= {name: address(column) for name, column in self._scratch.items()}
         if num_points:
-            self._relation.launch(values, -(-num_points // self.shuffle.relation.block))
+            self._relation.launch(values, -(-num_points // self.shuffle.program.relation.block))
         tiles = max(1, -(-num_sources // self.spec.tile_sources))
         self._kernels["count"].launch(values, tiles)
         self._kernels["exchange"].launch(values, self._plan_blocks)
         self._kernels["assign"].launch(values, tiles)
-        for field, tensor, at in zip(
-            self.shuffle.fields, source, self._sections["rows"], strict=True
-        ):
+        for field, tensor, at in zip(self._fields, source, self._sections["rows"], strict=True):
             values |= {f"source.{field.name}": address(tensor), f"rows_at.{field.name}": at}
         self._kernels["dispatch"].launch(values, self._programs.dispatch)
         return handle
@@ -194,11 +197,11 @@ class TritonNode:
     def points(self, handle: Handle) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
         at = self._sections["points"][handle.entry.index]
-        shape = (self._num_ranks, self.limits.max_sources, self.shuffle.fanout)
+        shape = (self._num_ranks, self.limits.max_sources, self.shuffle.program.fanout)
         return view_points(self._window.local, at, shape)
 
     def _row_index(self, entry: RingEntry) -> torch.Tensor | None:
-        if not self.shuffle.is_compact:
+        if not self.shuffle.program.is_compact:
             return None
         at = self._sections["row_index"][entry.index]
         return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
@@ -219,14 +222,14 @@ class TritonNode:
 
     def _given(self, inputs: Sequence[torch.Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""
-        names = [item.name for item in self.shuffle.inputs if item.role != "weight"]
-        tensors = dict(zip(names, inputs, strict=True))
+        program = self.shuffle.program
+        tensors = dict(zip(program.inputs, inputs, strict=True))
         table = self._key_to_rank
         if table is None:
             table = tensors[self._target.placement.table or ""]
         return {
             **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
-            **{f"extent.{n}": e for n, e in zip(self.shuffle.extents, extents, strict=True)},
+            **{f"extent.{n}": e for n, e in zip(program.extents, extents, strict=True)},
             "extent.rank": self.members.rank,
             "extent.ranks": self._num_ranks,
             "key_to_rank": address(table),
@@ -240,7 +243,7 @@ class TritonNode:
     @property
     def _columns(self) -> int:
         """What planning counts rows of: every key and, for a compact target, every rank."""
-        return self._target.num_keys + (MAX_RANKS if self.shuffle.is_compact else 0)
+        return self._target.num_keys + (MAX_RANKS if self.shuffle.program.is_compact else 0)
 
     @property
     def _plan_blocks(self) -> int:
@@ -249,7 +252,7 @@ class TritonNode:
     def _lay_out(self) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         limits, shuffle, num_ranks = self.limits, self.shuffle, self._num_ranks
-        sources, is_compact = num_ranks * limits.max_sources, shuffle.is_compact
+        sources, is_compact = num_ranks * limits.max_sources, shuffle.program.is_compact
         sums = "combine" in self._kernels
         return lay_out(
             {
@@ -259,7 +262,7 @@ class TritonNode:
                 "combine_flags": [sources * 8],
                 "barrier": [num_ranks * 8] * limits.num_entries,
                 "refused": [num_ranks * 8] * limits.num_entries,
-                "points": [sources * shuffle.fanout * 8] * limits.num_entries,
+                "points": [sources * shuffle.program.fanout * 8] * limits.num_entries,
                 "staging": [sources * self._row_bytes[0] if sums else 0],
                 "row_index": [limits.capacity * 8 * is_compact] * limits.num_entries,
                 "rows": [self._num_rows * size for size in self._row_bytes],
@@ -268,19 +271,19 @@ class TritonNode:
 
     def _allocate_scratch(self) -> dict[str, torch.Tensor]:
         """What the planner's kernels hand to each other, by the names of the relation's outputs."""
-        num_points = self.limits.max_sources * self.shuffle.fanout
+        num_points = self.limits.max_sources * self.shuffle.program.fanout
         tiles = max(1, -(-self.limits.max_sources // self.spec.tile_sources))
-        outputs = self.shuffle.relation.outputs
+        outputs = self.shuffle.program.relation.outputs
         return {
             **{name: self._empty(torch.int64, num_points) for name in outputs},
             "within": self._empty(torch.int32, num_points),
-            "within_rows": self._empty(torch.int32, num_points * self.shuffle.is_compact),
+            "within_rows": self._empty(torch.int32, num_points * self.shuffle.program.is_compact),
             "tile_counts": self._empty(torch.int32, tiles * self.spec.padded_keys),
         }
 
     def _allocate_buffers(self) -> dict[str, torch.Tensor]:
         """What belongs to one handle."""
-        sources, fanout = self.limits.max_sources, self.shuffle.fanout
+        sources, fanout = self.limits.max_sources, self.shuffle.program.fanout
         num_keys = self._target.num_keys
         return {
             "codes": self._empty(torch.int32, sources, fanout),

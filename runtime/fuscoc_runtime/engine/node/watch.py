@@ -42,7 +42,7 @@ def find_errors(
 ) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
     """What has gone wrong since ``before``, an error a kind; with each, what is known when it has
     been told."""
-    assert isinstance(shuffle.target, PackedTarget)
+    assert isinstance(shuffle.declared.target, PackedTarget)
     for peer, (old, new) in enumerate(zip(before.refusals, now.refusals, strict=True)):
         if new > old:
             told = (*now.refusals[: peer + 1], *before.refusals[peer + 1 :])
@@ -50,8 +50,8 @@ def find_errors(
             yield RefusedCallError(rank, peer, new - old), before
     if (count := now.bad_keys - before.bad_keys) > 0:
         before = replace(before, bad_keys=now.bad_keys)
-        highest = shuffle.target.num_keys - 1
-        yield KeyRangeError(rank, render(shuffle.target.key), count, highest), before
+        highest = shuffle.declared.target.num_keys - 1
+        yield KeyRangeError(rank, render(shuffle.declared.target.key), count, highest), before
     if (count := now.overflowed - before.overflowed) > 0:
         before = replace(before, overflowed=now.overflowed)
         yield NoSlotError(rank, count, capacity), before

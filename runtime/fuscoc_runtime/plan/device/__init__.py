@@ -29,10 +29,10 @@ def has_kernels(ctx: PlanContext, num_points: int) -> bool:
     num_counts = 1 + 2 * ctx.topology.num_ranks + ctx.topology.num_nodes + num_keys(ctx)
     return (
         wanted
-        and ctx.shuffle.fanout <= MAX_FANOUT
+        and ctx.program.fanout <= MAX_FANOUT
         and ctx.topology.num_ranks <= MAX_RANKS
         and num_keys(ctx) <= MAX_KEYS
-        and ctx.shuffle.src_strides <= MAX_STRIDES
+        and len(ctx.program.addresses) <= 1 + MAX_STRIDES
         and num_points // FEWEST_TILE_POINTS * num_counts * COUNT_BYTES <= MAX_TABLE_BYTES
     )
 

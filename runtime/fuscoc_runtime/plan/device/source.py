@@ -125,8 +125,8 @@ class ListedByKernels:
 def place_points(ctx: PlanContext, points: Points) -> Placed:
     """Count, and prepare to place all that needs no word from the other ranks."""
     shuffle, topology, device = ctx.shuffle, ctx.topology, ctx.device
-    names = _address_names(ctx)
-    num_points, fanout = len(points.columns["rank"]), shuffle.fanout
+    names = list(ctx.program.addresses)
+    num_points, fanout = len(points.columns["rank"]), shuffle.program.fanout
     num_ranks, keys = topology.num_ranks, num_keys(ctx)
     num_counts = 1 + 2 * num_ranks + topology.num_nodes + keys
     lanes = power_of_two(fanout)
@@ -136,13 +136,13 @@ def place_points(ctx: PlanContext, points: Points) -> Placed:
     num_lists = NUM_LISTS + 3 * len(names)
     row, scratch = allocate([census_size(ctx), NUM_SCRATCH * num_points], device)
     [lists] = allocate([num_lists * num_points], device)
-    packed = shuffle.target.kind == "packed"
+    packed = shuffle.program.target.kind == "packed"
     rank = address(points.columns["rank"])
     target = address(points.columns["key" if packed else "slot"])
     tables, census = address(tiles), row.data_ptr()
     where = fanout, num_ranks, topology.ranks_per_node, topology.node(ctx.rank)
     bins = power_of_two(num_ranks, FEWEST_BINS)
-    dedup = tuple(int(each in shuffle.policy.dedup) for each in ("rank", "node"))
+    dedup = tuple(int(ctx.program.copies_once(tier)) for tier in ("rank", "node"))
     launch(
         "plan_sources", "count", device, num_tiles,
         (rank, target, tables, num_points, *where, keys, num_counts),
@@ -176,10 +176,10 @@ def list_placed(ctx: PlanContext, placed: Placed, census: Census) -> ListedByKer
     """What the census says of the columns."""
     return ListedByKernels(
         placed,
-        _address_names(ctx),
+        list(ctx.program.addresses),
         int(census.points[ctx.rank].sum()),
         census.num_copies(ctx.topology, ctx.rank),
-        placed.num_points // ctx.shuffle.fanout,
+        placed.num_points // ctx.program.fanout,
     )
 
 
@@ -225,7 +225,7 @@ def describe_placed(
             ctx.topology.local_rank(ctx.rank),
             address(words), address(order), address(slot), address(forwards),
         ),
-        (int(ctx.shuffle.target.kind == "packed"), int(ctx.shuffle.is_compact), width, BLOCK),
+        (int(ctx.program.target.kind == "packed"), int(ctx.program.is_compact), width, BLOCK),
     )  # fmt: skip
     return Described(
         order,
@@ -237,7 +237,3 @@ def describe_placed(
         key_offsets,
         arriving,
     )
-
-
-def _address_names(ctx: PlanContext) -> list[str]:
-    return ["src_offset", *(f"src_stride{i}" for i in range(ctx.shuffle.src_strides))]

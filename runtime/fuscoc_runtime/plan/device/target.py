@@ -82,7 +82,7 @@ def _targets(
     num_rounds: int,
     entries: Tensor,
 ) -> tuple[dict[str, DescriptorList], Tensor]:
-    compact, (num_points, width) = ctx.shuffle.is_compact, words.shape
+    compact, (num_points, width) = ctx.program.is_compact, words.shape
     num_local, num_far = 0 if compact else num_points - num_pairs, num_pairs - num_near
     num_kinds, num_tiles = 2 * num_rounds + 2, blocks(num_points, TILE_POINTS)
     bins = power_of_two(num_kinds, FEWEST_BINS)

@@ -1,13 +1,12 @@
-"""What a spec says, as a manifest spells it (``docs/abi.md``).
+"""What a spec declares, as a manifest spells it (``docs/abi.md``): relation and shapes.
 
 It comes from the checked shuffle, not from the lowered IR: a reference that interprets it shares
-nothing with the kernels.
+nothing with what is executed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from fuscoc.lang.checked import (
@@ -26,11 +25,10 @@ from fuscoc.lang.checked import (
 )
 
 
-def spec_json(checked: CheckedShuffle) -> dict[str, Any]:
-    """The part of a shuffle's manifest that the spec alone decides."""
+def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
+    """The section ``declared`` of a shuffle's manifest."""
     source = checked.source
     return {
-        "name": checked.name,
         "constants": dict(checked.constants),
         "extents": list(checked.extents),
         "inputs": [
@@ -63,7 +61,6 @@ def spec_json(checked: CheckedShuffle) -> dict[str, Any]:
             for cast in checked.casts
         ],
         "combine": _combine(checked.combine),
-        "policy": {**asdict(checked.policy), "dedup": list(checked.policy.dedup)},
     }
 
 

@@ -1,0 +1,91 @@
+"""One direction of a shuffle, at every level, and what its operations have to agree on."""
+
+from fuscoc.dialect.attrs import Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op, entry_block, ops_of
+from fuscoc.dialect.l1 import Collect, Hop
+from fuscoc.dialect.l2 import Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.l3 import Launch
+from fuscoc.dialect.mlir import ext, ir
+from fuscoc.lang.policy import CHOICES
+
+WORK = (GatherSend, ScatterRecv, Reduce, Exchange, Launch)
+"""What a rank does on a path, ordered by tokens."""
+
+
+class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
+    """The hops of a direction at L1; lists and the work on them at L2; launches at L3.
+
+    Policies wait on that of a dispatch for the pass that they are for: ``balance`` for
+    choose-forwarders, ``schedule`` and ``slice_bytes`` for form-slices.
+
+    ``"fsc.path"() ({ ... }) {balance = "none", direction = "dispatch", schedule = "pairwise",
+    shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()``
+    """
+
+    attrs = attributes(
+        sym_name=Text(),
+        direction=Text("dispatch", "combine"),
+        shuffle=Ref("shuffle"),
+        balance=Text(*CHOICES["balance"], optional=True),
+        schedule=Text(*CHOICES["schedule"], optional=True),
+        slice_bytes=Integer(1, optional=True),
+    )
+    body: ext.Region
+
+    @classmethod
+    def check(cls, op):
+        for policy in ("balance", "schedule", "slice_bytes"):
+            if policy in op.attributes and op.read("direction") == "combine":
+                raise VerifyError(f"goes back as it came, so that it has no {policy}")
+
+    @classmethod
+    def check_regions(cls, op):
+        entry_block(op, 0)
+        if op.read("direction") == "dispatch":
+            _check_tiers(op)
+        if len({each.read("kind") for each in ops_of(op, Collect, Reduce)}) > 1:
+            raise VerifyError("must not reduce in several ways")
+        _check_order(op)
+
+
+def _check_tiers(path):
+    """What is deduplicated for a tier is so on every copy through it, and on those behind it."""
+    found = {"network": set(), "rank": set(), "local": set()}
+    for op in ops_of(path, Hop, GatherSend, ScatterRecv, Launch):
+        src, dst = op.read("src"), op.read("dst")
+        tier = "local" if src == dst else "rank" if dst == "target" else "network"
+        found[tier].add((op if isinstance(op, Hop) else op.follow("list")).read("per"))
+    network, rank, local = found.values()
+    fits = rank in ({"rank"}, {"point"}) and network in ({"node"}, rank) and local == {"point"}
+    if any(found.values()) and not fits:
+        pers = ", ".join(
+            f"{tier} per {'/'.join(sorted(map(str, of)))}" for tier, of in found.items()
+        )
+        raise VerifyError(f"has copies that do not fit together: {pers}")
+
+
+def _check_order(path):
+    """Work comes after what writes the buffer that it reads, and what sends the signals that it
+    waits for; a signal is sent by one step alone."""
+    known, writers, senders = {}, {}, _senders(path)
+    for op in ops_of(path, *WORK):
+        first = {token.owner for token in op.after}
+        before = known[op.operation] = first.union(*(known[each] for each in first))
+        needed = [(f"reads {buffer}", writers.get(buffer, [])) for buffer in op.reads]
+        needed += [(f"waits for signal {slot}", [senders.get(slot)]) for slot in op.waits]
+        for reason, others in needed:
+            if not before.issuperset(others):
+                raise VerifyError(f"has an {op.operation.name} that {reason} too early")
+        for buffer in op.writes:
+            writers.setdefault(buffer, []).append(op.operation)
+
+
+def _senders(path):
+    """The operation that sends each signal of a path."""
+    senders = {}
+    for each in ops_of(path.operation.parent, Path):
+        for op in ops_of(each, *WORK):
+            slot = op.signals
+            if slot is not None and senders.setdefault(slot, op.operation) != op.operation:
+                raise VerifyError(f"sends signal {slot} twice")
+    return senders

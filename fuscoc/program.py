@@ -1,0 +1,137 @@
+"""The program of a lowered shuffle, as a manifest spells it (``docs/abi.md``).
+
+It is L2 with the kernels that L3 has made for its steps: what planner and engine follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.l0 import DefExtent, DefInput, DefPacked, Shuffle
+from fuscoc.dialect.l2 import Descriptors, Exchange
+from fuscoc.dialect.l3 import ForEachPoint, Kernel, Launch
+from fuscoc.dialect.path import Path
+from fuscoc.dialect.relation import Point
+
+KernelName = Callable[[str], str]
+"""The name in the manifest of a kernel of the module."""
+
+
+def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
+    """The section ``program`` of a shuffle's manifest."""
+    (shuffle,) = ops_of(module, Shuffle)
+    paths = {path.read("direction"): path for path in ops_of(module, Path)}
+    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
+    return {
+        "inputs": [each.read("sym_name") for each in inputs],
+        "extents": [each.read("sym_name") for each in ops_of(module, DefExtent)],
+        "fanout": shuffle.read("fanout"),
+        "relation": _relation(module, shuffle, kernel_name),
+        "target": _target(shuffle),
+        "runs": [
+            {**runs, "run_dims": [dict(dim) for dim in runs["run_dims"]]}
+            for runs in shuffle.read("runs")
+        ],
+        "buffers": _buffers(shuffle, paths),
+        "dispatch": _path(paths["dispatch"], kernel_name),
+        "combine": _path(paths["combine"], kernel_name) if "combine" in paths else None,
+    }
+
+
+def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
+    point, name = terminator(shuffle, 1, Point), shuffle.read("sym_name")
+    strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
+    place = "key" if isinstance(shuffle.follow("target"), DefPacked) else "slot"
+    (kernel,) = (k for k in ops_of(module, Kernel) if k.read("sym_name") == f"{name}_relation")
+    (loop,) = ops_of(kernel, ForEachPoint)
+    return {
+        "kernel": kernel_name(f"{name}_relation"),
+        "extents_kernel": kernel_name(f"{name}_extents") if shuffle.read("ragged") else None,
+        "block": loop.read("block"),
+        "outputs": ["source", "src_offset", *strides, "rank", place],
+    }
+
+
+def _target(shuffle: Any) -> dict[str, Any]:
+    target = shuffle.follow("target")
+    if not isinstance(target, DefPacked):
+        return {"kind": "dense"}
+    placement = target.follow("placement")
+    table = placement.read("table")
+    return {
+        "kind": "packed",
+        "num_keys": placement.read("num_keys"),
+        "align": target.read("align"),
+        "capacity": target.read("capacity"),
+        "compact": target.read("compact") is not None,
+        "placement": {"kind": placement.read("kind"), "table": table and table[0]},
+    }
+
+
+def _buffers(shuffle: Any, paths: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What a row of every buffer holds: the fields that launches read or write there."""
+    leaving = {runs["name"]: [runs["seg_elems"]] for runs in shuffle.read("runs")}
+    fields = shuffle.follow("segment").read("fields")
+    arriving = {field["name"]: list(field["type"][1]) for field in fields}
+    rows = {name: [prod(shape)] for name, shape in arriving.items()} | leaving
+    bound = [
+        (*each["buffer"].removeprefix("peers.").split("."), each["dtype"])
+        for path in paths.values()
+        for launch in ops_of(path, Launch)
+        for each in launch.read("bind")
+    ]
+    buffers: dict[str, list[dict[str, Any]]] = {}
+    for buffer, name, dtype in sorted(dict.fromkeys(bound), key=lambda each: _place(each[1], rows)):
+        shape = [] if buffer == "weights" else arriving[name] if buffer == "target" else rows[name]
+        buffers.setdefault(buffer, []).append({"name": name, "dtype": dtype, "shape": shape})
+    return buffers
+
+
+def _place(name: str, fields: dict[str, Any]) -> int:
+    """Where a field stands in a row; weights are no fields."""
+    return list(fields).index(name) if name in fields else 0
+
+
+def _path(path: Any, kernel_name: KernelName) -> dict[str, Any]:
+    steps = ops_of(path, Launch, Exchange)
+    numbers = {step.operation: number for number, step in enumerate(steps)}
+    return {
+        "lists": [_list(each) for each in ops_of(path, Descriptors)],
+        "steps": [
+            {
+                **(_exchange(step) if isinstance(step, Exchange) else _launch(step, kernel_name)),
+                "after": [numbers[token.owner] for token in step.after],
+            }
+            for step in steps
+        ],
+    }
+
+
+def _list(descriptors: Any) -> dict[str, Any]:
+    return {
+        "name": descriptors.read("sym_name"),
+        "builder": descriptors.read("builder"),
+        "per": descriptors.read("per"),
+        "columns": list(descriptors.read("columns")),
+        "terms": list(descriptors.read("terms")),
+    }
+
+
+def _exchange(exchange: Any) -> dict[str, Any]:
+    return {"op": "exchange", **{policy: exchange.read(policy) for policy in exchange.attrs}}
+
+
+def _launch(launch: Any, kernel_name: KernelName) -> dict[str, Any]:
+    return {
+        "op": "launch",
+        "kernel": kernel_name(launch.read("kernel")[0]),
+        "list": launch.read("list")[-1],
+        "src": launch.read("src"),
+        "dst": launch.read("dst"),
+        "bind": {bound["arg"]: bound["buffer"] for bound in launch.read("bind")},
+        "signal": launch.read("signal"),
+        "wait": list(launch.read("wait")),
+    }
