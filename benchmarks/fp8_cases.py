@@ -80,7 +80,7 @@ class Fp8:
 
     def __init__(self, shuffle: Shuffle, model: Model, batch: Batch, kind: str) -> None:
         self.shuffle, self.model, self.batch = shuffle, model, batch
-        quantised = cast_fields(QUANTISE, {"x": batch.x}, shuffle.spec.fields)
+        quantised = cast_fields(QUANTISE, {"x": batch.x}, shuffle.spec.declared.fields)
         num_tokens = batch.x.shape[0]
         self.expected = {name: each.view(num_tokens, -1) for name, each in quantised.items()}
         self.casts = kind == "cast"

@@ -47,14 +47,18 @@ class Moe:
 def make_batch(shuffle: Shuffle, tokens: int, seed: int) -> Moe:
     """``tokens`` rows on every rank, each to distinct random experts."""
     spec = shuffle.spec
-    assert isinstance(spec.target, PackedTarget)
-    [field] = spec.fields
+    assert isinstance(spec.declared.target, PackedTarget)
+    [field] = spec.declared.fields
     random = torch.Generator(shuffle.device).manual_seed(seed * 1009 + shuffle.rank)
-    scores = torch.rand(tokens, spec.target.num_keys, generator=random, device=shuffle.device)
-    idx = scores.topk(spec.fanout, dim=1).indices
+    scores = torch.rand(
+        tokens, spec.declared.target.num_keys, generator=random, device=shuffle.device
+    )
+    idx = scores.topk(spec.program.fanout, dim=1).indices
     x = torch.randn(tokens, *field.shape, generator=random, device=shuffle.device)
-    weights = torch.rand(tokens, spec.fanout, generator=random, device=shuffle.device)
-    return Moe(spec.target.num_keys, spec.target.align, x.bfloat16(), idx, weights)
+    weights = torch.rand(tokens, spec.program.fanout, generator=random, device=shuffle.device)
+    return Moe(
+        spec.declared.target.num_keys, spec.declared.target.align, x.bfloat16(), idx, weights
+    )
 
 
 def gather(tensor: Tensor) -> Tensor:

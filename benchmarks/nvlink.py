@@ -147,7 +147,11 @@ class Shuffles:
         found = []
         for name, each in self.bf16.items():
             own = bound(
-                batch.all_idx, owner, row_bytes, dist.get_rank(), compact=each.spec.is_compact
+                batch.all_idx,
+                owner,
+                row_bytes,
+                dist.get_rank(),
+                compact=each.spec.program.is_compact,
             )
             found.append(Fuscoc(each, model, batch).contender(name, largest_bound(own)))
         for kind, shuffle in self.fp8.items():

@@ -87,8 +87,8 @@ ROUTINGS: dict[str, Callable[[int, int, torch.Generator], Tensor]] = {
 
 def make_points(spec: ShuffleSpec, topology: Topology, tables: Sequence[Tensor]) -> list[Points]:
     """What the relation kernel puts out for a routing table of every rank."""
-    assert spec.target.kind == "packed"
-    owner = key_to_rank(spec.target, topology, 0, {})
+    assert spec.declared.target.kind == "packed"
+    owner = key_to_rank(spec.declared.target, topology, 0, {})
     points = []
     for table in tables:
         key = table.flatten()

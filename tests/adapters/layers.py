@@ -21,8 +21,8 @@ def batch(shuffle: Shuffle, num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(shuffle.rank)
     if shuffle.rank == shuffle.topology.num_ranks - 1:
         num_tokens = 0
-    [field], topk = shuffle.spec.source.fields, shuffle.spec.constants["topk"]
-    scores = torch.randn(num_tokens, shuffle.spec.constants["keys"])
+    [field], topk = shuffle.spec.declared.source.fields, shuffle.spec.declared.constants["topk"]
+    scores = torch.randn(num_tokens, shuffle.spec.declared.constants["keys"])
     weights, topk_ids = scores.softmax(-1).topk(topk)
     return torch.randn(num_tokens, *field.shape), topk_ids, weights
 
@@ -48,7 +48,7 @@ def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
     """Whether the experts get what vLLM's function makes of the rows, or, deferred, the rows."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
     x, ids, weights = batch(shuffle, 5)
-    num_experts = shuffle.spec.constants["keys"]
+    num_experts = shuffle.spec.declared.constants["keys"]
     config = SimpleNamespace(
         quant_dtype="nvfp4", a1_scale=None, a1_gscale="global scale", per_act_token_quant=False,
         block_shape=None, is_scale_swizzled=True,
@@ -77,7 +77,7 @@ def sglang_layer(group: Any, artifact: str, num_tokens: int) -> float:
     """The largest error of dispatch, experts, combine on this rank."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
     x, ids, weights = batch(shuffle, num_tokens)
-    constants, [field] = shuffle.spec.constants, shuffle.spec.source.fields
+    constants, [field] = shuffle.spec.declared.constants, shuffle.spec.declared.source.fields
     config = SimpleNamespace(
         num_experts=constants["keys"],
         num_local_experts=constants["keys"] // dist.get_world_size(group),

@@ -148,7 +148,10 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
     """The largest error of two batches on this rank, against the same experts without a shuffle, as
     a part of the largest result. The first batch is large: what is left of it would be seen."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, **dict(case.options))
-    num_experts, [field] = shuffle.spec.constants["keys"], shuffle.spec.source.fields
+    num_experts, [field] = (
+        shuffle.spec.declared.constants["keys"],
+        shuffle.spec.declared.source.fields,
+    )
     [hidden] = field.shape
     first, local = shuffle.rank * num_experts // len(case.tokens), num_experts // len(case.tokens)
     everyone = torch.Generator().manual_seed(3)
@@ -195,11 +198,14 @@ def plain(
 def misplaced(group: Any, artifact: str) -> None:
     """vLLM has the experts of a rank elsewhere than the spec."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
-    num_experts, num_ranks = shuffle.spec.constants["keys"], shuffle.topology.num_ranks
+    num_experts, num_ranks = shuffle.spec.declared.constants["keys"], shuffle.topology.num_ranks
     expert_map = torch.full((num_experts,), -1, dtype=torch.int32)
     dealt = slice(shuffle.rank, None, num_ranks)
     expert_map[dealt] = torch.arange(num_experts // num_ranks, dtype=torch.int32)
-    x, ids = torch.randn(3, shuffle.spec.source.fields[0].shape[0]), torch.zeros(3, 2).long()
+    x, ids = (
+        torch.randn(3, shuffle.spec.declared.source.fields[0].shape[0]),
+        torch.zeros(3, 2).long(),
+    )
     with stubs.installed(stubs.recording("vllm")):
         adapter = vllm.prepare_and_finalize(shuffle)
         adapter.prepare(

@@ -47,9 +47,15 @@ def test_follows_the_runtimes_schema(name: str) -> None:
     assert manifest.compiler == fuscoc.__version__
     assert manifest.files == {p: sha256(text) for p, text in files.items() if p != MANIFEST}
     assert shuffle.name == checked.name
-    assert [field.name for field in shuffle.fields] == [field.name for field in checked.fields]
-    assert (shuffle.extents_kernel is not None) == shuffle.ragged == name.startswith("vit")
-    assert len(shuffle.relation.outputs) == 4 + shuffle.src_strides
+    assert [field.name for field in shuffle.declared.fields] == [
+        field.name for field in checked.fields
+    ]
+    assert (
+        (shuffle.program.relation.extents_kernel is not None)
+        == shuffle.ragged
+        == name.startswith("vit")
+    )
+    assert len(shuffle.program.relation.outputs) == 4 + shuffle.src_strides
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -58,8 +64,8 @@ def test_steps_fit_their_kernels(name: str) -> None:
     manifest = manifest_of(compiled(SPECS[name]()))
     (shuffle,) = manifest.shuffles
     kernels = {kernel.name: kernel for kernel in manifest.kernels}
-    assert shuffle.combine_steps is not None
-    for path in (shuffle.dispatch, shuffle.combine_steps):
+    assert shuffle.program.combine is not None
+    for path in (shuffle.program.dispatch, shuffle.program.combine):
         (exchange,) = [step for step in path.steps if isinstance(step, ExchangeStep)]
         assert exchange.list == "net_send"
         for step in path.steps:
@@ -67,7 +73,11 @@ def test_steps_fit_their_kernels(name: str) -> None:
                 continue
             kernel = kernels[step.kernel]
             values = {arg.value for arg in kernel.args}
-            assert {f"{field.name}_src" for field in shuffle.fields} <= step.bind.keys() <= values
+            assert (
+                {f"{field.name}_src" for field in shuffle.declared.fields}
+                <= step.bind.keys()
+                <= values
+            )
             assert ("signal" in kernel.emits) == (step.signal is not None)
             assert {f"expected_{slot}" for slot in step.wait} == {
                 value for value in values if value.startswith("expected_")
@@ -78,17 +88,17 @@ def test_steps_fit_their_kernels(name: str) -> None:
 def test_moe() -> None:
     (shuffle,) = manifest_of(compiled(moe())).shuffles
     topk_idx = Load("topk_idx", (IndexRef("t"), IndexRef("k")))
-    assert shuffle.target.kind == "packed"
-    assert shuffle.target.key == scalar.parse(scalar_json(topk_idx))
-    assert (shuffle.target.num_keys, shuffle.target.align) == (256, 128)
-    assert shuffle.target.capacity is None
-    assert shuffle.constants == {"experts": 256, "hidden": 7168, "topk": 8}
-    assert shuffle.fanout == 8
-    assert shuffle.combine is not None
-    assert shuffle.combine.weight is not None
-    assert shuffle.combine.weight.input == "topk_weights"
-    assert shuffle.relation.outputs == ("source", "src_offset", "rank", "key")
-    launches = [step for step in shuffle.dispatch.steps if isinstance(step, LaunchStep)]
+    assert shuffle.declared.target.kind == "packed"
+    assert shuffle.declared.target.key == scalar.parse(scalar_json(topk_idx))
+    assert (shuffle.declared.target.num_keys, shuffle.declared.target.align) == (256, 128)
+    assert shuffle.declared.target.capacity is None
+    assert shuffle.declared.constants == {"experts": 256, "hidden": 7168, "topk": 8}
+    assert shuffle.program.fanout == 8
+    assert shuffle.declared.combine is not None
+    assert shuffle.declared.combine.weight is not None
+    assert shuffle.declared.combine.weight.input == "topk_weights"
+    assert shuffle.program.relation.outputs == ("source", "src_offset", "rank", "key")
+    launches = [step for step in shuffle.program.dispatch.steps if isinstance(step, LaunchStep)]
     assert [(step.kernel, step.list, step.signal, step.wait) for step in launches] == [
         ("moe_pack", "net_send", None, ()),
         ("moe_send", "direct", 0, ()),
@@ -100,10 +110,16 @@ def test_moe() -> None:
 
 def test_vit_patches() -> None:
     (shuffle,) = manifest_of(compiled(vit_patches())).shuffles
-    assert shuffle.target.kind == "dense"
-    assert shuffle.relation.outputs == ("source", "src_offset", "src_stride0", "rank", "slot")
-    assert shuffle.extents_kernel == "vit_patches_extents"
-    (runs,) = shuffle.runs
+    assert shuffle.declared.target.kind == "dense"
+    assert shuffle.program.relation.outputs == (
+        "source",
+        "src_offset",
+        "src_stride0",
+        "rank",
+        "slot",
+    )
+    assert shuffle.program.relation.extents_kernel == "vit_patches_extents"
+    (runs,) = shuffle.program.runs
     assert (runs.run_elems, runs.seg_elems) == (42, 588)
     assert [(dim.count, dim.src_stride, dim.dst_stride) for dim in runs.run_dims] == [
         (14, "src_stride0", 42)
@@ -112,8 +128,8 @@ def test_vit_patches() -> None:
 
 def test_without_a_combine() -> None:
     (shuffle,) = manifest_of(compiled(replace(moe(), combine=None))).shuffles
-    assert shuffle.combine is None
-    assert shuffle.combine_steps is None
+    assert shuffle.declared.combine is None
+    assert shuffle.program.combine is None
 
 
 def test_several_shuffles_keep_their_kernels_apart() -> None:
@@ -129,7 +145,7 @@ def test_several_shuffles_keep_their_kernels_apart() -> None:
     ]
     kernels = {kernel.name: kernel for kernel in manifest.kernels}
     for shuffle in manifest.shuffles:
-        for step in shuffle.dispatch.steps:
+        for step in shuffle.program.dispatch.steps:
             if step.op == "launch":
                 assert kernels[step.kernel].file == f"kernels/{shuffle.name}.py"
 

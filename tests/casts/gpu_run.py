@@ -74,7 +74,7 @@ def problems(shuffle: Shuffle, most: int) -> list[str]:
     for number, (kind, x) in enumerate(batches(most, random)):
         idx = routing(kind, len(x), MODEL, num_ranks, random)
         weights = torch.ones(len(x), MODEL.topk, device=device)
-        made = cast_fields(shuffle.spec.casts, {"x": x}, shuffle.spec.fields)
+        made = cast_fields(shuffle.spec.declared.casts, {"x": x}, shuffle.spec.declared.fields)
         source = [each.view(len(x), -1) for each in made.values()]
         if number % 3 == 0:
             torch.cuda._sleep(1_000_000 * (rank + number % 2))

@@ -36,14 +36,14 @@ def test_rows_and_what_comes_back(name: str, topology: str) -> None:
 def test_any_values(data: st.DataObject, name: str) -> None:
     """Rounding ties, zeros, subnormals, infinities and NaN, in any mixture of blocks."""
     shuffle = lockstep(SPECS[name], "1x1")
-    [field] = shuffle.spec.source.fields
+    [field] = shuffle.spec.declared.source.fields
     numbers = st.lists(
         st.one_of(st.floats(width=32), st.sampled_from(AWKWARD), st.integers(-99, 99)),
         min_size=field.num_elems,
         max_size=field.num_elems,
     )
     x = torch.tensor(data.draw(numbers), dtype=torch.float32).to(TORCH_DTYPES[field.dtype])
-    if field.dtype == "f32" and shuffle.spec.fields[0].dtype == "bf16":
+    if field.dtype == "f32" and shuffle.spec.declared.fields[0].dtype == "bf16":
         x = x.nan_to_num()  # bits of other NaN than those of the 8-bit floats are not promised
     keys = torch.tensor([[3, -1, 3]])
     weights = torch.ones(1, 3)

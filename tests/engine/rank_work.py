@@ -81,12 +81,16 @@ def dispatch_some(shuffle: Shuffle, tokens: int, seed: int, *, combine: bool = F
     """Dispatch made-up data and check it; ``combine`` it, too."""
     ranks = generate(shuffle.spec, shuffle.topology, tokens, seed)
     data = ranks[shuffle.rank]
-    inputs = {s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role != "weight"}
+    inputs = {
+        s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"
+    }
     rows, handle = shuffle.dispatch(**data.source, **inputs, **data.extents)
-    fields = rows if isinstance(rows, Mapping) else {shuffle.spec.fields[0].name: rows}
+    fields = rows if isinstance(rows, Mapping) else {shuffle.spec.declared.fields[0].name: rows}
     check_rows(expect(shuffle.spec, ranks).rows[shuffle.rank], fields, handle)
     if combine:
-        weights = {s.name: data.inputs[s.name] for s in shuffle.spec.inputs if s.role == "weight"}
+        weights = {
+            s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role == "weight"
+        }
         shuffle.combine(rows, handle, **weights)
 
 
@@ -114,7 +118,7 @@ def skewed_plans(group: Any, artifacts: list[str], topology: str, seeds: range) 
         num_ranks = shuffle.topology.num_ranks
         tokens = random.Random(seed).choices(range(14), k=num_ranks)
         away = [1.0 - 0.9 * (rank % 2) for rank in range(num_ranks)]
-        dtype = TORCH_DTYPES[shuffle.spec.fields[0].dtype]
+        dtype = TORCH_DTYPES[shuffle.spec.declared.fields[0].dtype]
         ranks = skewed(shuffle.topology, dtype, tokens, away, seed)
         handle = _compare(shuffle, ranks, again=True)
         handed += handle.stats.carried.rows
@@ -127,19 +131,21 @@ def _compare(shuffle: Shuffle, ranks: list[RankData], *, again: bool = False) ->
     spec, rank = shuffle.spec, shuffle.rank
     expected = expect(spec, ranks, rank)
     mine, wanted = ranks[rank], expected.rows[rank]
-    inputs = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role != "weight"}
-    weights = {s.name: mine.inputs[s.name] for s in spec.inputs if s.role == "weight"}
+    inputs = {s.name: mine.inputs[s.name] for s in spec.declared.inputs if s.role != "weight"}
+    weights = {s.name: mine.inputs[s.name] for s in spec.declared.inputs if s.role == "weight"}
     rows, handle = shuffle.dispatch(**mine.source, **inputs, **mine.extents)
-    fields = rows if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
+    fields = rows if isinstance(rows, Mapping) else {spec.declared.fields[0].name: rows}
     check_rows(wanted, fields, handle)
     if expected.results is not None:
         worked = work_on(spec, fields, wanted.written, slot_keys(wanted))
         found = shuffle.combine(worked, handle, **weights)
-        named = found if isinstance(found, Mapping) else {spec.source.fields[0].name: found}
+        named = (
+            found if isinstance(found, Mapping) else {spec.declared.source.fields[0].name: found}
+        )
         check_result(expected.results[rank], named)
     if again:
         rows, _ = shuffle.dispatch(**mine.source, handle=handle)
-        check_rows(wanted, {spec.fields[0].name: rows}, handle)
+        check_rows(wanted, {spec.declared.fields[0].name: rows}, handle)
     return handle
 
 

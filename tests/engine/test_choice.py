@@ -125,7 +125,7 @@ def test_the_worst_capacity_is_always_enough(
     align: int, num_ranks: int, kind: str, data: st.DataObject
 ) -> None:
     """Whatever keys the points have, no rank needs more slots."""
-    target = spec().target
+    target = spec().declared.target
     assert isinstance(target, PackedTarget)
     placement = dataclasses.replace(target.placement, kind=kind)
     num_keys = data.draw(st.integers(num_ranks, 12))
@@ -136,7 +136,7 @@ def test_the_worst_capacity_is_always_enough(
         "cyclic": lambda key: key % num_ranks,
         "table": lambda key: 0,
     }[kind]
-    points = num_ranks * shuffle.fanout
+    points = num_ranks * shuffle.program.fanout
     keys = data.draw(st.lists(st.integers(0, num_keys - 1), max_size=points))
     for rank in range(num_ranks):
         counts = [keys.count(key) for key in range(num_keys) if owner(key) == rank]

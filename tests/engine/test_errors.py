@@ -340,7 +340,7 @@ def test_a_dispatch_that_failed_overwrites_nothing() -> None:
 def test_a_signal_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """In lockstep nobody waits for it: it is a mistake of fuscoc's own."""
     shuffle = lockstep.__wrapped__(ROUTED, "1x2")  # not one for other tests: its ranks lose step
-    steps = steps_by_list(shuffle.spec.dispatch)
+    steps = steps_by_list(shuffle.spec.program.dispatch)
     launch = Machine.launch
 
     def all_but_one(machine: Machine, kernel: str, *arguments: Any) -> None:

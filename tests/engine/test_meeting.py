@@ -59,7 +59,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def meeting(spec: ShuffleSpec) -> list[str]:
     """Every rank signals, and then waits, before they agree."""
-    steps = steps_by_list(spec.dispatch)
+    steps = steps_by_list(spec.program.dispatch)
     num_ranks = NODES.num_ranks
     return [steps["direct"].kernel] * num_ranks + [steps["local"].kernel] * num_ranks + ["agree"]
 
@@ -104,7 +104,7 @@ def test_who_is_alone_on_a_node_meets_nobody(seen: list[str]) -> None:
 def test_planning_is_a_meeting(seen: list[str], wrong: bool) -> None:
     """Until the counts of all ranks are there, ranks only evaluate their relations."""
     call = Call(specs.artifact(specs.routed("f32")))
-    relation = call.shuffle.spec.relation.kernel
+    relation = call.shuffle.spec.program.relation.kernel
     if wrong:
         call.sources[2] = [each.double() for each in call.sources[2]]
     with raises_if(wrong):
@@ -171,7 +171,7 @@ def test_rows_travel_when_nothing_can_go_wrong_any_more(text: str) -> None:
 
     call.shuffle._handlers = {kind: noting(kind) for kind in handlers}
     call.shuffle.dispatch(call.sources, call.named)
-    is_packed = call.shuffle.spec.target.kind == "packed"
+    is_packed = call.shuffle.spec.declared.target.kind == "packed"
     assert (asked.index(StartRound) < asked.index(AllToAlls)) == is_packed
 
 

@@ -75,8 +75,8 @@ class Notes:
             lanes._streams = {name: Stream() for name in ("gather", *lanes.wires, "forward")}
             lanes._users = lanes._current = user
         spec = self.shuffle.spec
-        assert spec.combine_steps is not None
-        steps = [*spec.dispatch.steps, *spec.combine_steps.steps]
+        assert spec.program.combine is not None
+        steps = [*spec.program.dispatch.steps, *spec.program.combine.steps]
         self.steps = {step.kernel: step for step in steps if isinstance(step, LaunchStep)}
         self.signalled: defaultdict[tuple[int, int], list[Works]] = defaultdict(list)
         self.rounds: dict[tuple[int, int], Works] = {}

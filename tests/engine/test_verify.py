@@ -99,13 +99,15 @@ def test_one_ranks_share_of_the_reference(text: str) -> None:
 
 def test_unknown_relations_are_refused() -> None:
     spec = specs.artifact(specs.routed()).shuffle()
-    assert isinstance(spec.target, PackedTarget)
-    place = Inside(BinaryOp("+", spec.target.key, 1), 12)
-    fixed = replace(spec.target, key=Load("idx", (place, 0)))
+    assert isinstance(spec.declared.target, PackedTarget)
+    place = Inside(BinaryOp("+", spec.declared.target.key, 1), 12)
+    fixed = replace(spec.declared.target, key=Load("idx", (place, 0)))
     with pytest.raises(NoDataError, match="is computed from an input"):
         generate(replace(spec, target=fixed), Topology(1, 1), 4, 0)
     spec = specs.artifact(specs.patches()).shuffle()
-    assert isinstance(spec.target, DenseTarget)
+    assert isinstance(spec.declared.target, DenseTarget)
     both = BinaryOp("+", Load("packing", (0, 0)), Load("packing", (0, 1)))
     with pytest.raises(NoDataError, match=r"entries: packing\[0, 0\], packing\[0, 1\]"):
-        generate(replace(spec, target=replace(spec.target, slot=both)), Topology(1, 1), 4, 0)
+        generate(
+            replace(spec, target=replace(spec.declared.target, slot=both)), Topology(1, 1), 4, 0
+        )

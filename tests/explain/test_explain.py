@@ -72,7 +72,7 @@ def numbers(shuffle: ShuffleSpec, values: dict[str, int]) -> dict[str, tuple[For
 
 
 def test_moe(moe: ShuffleSpec) -> None:
-    assert facts.segment_bytes(moe.source_fields) == 14_336  # 7168 elements of 2 bytes
+    assert facts.segment_bytes(moe.declared.source_fields) == 14_336  # 7168 elements of 2 bytes
     assert text(facts.num_segments(moe)) == "tokens"
     source, target = facts.layouts(moe)
     assert text(product(source.cells, source.fields[0].cell_bytes)) == "14,336 × tokens"
@@ -100,7 +100,7 @@ def test_moe(moe: ShuffleSpec) -> None:
 
 
 def test_vit_patches(vit: ShuffleSpec) -> None:
-    assert facts.segment_bytes(vit.source_fields) == 588  # 14 x 14 pixels of 3 bytes
+    assert facts.segment_bytes(vit.declared.source_fields) == 588  # 14 x 14 pixels of 3 bytes
     assert text(facts.num_segments(vit)) == "Σn ((height(n) / 14) × (width(n) / 14))"
     pictures, sequence = facts.layouts(vit)
     assert list(map(text, pictures.fields[0].strides)) == [
@@ -123,7 +123,7 @@ def test_vit_patches(vit: ShuffleSpec) -> None:
 
 
 def test_ulysses(ulysses: ShuffleSpec) -> None:
-    assert facts.segment_bytes(ulysses.source_fields) == 64 * 256
+    assert facts.segment_bytes(ulysses.declared.source_fields) == 64 * 256
     source, target = facts.layouts(ulysses)
     # 4096 tokens over 8 ranks, 32 heads of 256 bytes each; in the target, blocks of 64 tokens.
     assert [with_values(dim, ON_2X4) for dim in source.dims] == [512, 32]

@@ -26,7 +26,7 @@ MOST = 1000
 
 def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool) -> None:
     """Batches of changing sizes; the error that ends it is raised."""
-    [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
+    [field], constants = shuffle.spec.declared.source_fields, shuffle.spec.declared.constants
     random = torch.Generator("cuda").manual_seed(rank)
     for number in itertools.count():
         tokens = 64 + 97 * number % 1900
@@ -43,7 +43,7 @@ def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool)
 def shuffle_fixed(shuffle: fuscoc_runtime.Shuffle, rank: int, is_replayed: bool) -> None:
     """Calls of a fixed capacity, none of which waits; or replays of them, which none of fuscoc's
     code sees: there only ``check`` can raise."""
-    [field], constants = shuffle.spec.source_fields, shuffle.spec.constants
+    [field], constants = shuffle.spec.declared.source_fields, shuffle.spec.declared.constants
     random = torch.Generator("cuda").manual_seed(rank)
     x = torch.randn(MOST, *field.shape, device="cuda", generator=random).bfloat16()
     scores = torch.rand(MOST, constants["experts"], device="cuda", generator=random)

@@ -136,15 +136,15 @@ def test_loads(artifact: Path) -> None:
     loaded = load_artifact(artifact)
     shuffle = loaded.shuffle()
     assert shuffle is loaded.shuffle("rows")
-    assert shuffle.fanout == 6
-    assert shuffle.domain[0].extent == Extent("tokens")
-    assert isinstance(shuffle.target, PackedTarget)
-    assert shuffle.target.key == Load("idx", (Index("t"), Index("k")))
-    assert shuffle.dispatch.steps == (
+    assert shuffle.program.fanout == 6
+    assert shuffle.declared.domain[0].extent == Extent("tokens")
+    assert isinstance(shuffle.declared.target, PackedTarget)
+    assert shuffle.declared.target.key == Load("idx", (Index("t"), Index("k")))
+    assert shuffle.program.dispatch.steps == (
         LaunchStep("launch", "rows_send", "direct", {"x_src": "source.x"}, signal=0),
         ExchangeStep("exchange", "net_send", "forward"),
     )
-    assert shuffle.combine_steps is None
+    assert shuffle.program.combine is None
     kernel = loaded.kernels["rows_send"]
     assert loaded.kernel_file(kernel) == artifact / KERNELS
 

@@ -85,7 +85,7 @@ def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:
         shape = source_shape(spec, Scope(here, data.inputs))
         source = {
             field.name: _values((*shape, *field.shape), field.dtype, random)
-            for field in spec.source.fields
+            for field in spec.declared.source.fields
         }
         ranks.append(RankData(source, data.inputs, data.extents))
     return ranks
@@ -106,10 +106,10 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     data, spec = ranks[shuffle.rank], shuffle.spec
     expected = expect(spec, list(ranks))
     rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
-    fields = dict(rows) if isinstance(rows, Mapping) else {spec.fields[0].name: rows}
+    fields = dict(rows) if isinstance(rows, Mapping) else {spec.declared.fields[0].name: rows}
     own = expected.rows[shuffle.rank]
     num_slots = len(own.written)
-    num_rows = own.num_rows if spec.is_compact else num_slots
+    num_rows = own.num_rows if spec.program.is_compact else num_slots
     used = {name: tensor[:num_rows] for name, tensor in fields.items()}
     check_rows(own, used, handle)
     if expected.results is None:

@@ -47,7 +47,7 @@ class Executor:
     def dispatch(self) -> tuple[Rows, list[Array]]:
         """Target rows of every rank, and how often each slot was written."""
         targets = [
-            {runs.name: self._rows(runs, plan.rows.target) for runs in self.spec.runs}
+            {runs.name: self._rows(runs, plan.rows.target) for runs in self.spec.program.runs}
             for plan in self.plans
         ]
         writes = [np.zeros(plan.rows.target, dtype=np.int64) for plan in self.plans]
@@ -182,7 +182,7 @@ class Executor:
         columns = numpy_columns(plan, "reduce_source")
         assert len(columns["dst_offset"]) == plan.num_sources
         result = {}
-        for runs in self.spec.runs:
+        for runs in self.spec.program.runs:
             source = self._cells(plan.rank, runs)
             dtype = source.dtype if self._is_copy else np.float64
             result[runs.name] = np.zeros(source.shape, dtype=dtype)
@@ -190,14 +190,14 @@ class Executor:
             if each["term_begin"] == each["term_end"]:
                 continue
             total = self._sum(each, lambda position: staging[columns["term_row"][position]])
-            for runs in self.spec.runs:
+            for runs in self.spec.program.runs:
                 cells = segment_cells(runs, each, "dst")
                 result[runs.name][cells] = total[runs.name].reshape(len(cells), runs.cell_elems)
         return result
 
     @property
     def _is_copy(self) -> bool:
-        return self.spec.combine is not None and self.spec.combine.kind == "copy"
+        return self.spec.declared.combine is not None and self.spec.declared.combine.kind == "copy"
 
     def _sum(
         self, each: Mapping[str, int], term: Callable[[int], dict[str, Array]]
@@ -232,7 +232,7 @@ class Executor:
     def _read(self, rank: int, each: Mapping[str, int]) -> dict[str, Array]:
         return {
             runs.name: self._cells(rank, runs)[segment_cells(runs, each, "src")].reshape(-1)
-            for runs in self.spec.runs
+            for runs in self.spec.program.runs
         }
 
     def _cells(self, rank: int, runs: FieldRuns) -> Array:

@@ -277,7 +277,7 @@ def routed_data(
 def relation(spec: ShuffleSpec, topology: Topology, rank: int, data: RankData) -> Points:
     """What the relation kernel computes, one point at a time."""
     scope = Scope(data.extents, data.inputs)
-    outer, *inner = spec.domain
+    outer, *inner = spec.declared.domain
     points = []
     for value in range(evaluate(outer.extent, scope)):
         here = scope.at({outer.name: value})
@@ -289,35 +289,39 @@ def relation(spec: ShuffleSpec, topology: Topology, rank: int, data: RankData) -
         ]
     columns: dict[str, list[int]] = {"source": [], "src_offset": [], "rank": []}
     columns |= {f"src_stride{i}": [] for i in range(spec.src_strides)}
-    columns["key" if spec.target.kind == "packed" else "slot"] = []
+    columns["key" if spec.declared.target.kind == "packed" else "slot"] = []
     owner = None
-    if spec.target.kind == "packed":
-        owner = key_to_rank(spec.target, topology, rank, data.inputs)
+    if spec.declared.target.kind == "packed":
+        owner = key_to_rank(spec.declared.target, topology, rank, data.inputs)
     for number, at in enumerate(points):
         here = scope.at(at)
-        columns["source"].append(number // spec.fanout)
+        columns["source"].append(number // spec.program.fanout)
         offset, stride = _address(spec, scope, here)
         columns["src_offset"].append(offset)
         if spec.src_strides:
             columns["src_stride0"].append(stride)
-        if spec.target.kind == "packed" and owner is not None:
-            key = evaluate(spec.target.key, here)
-            in_range = -1 <= key < spec.target.num_keys
+        if spec.declared.target.kind == "packed" and owner is not None:
+            key = evaluate(spec.declared.target.key, here)
+            in_range = -1 <= key < spec.declared.target.num_keys
             columns["rank"].append(-2 if not in_range else -1 if key < 0 else int(owner[key]))
             columns["key"].append(key)
-        elif spec.target.kind == "dense":
-            to = evaluate(spec.target.rank, here)
+        elif spec.declared.target.kind == "dense":
+            to = evaluate(spec.declared.target.rank, here)
             columns["rank"].append(to if -1 <= to < topology.num_ranks else -2)
-            columns["slot"].append(evaluate(spec.target.slot, here))
-    length = evaluate(spec.target.length, scope) if spec.target.kind == "dense" else None
+            columns["slot"].append(evaluate(spec.declared.target.slot, here))
+    length = (
+        evaluate(spec.declared.target.length, scope)
+        if spec.declared.target.kind == "dense"
+        else None
+    )
     tensors = {name: torch.tensor(values, dtype=torch.int64) for name, values in columns.items()}
     return Points(tensors, owner, length, data.inputs, data.extents)
 
 
 def _address(spec: ShuffleSpec, scope: Scope, here: Scope) -> tuple[int, int]:
     """First cell of the segment, and the distance of its rows: row-major arithmetic by hand."""
-    starts = [evaluate(subscript.start, here) for subscript in spec.source.subscripts]
-    dims = [evaluate(dim, here) for dim in spec.source.dims]
+    starts = [evaluate(subscript.start, here) for subscript in spec.declared.source.subscripts]
+    dims = [evaluate(dim, here) for dim in spec.declared.source.dims]
     if not spec.ragged:
         offset = 0
         for start, dim in zip(starts, dims, strict=True):
@@ -325,8 +329,8 @@ def _address(spec: ShuffleSpec, scope: Scope, here: Scope) -> tuple[int, int]:
         return offset, dims[-1]
     before = 0
     for entry in range(starts[0]):
-        at = scope.at({spec.domain[0].name: entry})
-        before += math.prod(evaluate(dim, at) for dim in spec.source.dims[1:])
+        at = scope.at({spec.declared.domain[0].name: entry})
+        before += math.prod(evaluate(dim, at) for dim in spec.declared.source.dims[1:])
     return before + starts[1] * dims[2] + starts[2], dims[2]
 
 

@@ -215,7 +215,7 @@ def test_inexact_division_names_index_and_value() -> None:
 
 def test_computed_size_below_zero() -> None:
     spec = patches(p=1)
-    outer, inner, *rest = spec.domain
+    outer, inner, *rest = spec.declared.domain
     shrunk = replace(inner, extent=BinaryOp("-", inner.extent, 3))
     spec = replace(spec, domain=(outer, shrunk, *rest))
     inputs = {"height": torch.tensor([3, 2]), "width": torch.tensor([1, 1])}
@@ -293,8 +293,8 @@ def test_errors_survive_the_wire(
 
 
 def packed_target(spec: ShuffleSpec) -> PackedTarget:
-    assert spec.target.kind == "packed"
-    return spec.target
+    assert spec.declared.target.kind == "packed"
+    return spec.declared.target
 
 
 def patches_data(sizes: list[tuple[int, int]], packing: list[list[int]], length: int) -> RankData:

@@ -80,8 +80,8 @@ def routings(draw: st.DrawFn) -> Case:
     align = draw(st.sampled_from([1, 4]))
     spec = routed(topk=topk, num_keys=num_keys, align=align, placement=placement, dedup=dedup)
     if "rank" in dedup and draw(st.booleans()):
-        assert spec.target.kind == "packed"
-        spec = replace(spec, target=replace(spec.target, compact=True))
+        assert spec.declared.target.kind == "packed"
+        spec = replace(spec, target=replace(spec.declared.target, compact=True))
     spec = balanced(spec, draw(st.sampled_from(get_args(Balance))))
     slice_bytes = draw(st.sampled_from([24, 4096]))
     spec = replace(spec, policy=replace(spec.policy, slice_bytes=slice_bytes))

@@ -70,13 +70,13 @@ def check_combine(spec: ShuffleSpec, executor: Executor, ranks: list[RankData], 
         {name: (values * 3 + 1).astype(values.dtype) for name, values in each.items()}
         for each in rows
     ]
-    weight = spec.combine.weight if spec.combine is not None else None
+    weight = spec.declared.combine.weight if spec.declared.combine is not None else None
     weights = [data.inputs[weight.input].numpy() for data in ranks] if weight else None
     got = executor.combine(outputs, weights)
     shaped = [
         {
             field.name: torch.from_numpy(each[field.name]).view(-1, *field.shape)
-            for field in spec.fields
+            for field in spec.declared.fields
         }
         for each in outputs
     ]

@@ -70,7 +70,7 @@ def source_of(artifact: Artifact, ranks: int) -> list[torch.Tensor]:
     spec = artifact.shuffle()
     plan = make_plan(spec, Topology(1, ranks)).ranks[0]
     shape = {"ulysses": (16 // ranks, 8, 4), "transpose": (12 // ranks, 16)}
-    rows = shape.get(spec.name, (plan.num_sources, *spec.fields[0].shape))
+    rows = shape.get(spec.name, (plan.num_sources, *spec.declared.fields[0].shape))
     dtype = torch.bfloat16 if spec.name == "ulysses" else torch.float32
     return [torch.randn(rows).to(dtype) for _ in range(ranks)]
 

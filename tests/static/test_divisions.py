@@ -105,18 +105,18 @@ def test_every_division_is_right_or_named(
     artifact = specs.artifact(text) if is_dense else routed_specs.artifact(text)
     spec = artifact.shuffle()
     given_sizes, computed = size[:3], place[:2]
-    if spec.target.kind == "dense":
-        target = replace(spec.target, slot=place[1], rank=place[2], length=size[3])
+    if spec.declared.target.kind == "dense":
+        target = replace(spec.declared.target, slot=place[1], rank=place[2], length=size[3])
         given_sizes, computed = size, place
     else:
-        target = replace(spec.target, key=place[1])
+        target = replace(spec.declared.target, key=place[1])
     spec = replace(
         spec,
-        domain=(replace(spec.domain[0], extent=size[0]),),
+        domain=(replace(spec.declared.domain[0], extent=size[0]),),
         source=replace(
-            spec.source,
+            spec.declared.source,
             dims=(size[1],),
-            subscripts=(replace(spec.source.subscripts[0], start=place[0]),),
+            subscripts=(replace(spec.declared.source.subscripts[0], start=place[0]),),
         ),
         inputs=(replace(INPUT, shape=(size[2],)),),
         target=target,

@@ -73,6 +73,6 @@ def test_one_of_several_shuffles() -> None:
         load_spec(text)
     with pytest.raises(ValueError, match="there is no `other`"):
         load_spec(text, "other")
-    assert json.dumps(dict(load_spec(text, "again", tokens=24).shuffle.constants)) == (
+    assert json.dumps(dict(load_spec(text, "again", tokens=24).shuffle.declared.constants)) == (
         '{"tokens": 24, "heads": 12}'
     )

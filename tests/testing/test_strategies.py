@@ -81,7 +81,7 @@ def test_routings_shrink_to_the_points_that_matter() -> None:
 def test_specs_shrink_to_one_plain_field() -> None:
     spec = find(specs(), lambda spec: spec.shuffle.target.kind == "packed", settings=FEW)
     assert len(spec.text.splitlines()) <= 13
-    assert len(spec.shuffle.fields) == 1
+    assert len(spec.shuffle.declared.fields) == 1
 
 
 @given(st.data())
@@ -187,7 +187,7 @@ def test_routings_of_computed_places_reach_several_ranks(text: str) -> None:
 
 
 def test_owners_of_a_block_placement() -> None:
-    target = SPEC.shuffle.target
+    target = SPEC.shuffle.declared.target
     assert target.kind == "packed"
     assert owners(target, Topology(2, 2), broken.routing().ranks[0]).tolist() == [
         0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3,

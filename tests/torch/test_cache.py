@@ -102,7 +102,7 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
             together.map(lambda _: compile_cached(text, {"hidden": 4}, tmp_path), range(4))
         )
     assert len({artifact.path for artifact in artifacts}) == 1
-    assert as_artifact(artifacts[0].path, {}).shuffle().constants["hidden"] == 4
+    assert as_artifact(artifacts[0].path, {}).shuffle().declared.constants["hidden"] == 4
 
 
 def test_a_compiler_is_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

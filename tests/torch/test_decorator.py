@@ -131,7 +131,7 @@ def test_it_opens_at_the_first_call() -> None:
 
 def test_constants() -> None:
     artifact = as_artifact(EXAMPLES / "moe.fsc", SMALL)
-    assert artifact.shuffle().constants["hidden"] == 16
+    assert artifact.shuffle().declared.constants["hidden"] == 16
     with pytest.raises(ValueError, match="constants only change a spec"):
         as_artifact(artifact, SMALL)
 

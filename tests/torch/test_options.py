@@ -78,7 +78,7 @@ def test_constants_are_whole_numbers(value: Any, tmp_path: Path) -> None:
 
 def test_constants_may_be_those_of_numpy(tmp_path: Path) -> None:
     artifact = fuscoc.compile("examples/moe.fsc", tmp_path / "moe", hidden=np.int64(64))
-    assert Shuffle(artifact).spec.constants["hidden"] == 64
+    assert Shuffle(artifact).spec.declared.constants["hidden"] == 64
 
 
 def test_the_decorator_needs_a_spec() -> None:
