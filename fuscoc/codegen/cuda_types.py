@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.dtypes import ITEM_BYTES
 
-# What CUDA and Triton inside one node reduce, by their own names.
+# What CUDA kernels reduce, and what those of Triton inside one node sum up, by their own names.
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
