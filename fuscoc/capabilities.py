@@ -117,17 +117,18 @@ def pads_far(shuffle: CheckedShuffle) -> Faults:
 
 def is_ragged(shuffle: CheckedShuffle) -> Faults:
     extents = [(index.extent, index.span) for index in shuffle.domain]
-    for size, span in [*extents, *((dim, shuffle.source.span) for dim in shuffle.source.dims)]:
-        if loads(size):
-            yield Fault(span, "its extents vary with the data")
+    extents += [(dim, shuffle.source.span) for dim in shuffle.source.dims]
+    return (Fault(span, "its extents vary with the data") for size, span in extents if loads(size))
 
 
 def looks_places_up(shuffle: CheckedShuffle) -> Faults:
     target = _packed(shuffle)
     starts = [(each.start, each.span) for each in shuffle.source.subscripts]
-    for scalar, span in [(target.key, target.span), *starts]:
-        if any(isinstance(part, Inside) for part in parts(scalar)):
-            yield Fault(span, "where it looks values or segments up is read from an input")
+    return (
+        Fault(span, "where it looks values or segments up is read from an input")
+        for scalar, span in [(target.key, target.span), *starts]
+        if any(isinstance(part, Inside) for part in parts(scalar))
+    )
 
 
 def is_scattered(shuffle: CheckedShuffle) -> Faults:
@@ -204,31 +205,37 @@ def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
 
 def applies_scales(shuffle: CheckedShuffle) -> Faults:
     leaving = {field.name for field in shuffle.source.fields}
-    for cast in shuffle.casts:
-        if cast.scales in leaving:
-            yield Fault(cast.span, f"`{cast.field}` leaves with its scales")
+    return (
+        Fault(cast.span, f"`{cast.field}` leaves with its scales")
+        for cast in shuffle.casts
+        if cast.scales in leaving
+    )
 
 
 def lengthens(shuffle: CheckedShuffle) -> Faults:
-    for cast, leaving, arriving in _casts(shuffle):
-        if ITEM_BYTES[arriving.dtype] > ITEM_BYTES[leaving.dtype]:
-            yield Fault(cast.span, f"`{cast.field}` gets longer on the way")
+    return (
+        Fault(cast.span, f"`{cast.field}` gets longer on the way")
+        for cast, leaving, arriving in _casts(shuffle)
+        if ITEM_BYTES[arriving.dtype] > ITEM_BYTES[leaving.dtype]
+    )
 
 
 def casts_narrow(shuffle: CheckedShuffle) -> Faults:
-    for cast, leaving, _ in _casts(shuffle):
-        if leaving.dtype in NARROW:
-            yield Fault(cast.span, f"`{cast.field}` leaves as {leaving.dtype}")
+    return (
+        Fault(cast.span, f"`{cast.field}` leaves as {leaving.dtype}")
+        for cast, leaving, _ in _casts(shuffle)
+        if leaving.dtype in NARROW
+    )
 
 
 def scales_odd_blocks(shuffle: CheckedShuffle) -> Faults:
     """A block is held by consecutive lanes of a warp."""
-    lanes = [LANE_ELEMENTS << step for step in range(WARP.bit_length())]
-    for cast in shuffle.casts:
-        if cast.block is not None and cast.block not in lanes:
-            yield Fault(
-                cast.span, f"the scales of `{cast.field}` are for {cast.block} elements each"
-            )
+    known = [None, *(LANE_ELEMENTS << step for step in range(WARP.bit_length()))]
+    return (
+        Fault(cast.span, f"the scales of `{cast.field}` are for {cast.block} elements each")
+        for cast in shuffle.casts
+        if cast.block not in known
+    )
 
 
 def casts_odd_lengths(shuffle: CheckedShuffle) -> Faults:
@@ -256,8 +263,7 @@ def has_many_keys(shuffle: CheckedShuffle) -> Faults:
 
 
 def casts(shuffle: CheckedShuffle) -> Faults:
-    for cast in shuffle.casts:
-        yield Fault(cast.span, f"`{cast.field}` is cast on the way")
+    return (Fault(cast.span, f"`{cast.field}` is cast on the way") for cast in shuffle.casts)
 
 
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
