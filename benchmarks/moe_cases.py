@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc.codegen.cuda import print_cuda
-from fuscoc.codegen.cuda_shuffle import TARGETS
-from fuscoc.codegen.cuda_tiles import CudaTarget, Tile
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
 from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle

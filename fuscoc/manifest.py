@@ -15,8 +15,8 @@ from pathlib import PurePath
 from typing import Any
 
 import fuscoc
+from fuscoc.capabilities import CUDA, TRITON_NODE, find_fault
 from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
-from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
@@ -44,22 +44,14 @@ class CompiledShuffle:
     @cached_property
     def cuda(self) -> CudaKernels | str:
         """Its CUDA kernels, or why there are none."""
-        if self.checked.policy.backend == "triton":
-            return "the spec says `backend triton`"
-        try:
-            return cuda_kernels(self.checked)
-        except Unsupported as reason:
-            return str(reason)
+        fault = find_fault(self.checked, CUDA)
+        return cuda_kernels(self.checked) if fault is None else fault.reason
 
     @cached_property
     def node(self) -> NodeKernels | str:
         """Its Triton kernels inside one node, or why there are none."""
-        if self.checked.policy.backend == "cuda":
-            return "the spec says `backend cuda`"
-        try:
-            return triton_node(self.checked)
-        except Unsupported as reason:
-            return str(reason)
+        fault = find_fault(self.checked, TRITON_NODE)
+        return triton_node(self.checked) if fault is None else fault.reason
 
 
 @dataclass(frozen=True)

@@ -9,31 +9,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc.codegen.cuda_casts import cast_problem, print_casts
+from fuscoc.codegen.cuda_casts import print_casts
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import (
-    STATIC_SHARED,
+    PLAN_THREADS,
     WARP,
     CudaTarget,
     Tile,
     buffer_layout,
     choose_tile,
     part_bytes,
+    planner_bytes,
 )
 from fuscoc.codegen.cuda_types import (
-    MAX_FANOUT,
-    MAX_FIELDS,
-    MAX_INPUTS,
     SUMMABLE,
     CudaShuffle,
-    Unsupported,
     fanout,
     row_bytes,
     unit_bytes,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
 
-PLAN_THREADS = 1024
 REFUSE_THREADS = 256
 
 
@@ -61,38 +57,12 @@ def print_cuda(
     tile: Tile | None = None,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
-    """The shuffle's kernels as CUDA C++; ``header`` is comment lines to begin with.
-
-    Raises:
-        Unsupported: the fan-out, the number of fields, inputs or extents, or an input's type is
-            beyond the headers' limits.
-    """
-    target = target or CudaTarget()
-    if not 1 <= fanout(shuffle) <= MAX_FANOUT:
-        raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
-    if max(len(shuffle.fields), len(shuffle.leaving)) > MAX_FIELDS:
-        raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
-    if max(len(shuffle.inputs), len(shuffle.extents)) > MAX_INPUTS:
-        raise Unsupported(f"it has more than {MAX_INPUTS} inputs or extents")
-    tile = tile or choose_tile(shuffle, target)
+    """The shuffle's kernels as CUDA C++; ``header`` is comment lines to begin with."""
+    tile = tile or choose_tile(shuffle, target or CudaTarget())
     combines = shuffle.combine != "none"
-    if combines and len(shuffle.leaving) != 1:
-        raise Unsupported("its combine takes back several fields; only of one field it has kernels")
-    if shuffle.combine in ("sum", "max") and shuffle.leaving[0].dtype not in SUMMABLE:
-        raise Unsupported(f"a {shuffle.combine} needs a field of bf16, f16 or f32")
-    if shuffle.combine == "copy" and fanout(shuffle) > 1:
-        raise Unsupported("its combine copies, but segments have several destinations")
-    problem = cast_problem(shuffle.casts, shuffle.leaving, shuffle.fields)
-    if problem is not None:
-        raise Unsupported(problem)
-    if shuffle.casts and tile.num_passes > 1:
-        raise Unsupported("a row that is cast is too long for shared memory")
-
-    columns = shuffle.num_columns
-    plan_shared = PLAN_THREADS // WARP * columns * 2 + 13 * columns + 64
-    if plan_shared > target.shared_bytes - STATIC_SHARED:
-        raise Unsupported(f"{shuffle.num_keys} keys do not fit in the planner's shared memory")
-    row_buffers = tile.dispatch_warps * buffer_layout(shuffle, tile.num_passes)[1]
+    plan_shared = planner_bytes(shuffle.num_columns)
+    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
+    row_buffers = tile.dispatch_warps * buffer_bytes
     launches = {
         f"{shuffle.name}_plan": Launch(PLAN_THREADS, plan_shared),
         f"{shuffle.name}_dispatch": Launch(tile.dispatch_warps * WARP, row_buffers),
@@ -141,7 +111,7 @@ def print_cuda(
 
 def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
     """The traits that the headers are instantiated with: ``SourceShape`` is that before casts."""
-    offsets, buffer_bytes = buffer_layout(shuffle, tile.num_passes)
+    offsets, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
     fields, casts = shuffle.fields, shuffle.casts
     if name == "SourceShape":
         at = {field.name: offset for field, offset in zip(fields, offsets, strict=True)}

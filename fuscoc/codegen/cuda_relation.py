@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuscoc.codegen.cuda_types import CudaShuffle, Scalar, Unsupported
+from fuscoc.codegen.cuda_types import CudaShuffle, Scalar
 
 C_TYPES = {"i32": "int", "i64": "i64"}
 FLOORING = {"/": "floor_div", "%": "floor_mod"}
@@ -64,8 +64,6 @@ def _names(scalar: Scalar) -> set[str]:
 
 def _load(shuffle: CudaShuffle, name: str, offset: str) -> str:
     position, tensor = next((i, t) for i, t in enumerate(shuffle.inputs) if t.name == name)
-    if tensor.dtype not in C_TYPES:
-        raise Unsupported(f"input `{name}` is {tensor.dtype}, neither i32 nor i64")
     value = f"static_cast<const {C_TYPES[tensor.dtype]}*>(call.inputs[{position}])[{offset}]"
     return value if tensor.dtype == "i64" else f"i64({value})"
 

@@ -1,42 +1,33 @@
-"""Checked shuffle -> CUDA kernels, or the reason why the CUDA backend has none for it.
+"""Checked shuffle -> CUDA kernels, for a shuffle that the table of their faults lets through.
 
 The CUDA backend starts from the checked shuffle and not from the IR: it fuses all steps of a path
-into one kernel, so nothing that the passes decide about steps and lists concerns it, and
-``fuscoc check`` can tell what it supports without loading MLIR.
+into one kernel, so nothing that the passes decide about steps and lists concerns it.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import fuscoc
+from fuscoc.capabilities import CUDA, find_fault
 from fuscoc.codegen.cuda import CudaSource, print_cuda
-from fuscoc.codegen.cuda_tiles import CudaTarget
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget
 from fuscoc.codegen.cuda_types import (
-    MAX_PADDING,
     CudaCast,
-    CudaField,
     CudaInput,
     CudaShuffle,
-    Unsupported,
+    arriving_fields,
+    leaving_fields,
 )
 from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
     Const,
-    IndexRef,
-    Inside,
     PackedTarget,
     Scalar,
     Source,
-    Subscript,
 )
-from fuscoc.lang.scalars import loads, parts
-
-# Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
-TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
 
 
 @dataclass(frozen=True)
@@ -64,11 +55,8 @@ class CudaKernels:
 
 
 def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
-    """The CUDA kernels of a shuffle.
-
-    Raises:
-        Unsupported: the backend has none for it; the message says why.
-    """
+    """The CUDA kernels of a shuffle, which has them: ``capabilities.CUDA`` finds no fault."""
+    assert find_fault(checked, CUDA) is None
     shuffle = cuda_shuffle(checked)
     header = _header(checked)
     variants = []
@@ -81,36 +69,13 @@ def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
 
 
 def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
-    """What the CUDA backend needs to know of a shuffle.
-
-    Raises:
-        Unsupported: the shuffle is of a kind that the device headers do not know.
-    """
+    """What the kernels of one node need to know of a shuffle that has some."""
     source, target, combine = checked.source, checked.target, checked.combine
-    if not isinstance(target, PackedTarget):
-        raise Unsupported("its target is dense, not `packed`")
-    if target.num_keys * target.align > MAX_PADDING:
-        padding = f"{target.num_keys} keys from multiples of {target.align} on"
-        raise Unsupported(f"it has {padding}, more slots than its kernels count")
-    if any(loads(size) for size in (*source.dims, *(i.extent for i in checked.domain))):
-        raise Unsupported("its extents vary with the data")
-    scalars = (target.key, *(each.start for each in source.subscripts))
-    if any(isinstance(part, Inside) for scalar in scalars for part in parts(scalar)):
-        raise Unsupported("where it looks values or segments up is read from an input")
-    if not _is_contiguous(source):
-        raise Unsupported(f"a segment of `{source.layout}` is not contiguous")
-    if combine is not None:
-        if len(source.fields) > 1:
-            raise Unsupported(f"its combine takes back {len(source.fields)} fields")
-        if combine.weight is not None and combine.weight.dtype != "f32":
-            raise Unsupported(f"its weights are {combine.weight.dtype}, not f32")
-        if not _is_in_order(checked):
-            entries = f"the entries of `{source.layout}`, one each and in order"
-            raise Unsupported(f"it has a combine, and its segments are not {entries}")
+    assert isinstance(target, PackedTarget)
     return CudaShuffle(
         name=checked.name,
         spec=checked.source_file.plain_name,
-        fields=_arriving(checked) if checked.casts else _leaving(source),
+        fields=arriving_fields(checked) if checked.casts else leaving_fields(checked),
         extents=checked.extents,
         inputs=tuple(
             CudaInput(given.name, given.dtype, tuple(scalar_json(size) for size in given.shape))
@@ -127,54 +92,8 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         combine="none" if combine is None else combine.kind,
         weighted=combine is not None and combine.weight is not None,
         casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
-        source_fields=_leaving(source) if checked.casts else (),
+        source_fields=leaving_fields(checked) if checked.casts else (),
         compact=target.compact,
-    )
-
-
-def _leaving(source: Source) -> tuple[CudaField, ...]:
-    """The fields of a segment in the source."""
-    return tuple(
-        CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
-        for field, cell in zip(source.segment_fields, source.fields, strict=True)
-    )
-
-
-def _arriving(checked: CheckedShuffle) -> tuple[CudaField, ...]:
-    """The fields of a row of the target."""
-    sizes = [(field, math.prod(field.shape)) for field in checked.fields]
-    return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
-
-
-def _is_contiguous(source: Source) -> bool:
-    """Whether a segment's cells follow each other: whole dimensions behind its first range."""
-    ranges = [position for position, each in enumerate(source.subscripts) if _spans(each)]
-    inner = slice(ranges[0] + 1, None) if ranges else slice(0)
-    return all(map(_is_whole, source.subscripts[inner], source.dims[inner]))
-
-
-def _spans(subscript: Subscript) -> bool:
-    return subscript.length is not None and subscript.length > 1
-
-
-def _is_whole(subscript: Subscript, dim: Scalar) -> bool:
-    return subscript.start == Const(0) and dim == Const(subscript.length or 1)
-
-
-def _is_in_order(checked: CheckedShuffle) -> bool:
-    """Whether segment i lies behind segment i - 1, and together they are the whole source."""
-    outer = checked.num_source_dims
-    subscripts, dims = checked.source.subscripts, checked.source.dims
-    return (
-        len(subscripts) >= outer
-        and all(
-            subscript.start == IndexRef(index.name) and dim == index.extent
-            for subscript, dim, index in zip(
-                subscripts[:outer], dims[:outer], checked.domain[:outer], strict=True
-            )
-        )
-        and not any(map(_spans, subscripts[:outer]))
-        and all(map(_is_whole, subscripts[outer:], dims[outer:]))
     )
 
 

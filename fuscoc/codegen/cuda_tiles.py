@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
 
 WARP = 32
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
+PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 
 
@@ -17,6 +19,15 @@ class CudaTarget:
 
     arch: str = "sm_90"
     shared_bytes: int = 227 * 1024
+
+    @property
+    def room(self) -> int:
+        """What a CTA may ask for when it is launched, in bytes."""
+        return self.shared_bytes - STATIC_SHARED
+
+
+# Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
+TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
 
 
 @dataclass(frozen=True)
@@ -41,27 +52,42 @@ def part_bytes(field: CudaField, num_passes: int) -> int:
     return -(-row_bytes(field) // (num_passes * unit)) * unit
 
 
-def buffer_layout(shuffle: CudaShuffle, num_passes: int) -> tuple[tuple[int, ...], int]:
-    """Offset of each field's part in a warp's row buffer, and the buffer's bytes.
+def planner_bytes(columns: int) -> int:
+    """Dynamic shared memory of the planner, at least the headers' ``PlanShared``."""
+    return PLAN_THREADS // WARP * columns * 2 + 13 * columns + 64
+
+
+def buffer_layout(
+    fields: Sequence[CudaField], leaving: Sequence[CudaField], num_passes: int
+) -> tuple[tuple[int, ...], int]:
+    """Offset of each arriving field's part in a warp's row buffer, and the buffer's bytes.
 
     A field that is cast in the buffer has room for what it was.
     """
-    leaving = {field.name: field for field in shuffle.leaving}
+    left = {field.name: field for field in leaving}
     offsets, end = [], 0
-    for field in shuffle.fields:
-        forms = (field, leaving.get(field.name, field))
+    for field in fields:
+        forms = (field, left.get(field.name, field))
         offsets.append(end)
         end += -(-max(part_bytes(form, num_passes) for form in forms) // 128) * 128
     return tuple(offsets), end
 
 
+def num_passes(
+    fields: Sequence[CudaField], leaving: Sequence[CudaField], target: CudaTarget
+) -> int:
+    """Parts of a row, so that four warps of a CTA have buffers for one each."""
+    passes = 1
+    while buffer_layout(fields, leaving, passes)[1] * 4 > target.room:
+        passes += 1
+    return passes
+
+
 def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
     """Tile sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
-    num_passes = 1
-    room = target.shared_bytes - STATIC_SHARED
-    while buffer_layout(shuffle, num_passes)[1] * 4 > room:
-        num_passes += 1
-    warps = min(24, room // buffer_layout(shuffle, num_passes)[1])
+    passes = num_passes(shuffle.fields, shuffle.leaving, target)
+    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, passes)
+    warps = min(24, target.room // buffer_bytes)
     vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
@@ -76,7 +102,7 @@ def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
     team_warps, team_vectors = min(sizes, key=preference)
     return Tile(
         dispatch_warps=warps,
-        num_passes=num_passes,
+        num_passes=passes,
         teams=min(15, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,

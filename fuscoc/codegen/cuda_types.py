@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.dtypes import ITEM_BYTES
 
+# What CUDA kernels reduce, and what those of Triton inside one node sum up, by their own names.
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
+FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
-MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
-MAX_FIELDS = 8
-MAX_INPUTS = 8
 MAX_RANKS = 8
-MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
 
 # The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
 # {"op": …, "args": [a, b]}.
 Scalar: TypeAlias = "int | dict[str, object]"
-
-
-class Unsupported(Exception):
-    """The CUDA backend has no kernels for this shuffle; another backend has."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,7 @@ class CudaShuffle:
 
     @property
     def num_columns(self) -> int:
-        """What planning counts rows of: every key and, for a compact target, every rank."""
-        return self.num_keys + (MAX_RANKS if self.compact else 0)
+        return num_columns(self.num_keys, self.compact)
 
     @property
     def leaving(self) -> tuple[CudaField, ...]:
@@ -95,11 +90,29 @@ class CudaShuffle:
 def fanout(shuffle: CudaShuffle) -> int:
     """Destinations of one source segment: the constant extents after the source dimensions."""
     product = 1
-    for name, extent in shuffle.domain[shuffle.num_source_dims :]:
-        if not isinstance(extent, int):
-            raise Unsupported(f"the extent of `{name}` is not a constant")
+    for _, extent in shuffle.domain[shuffle.num_source_dims :]:
+        assert isinstance(extent, int), "the language wants constants there"
         product *= extent
     return product
+
+
+def num_columns(num_keys: int, compact: bool) -> int:
+    """What planning counts rows of: every key and, for a compact target, every rank."""
+    return num_keys + (MAX_RANKS if compact else 0)
+
+
+def leaving_fields(checked: CheckedShuffle) -> tuple[CudaField, ...]:
+    """The fields of a segment in the source."""
+    return tuple(
+        CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
+        for field, cell in zip(checked.source.segment_fields, checked.source.fields, strict=True)
+    )
+
+
+def arriving_fields(checked: CheckedShuffle) -> tuple[CudaField, ...]:
+    """The fields of a row of the target."""
+    sizes = [(field, math.prod(field.shape)) for field in checked.fields]
+    return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
 
 
 def row_bytes(field: CudaField) -> int:

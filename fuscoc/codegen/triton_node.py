@@ -1,4 +1,4 @@
-"""Checked shuffle -> the Triton kernels of one node, or the reason why there are none.
+"""Checked shuffle -> the Triton kernels of one node, for a shuffle that can have them.
 
 The kernels are the device functions of ``fuscoc_runtime/kernels/device``; what is printed here are
 the functions that move and add up this shuffle's rows, and the kernels that bind both to its sizes.
@@ -11,19 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import fuscoc
+from fuscoc.capabilities import TRITON_NODE, find_fault
 from fuscoc.codegen.cuda_shuffle import cuda_shuffle
-from fuscoc.codegen.cuda_types import (
-    MAX_FANOUT,
-    MAX_FIELDS,
-    MAX_RANKS,
-    CudaShuffle,
-    Unsupported,
-    fanout,
-    row_bytes,
-)
+from fuscoc.codegen.cuda_types import CudaShuffle, fanout, row_bytes
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_rows import (
-    FLOATS,
     as_tuple,
     num_parts,
     num_warps,
@@ -31,7 +23,6 @@ from fuscoc.codegen.triton_rows import (
 )
 from fuscoc.lang.checked import CheckedShuffle
 
-MAX_KEYS = 4096
 # A program of the planner compares all points of its tile with each other.
 TILE_POINTS = 128
 PLAN_WARPS = 4
@@ -81,13 +72,10 @@ class NodeKernels:
 
 
 def triton_node(checked: CheckedShuffle) -> NodeKernels:
-    """The Triton kernels of a shuffle inside one node.
-
-    Raises:
-        Unsupported: the device functions do not know such a shuffle; the message says why.
-    """
+    """The Triton kernels of a shuffle inside one node, where ``capabilities.TRITON_NODE`` finds no
+    fault."""
+    assert find_fault(checked, TRITON_NODE) is None
     shuffle = cuda_shuffle(checked)
-    _check(shuffle)
     spans = {"dispatch": checked.dispatch_span}
     if checked.combine is not None:
         spans["combine"] = checked.combine.span
@@ -111,26 +99,6 @@ def triton_node(checked: CheckedShuffle) -> NodeKernels:
         padded_keys=printer.keys,
         key_block=printer.key_block,
     )
-
-
-def _check(shuffle: CudaShuffle) -> None:
-    if shuffle.casts:
-        raise Unsupported(f"`{shuffle.casts[0].field}` is cast on the way")
-    if not 1 <= fanout(shuffle) <= MAX_FANOUT:
-        raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
-    if len(shuffle.fields) > MAX_FIELDS:
-        raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
-    most = MAX_KEYS - (MAX_RANKS if shuffle.compact else 0)
-    if shuffle.num_keys > most:
-        raise Unsupported(f"it has {shuffle.num_keys} keys, more than {most}")
-    if shuffle.combine in ("copy", "max"):
-        does = "copies" if shuffle.combine == "copy" else "takes maxima"
-        raise Unsupported(f"its combine {does}; only sums have kernels")
-    # Partial rows have the rows' type: those of f16 could overflow where the whole sum does not.
-    if shuffle.combine == "sum" and (
-        len(shuffle.fields) != 1 or shuffle.fields[0].dtype not in FLOATS
-    ):
-        raise Unsupported("a sum needs segments of one bf16 or f32 field")
 
 
 def _power_of_two(least: int) -> int:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes, unit_bytes
 from fuscoc.codegen.tiles import BYTES_PER_LANE, LANES, MAX_WARPS, Tile, cut_row, warps_for
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
-FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fuscoc.capabilities import check_demanded
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
-from fuscoc.lang.backend import check_backend
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
@@ -26,7 +26,7 @@ from fuscoc.lang.doubts import declare_broken
 from fuscoc.lang.inputs import check_names, used_extents, used_inputs
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
-from fuscoc.lang.policy import check_policy
+from fuscoc.lang.policy import check_policy, option_spans
 from fuscoc.lang.routes import check_routes
 from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope
 from fuscoc.lang.warnings import warn
@@ -195,6 +195,7 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         policy=policy,
         dispatch_span=dispatch.span,
         casts=path.casts,
+        option_spans=option_spans(dispatch),
     )
-    check_backend(dispatch, checked, scope)
+    check_demanded(checked, scope.sink)
     return checked

@@ -220,7 +220,7 @@ class CheckedShuffle:
     (their extents are constants). ``segment`` is what arrives; its fields correspond one to one to
     ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
     with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
-    without being given them.
+    without being given them. ``option_spans`` says where ``policy`` comes from.
     """
 
     name: str
@@ -240,3 +240,8 @@ class CheckedShuffle:
     dispatch_span: Span
     builtins: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
+    option_spans: tuple[tuple[str, Span], ...] = ()
+
+    def option_span(self, name: str) -> Span:
+        """Where the dispatch gives an option, or all of it where that is left to the default."""
+        return dict(self.option_spans).get(name, self.dispatch_span)

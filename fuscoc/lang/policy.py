@@ -9,6 +9,7 @@ from fuscoc.lang import ast
 from fuscoc.lang.checked import Policy
 from fuscoc.lang.fold import fold_constant, too_large
 from fuscoc.lang.scope import Scope
+from fuscoc.source import Span
 
 # Every value that the language knows; the first is the default. ``auto`` leaves it to fuscoc.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,13 @@ def check_policy(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope
         slice_bytes=_slice_bytes(dispatch, segment_bytes, scope),
         backend=_choice("backend", dispatch, scope),
     )
+
+
+def option_spans(dispatch: ast.Dispatch) -> tuple[tuple[str, Span], ...]:
+    """Where a dispatch says what the policy is: ``dedup`` and the choices, by name."""
+    dedups = [("dedup", each.span) for each in dispatch.options if isinstance(each, ast.Dedup)]
+    choices = [each for each in dispatch.options if isinstance(each, ast.Choice)]
+    return (*dedups, *((each.knob, each.span) for each in choices))
 
 
 def _dedup(dispatch: ast.Dispatch, scope: Scope) -> tuple[Literal["node", "rank"], ...]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fuscoc.codegen.cuda_shuffle import cuda_kernels
-from fuscoc.codegen.cuda_types import Unsupported
 from fuscoc.codegen.triton import triton_module
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel
@@ -95,25 +94,6 @@ def test_cuda_kernels_use_the_instruction(cache: Path, tmp_path: Path) -> None:
         sass = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found[variant.target.arch] = "F2FP.SATFINITE.E4M3" in sass
     assert found == {"sm_90": True, "sm_80": False}
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (SPECS["applied"], "`x` leaves with its scales"),
-        (SPECS["longer"], "`x` gets longer on the way"),
-        (SPECS["both 8 bits"], "`x` leaves as f8e5m2"),
-        (SPECS["one scale"], "the scales of `x` are for 50 elements each"),
-        (SPECS["no scales"], "`x` has 75 elements, no multiple of 8"),
-        (
-            routed("x : f32[hidden]", "x : f8e4m3[hidden]", "x", hidden=40960),
-            "a row that is cast is too long for shared memory",
-        ),
-    ],
-)
-def test_what_cuda_kernels_cannot_cast(text: str, reason: str) -> None:
-    with pytest.raises(Unsupported, match=re.escape(reason)):
-        cuda_kernels(checked(text))
 
 
 def test_shuffles_that_do_not_cast_have_one_shape() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fuscoc.capabilities import CUDA, find_fault
 from fuscoc.codegen.cuda_shuffle import cuda_kernels
-from fuscoc.codegen.cuda_types import Unsupported
 from tests.dialect.support import check_goldens
 from tests.specs import EXAMPLE_NAMES, checked_example
 
@@ -16,9 +16,11 @@ GOLDEN = Path(__file__).parent / "golden" / "cuda"
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
 def test_golden(name: str) -> None:
-    try:
-        variants = cuda_kernels(checked_example(name)).variants
+    checked = checked_example(name)
+    fault = find_fault(checked, CUDA)
+    if fault is not None:
+        texts = {".txt": f"{fault.reason}\n"}
+    else:
+        variants = cuda_kernels(checked).variants
         texts = {f".{each.target.arch}.cu": each.source.text for each in variants}
-    except Unsupported as reason:
-        texts = {".txt": f"{reason}\n"}
     check_goldens(GOLDEN, name, texts)

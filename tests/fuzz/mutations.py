@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hypothesis import strategies as st
 
+from fuscoc.lang.policy import CHOICES
 from fuscoc.testing.texts import texts as generated
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +20,7 @@ WRITTEN = [
     *re.findall(r"^```fsc.*?\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL),
 ]
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|->|\.\.|\s+|.")
+OUT = re.compile(r"(\bdispatch\b[^{}]*?->\s*\w+\[[^\]]*\])")
 CONSTANT = re.compile(r"\b([a-z_]\w*) *= *\d")
 WORDS = """
 shuffle const index segment layout view place route weight dispatch combine of packed dense align
@@ -42,14 +45,21 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A spec with up to four tokens or characters changed, and some of its constants overridden."""
+    """A spec for any backend, or the one that it demands, with up to four tokens or characters
+    changed and some of its constants overridden."""
     text = draw(sources)
+    text = draw(st.just(text) | st.sampled_from(CHOICES["backend"]).map(partial(_demand, text)))
     constants = sorted(set(CONSTANT.findall(text))) or ["n"]
     for _ in range(draw(st.integers(0, 4))):
         change = draw(st.sampled_from([_change_tokens, _change_characters, _change_number]))
         text = change(draw, text)
     defines = st.dictionaries(st.sampled_from(constants), st.sampled_from(NUMBERS), max_size=2)
     return Case(text, draw(st.just({}) | defines))
+
+
+def _demand(text: str, backend: str) -> str:
+    """The text with another backend."""
+    return OUT.sub(rf"\1 backend {backend}", re.sub(r"\bbackend \w+", "", text))
 
 
 def _change_tokens(draw: st.DrawFn, text: str) -> str:

@@ -1,5 +1,8 @@
 """Whatever the text: an answer, in time, that is shuffles which compile or errors for a person.
 
+What ``check`` accepts compiles, for any backend that the spec demands: an ``InternalError`` of a
+pass or of a code generator fails a case like every other exception.
+
 500 cases by default; ``make fuzz`` runs 10,000.
 """
 

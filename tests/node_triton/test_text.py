@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fuscoc.codegen.cuda_types import Unsupported
+from fuscoc.capabilities import TRITON_NODE, find_fault
 from fuscoc.codegen.triton_expressions import MAX_COLUMNS
 from fuscoc.codegen.triton_node import triton_node
 from fuscoc.lang.check import check_file
@@ -22,7 +22,7 @@ from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
 from tests.engine.specs import FIELDS, routed
-from tests.specs import EXAMPLE_NAMES, checked_example, moe, vit_patches
+from tests.specs import EXAMPLE_NAMES, checked_example, moe
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -32,28 +32,6 @@ def checked(text: str) -> CheckedShuffle:
     return shuffle
 
 
-COPY = """
-    shuffle moved {
-      index t : tokens   index e : 12
-      segment item { x : f32[4] }
-      layout source[t] of item
-      layout target[e, s] of item packed(s)
-      place e on rank by cyclic
-      route r(t) -> e = input idx : int64
-      dispatch source[t] -> target[r(t), *]
-      combine reverse
-    }"""
-CAST = """
-    shuffle quantised {
-      index t : tokens   index e : 12
-      segment wide { x : f32[128] }
-      segment item { x : f8e4m3[128], scales : f32[1] }
-      layout source[t] of wide
-      layout target[e, s] of item packed(s)
-      place e on rank by cyclic
-      route r(t) -> e = input idx : int64
-      dispatch source[t] -> target[r(t), *] cast(x by scales)
-    }"""
 SHUFFLES = {
     "moe": moe(),
     "fields": checked(FIELDS),
@@ -74,11 +52,10 @@ def compiled(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
 def test_golden(name: str) -> None:
-    try:
-        texts = {".py": triton_node(checked_example(name)).text}
-    except Unsupported as reason:
-        texts = {".txt": f"{reason}\n"}
-    check_goldens(GOLDEN, name, texts)
+    checked = checked_example(name)
+    fault = find_fault(checked, TRITON_NODE)
+    text = triton_node(checked).text if fault is None else f"{fault.reason}\n"
+    check_goldens(GOLDEN, name, {".py" if fault is None else ".txt": text})
 
 
 @pytest.mark.parametrize("name", SHUFFLES)
@@ -140,23 +117,6 @@ def test_rows_of_a_compact_target_are_stored_once() -> None:
 
 def test_rows_too_long_for_registers_are_taken_in_parts() -> None:
     assert "parts=3" in triton_node(SHUFFLES["long"]).text
-
-
-@pytest.mark.parametrize(
-    ("shuffle", "reason"),
-    [
-        (vit_patches(), "dense"),
-        (moe(num_experts=8192), "8192 keys"),
-        (moe(num_topk=33), "33 destinations"),
-        (checked(routed("f16")), "bf16 or f32"),
-        (checked(COPY), "copies"),
-        (checked(CAST), "cast"),
-    ],
-    ids=["dense", "keys", "fan-out", "f16", "copy", "cast"],
-)
-def test_what_has_none(shuffle: CheckedShuffle, reason: str) -> None:
-    with pytest.raises(Unsupported, match=reason):
-        triton_node(shuffle)
 
 
 @pytest.mark.parametrize("backend", ["cuda", "triton"])

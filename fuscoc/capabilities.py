@@ -1,0 +1,357 @@
+"""What a backend cannot do: a table for each, of predicates on the checked shuffle.
+
+``fuscoc check``, editors and the pipeline ask the same tables, and no predicate needs MLIR. Code
+generators rely on them: a shuffle that no entry objects to has kernels, and a pass that fails on it
+is a fault of fuscoc. Even what depends on tile sizes is known here: they follow from the fields.
+
+Kernels inside one node keep to ``align``, ``compact`` and ``capacity``. ``balance``, ``schedule``
+and ``slice`` are about what crosses the network, where there are none of these kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
+from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
+from fuscoc.codegen.cuda_types import (
+    FLOATS,
+    MAX_RANKS,
+    SUMMABLE,
+    arriving_fields,
+    leaving_fields,
+    num_columns,
+)
+from fuscoc.diagnostics import DiagnosticSink, Label
+from fuscoc.lang.checked import (
+    Cast,
+    CheckedShuffle,
+    Const,
+    Field,
+    IndexRef,
+    Inside,
+    PackedTarget,
+    Scalar,
+    Subscript,
+)
+from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
+from fuscoc.lang.scalars import loads, parts
+from fuscoc.source import Span
+
+MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
+MAX_FIELDS = 8
+MAX_INPUTS = 8  # and as many run-time extents
+MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
+MAX_COLUMNS = 4096  # Triton's planner holds the counts of all in registers
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What keeps a backend from a shuffle: where the spec says it, and the reason in words."""
+
+    span: Span
+    reason: str
+
+
+Faults: TypeAlias = Iterator[Fault]
+Table: TypeAlias = tuple[Callable[[CheckedShuffle], Faults], ...]
+
+
+def find_fault(shuffle: CheckedShuffle, table: Table) -> Fault | None:
+    """The first fault that a table finds, None if the backend has kernels for the shuffle.
+
+    Entries are asked in order: later ones may assume what earlier ones make sure of.
+    """
+    return next((fault for entry in table for fault in entry(shuffle)), None)
+
+
+def check_demanded(shuffle: CheckedShuffle, sink: DiagnosticSink) -> None:
+    """Report FSC071 if the shuffle demands a backend that cannot do it."""
+    backend = shuffle.policy.backend
+    fault = find_fault(shuffle, DEMANDED[backend])
+    if fault is not None:
+        sink.report(
+            "FSC071",
+            fault.span,
+            f"not yet supported: `backend {backend}` for `{shuffle.name}`",
+            fault.reason,
+            secondary=[Label(shuffle.option_span("backend"), "demanded here")],
+            help=f"leave out `backend {backend}`: `backend auto` takes CUDA where it can, and "
+            "Triton elsewhere",
+        )
+
+
+def demands_triton(shuffle: CheckedShuffle) -> Faults:
+    if shuffle.policy.backend == "triton":
+        yield Fault(shuffle.option_span("backend"), "the spec says `backend triton`")
+
+
+def demands_cuda(shuffle: CheckedShuffle) -> Faults:
+    if shuffle.policy.backend == "cuda":
+        yield Fault(shuffle.option_span("backend"), "the spec says `backend cuda`")
+
+
+def is_dense(shuffle: CheckedShuffle) -> Faults:
+    if not isinstance(shuffle.target, PackedTarget):
+        yield Fault(shuffle.target.span, "its target is dense, not `packed`")
+
+
+def repeats_rows(shuffle: CheckedShuffle) -> Faults:
+    """A row is stored to a rank once, and that rank sums up what it sends back of a segment."""
+    dedup = shuffle.policy.dedup
+    if "rank" not in dedup:
+        said = ", ".join(dedup) or "none"
+        reason = f"it says `dedup({said})`, and these kernels send a segment to a rank once"
+        yield Fault(shuffle.option_span("dedup"), reason)
+
+
+def pads_far(shuffle: CheckedShuffle) -> Faults:
+    target = _packed(shuffle)
+    if target.num_keys * target.align > MAX_PADDING:
+        padding = f"{target.num_keys} keys from multiples of {target.align} on"
+        yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
+
+
+def is_ragged(shuffle: CheckedShuffle) -> Faults:
+    extents = [(index.extent, index.span) for index in shuffle.domain]
+    extents += [(dim, shuffle.source.span) for dim in shuffle.source.dims]
+    return (Fault(span, "its extents vary with the data") for size, span in extents if loads(size))
+
+
+def looks_places_up(shuffle: CheckedShuffle) -> Faults:
+    target = _packed(shuffle)
+    starts = [(each.start, each.span) for each in shuffle.source.subscripts]
+    return (
+        Fault(span, "where it looks values or segments up is read from an input")
+        for scalar, span in [(target.key, target.span), *starts]
+        if any(isinstance(part, Inside) for part in parts(scalar))
+    )
+
+
+def is_scattered(shuffle: CheckedShuffle) -> Faults:
+    """A segment's cells follow each other if behind its first range are whole dimensions."""
+    source = shuffle.source
+    ranges = [position for position, each in enumerate(source.subscripts) if _is_range(each)]
+    inner = slice(ranges[0] + 1, None) if ranges else slice(0)
+    if not all(map(_is_whole, source.subscripts[inner], source.dims[inner])):
+        yield Fault(source.span, f"a segment of `{source.layout}` is not contiguous")
+
+
+def fans_out_far(shuffle: CheckedShuffle) -> Faults:
+    fan_out = shuffle.domain[shuffle.num_source_dims :]
+    sizes = [each.extent.value for each in fan_out if isinstance(each.extent, Const)]
+    if math.prod(sizes) > MAX_FANOUT:
+        span = fan_out[sizes.index(max(sizes))].span
+        reason = f"a segment has {math.prod(sizes)} destinations, more than {MAX_FANOUT}"
+        yield Fault(span, reason)
+
+
+def has_many_fields(shuffle: CheckedShuffle) -> Faults:
+    fields = max(shuffle.fields, shuffle.source.fields, key=len)
+    if len(fields) > MAX_FIELDS:
+        reason = f"a segment has {len(fields)} fields, more than {MAX_FIELDS}"
+        yield Fault(fields[MAX_FIELDS].span, reason)
+
+
+def combines_fields(shuffle: CheckedShuffle) -> Faults:
+    fields = shuffle.source.fields
+    if shuffle.combine is not None and len(fields) > 1:
+        yield Fault(shuffle.combine.span, f"its combine takes back {len(fields)} fields")
+
+
+def weighs_otherwise(shuffle: CheckedShuffle) -> Faults:
+    weight = shuffle.combine.weight if shuffle.combine is not None else None
+    if weight is not None and weight.dtype != "f32":
+        yield Fault(weight.span, f"its weights are {weight.dtype}, not f32")
+
+
+def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
+    """Rows that come back are written one behind the other: segment i behind segment i - 1."""
+    source, outer = shuffle.source, shuffle.num_source_dims
+    subscripts, dims = source.subscripts, source.dims
+    in_order = (
+        len(subscripts) >= outer
+        and all(
+            subscript.start == IndexRef(index.name) and dim == index.extent
+            for subscript, dim, index in zip(subscripts, dims, shuffle.domain[:outer], strict=False)
+        )
+        and not any(map(_is_range, subscripts[:outer]))
+        and all(map(_is_whole, subscripts[outer:], dims[outer:]))
+    )
+    if shuffle.combine is not None and not in_order:
+        entries = f"the entries of `{source.layout}`, one each and in order"
+        yield Fault(source.span, f"it has a combine, and its segments are not {entries}")
+
+
+def has_many_inputs(shuffle: CheckedShuffle) -> Faults:
+    inputs = [given for given in shuffle.inputs if given.role != "weight"]
+    if len(inputs) > MAX_INPUTS:
+        yield Fault(inputs[MAX_INPUTS].span, f"it has more than {MAX_INPUTS} inputs")
+
+
+def has_many_extents(shuffle: CheckedShuffle) -> Faults:
+    if len(shuffle.extents) > MAX_INPUTS:
+        yield Fault(shuffle.dispatch_span, f"it has more than {MAX_INPUTS} run-time extents")
+
+
+def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
+    combine, field = shuffle.combine, shuffle.source.fields[0]
+    if combine is not None and combine.kind != "copy" and field.dtype not in SUMMABLE:
+        yield Fault(field.span, f"a {combine.kind} needs a field of bf16, f16 or f32")
+
+
+def applies_scales(shuffle: CheckedShuffle) -> Faults:
+    leaving = {field.name for field in shuffle.source.fields}
+    return (
+        Fault(cast.span, f"`{cast.field}` leaves with its scales")
+        for cast in shuffle.casts
+        if cast.scales in leaving
+    )
+
+
+def lengthens(shuffle: CheckedShuffle) -> Faults:
+    return (
+        Fault(cast.span, f"`{cast.field}` gets longer on the way")
+        for cast, leaving, arriving in _casts(shuffle)
+        if ITEM_BYTES[arriving.dtype] > ITEM_BYTES[leaving.dtype]
+    )
+
+
+def casts_narrow(shuffle: CheckedShuffle) -> Faults:
+    return (
+        Fault(cast.span, f"`{cast.field}` leaves as {leaving.dtype}")
+        for cast, leaving, _ in _casts(shuffle)
+        if leaving.dtype in NARROW
+    )
+
+
+def scales_odd_blocks(shuffle: CheckedShuffle) -> Faults:
+    """A block is held by consecutive lanes of a warp."""
+    known = [None, *(LANE_ELEMENTS << step for step in range(WARP.bit_length()))]
+    return (
+        Fault(cast.span, f"the scales of `{cast.field}` are for {cast.block} elements each")
+        for cast in shuffle.casts
+        if cast.block not in known
+    )
+
+
+def casts_odd_lengths(shuffle: CheckedShuffle) -> Faults:
+    for cast, _, arriving in _casts(shuffle):
+        size, step = math.prod(arriving.shape), max(cast.block or 0, LANE_ELEMENTS)
+        if size % step:
+            yield Fault(cast.span, f"`{cast.field}` has {size} elements, no multiple of {step}")
+
+
+def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
+    """A row is cast in one part, in the buffer of a warp."""
+    if shuffle.casts:
+        fields, leaving = arriving_fields(shuffle), leaving_fields(shuffle)
+        if any(num_passes(fields, leaving, target) > 1 for target in TARGETS):
+            span = shuffle.casts[0].span
+            yield Fault(span, "a row that is cast is too long for shared memory")
+
+
+def has_many_keys(shuffle: CheckedShuffle) -> Faults:
+    target = _packed(shuffle)
+    needed = planner_bytes(num_columns(target.num_keys, target.compact))
+    if any(needed > each.room for each in TARGETS):
+        reason = f"{target.num_keys} keys do not fit in the planner's shared memory"
+        yield Fault(target.span, reason)
+
+
+def casts(shuffle: CheckedShuffle) -> Faults:
+    return (Fault(cast.span, f"`{cast.field}` is cast on the way") for cast in shuffle.casts)
+
+
+def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
+    target = _packed(shuffle)
+    if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
+        most = MAX_COLUMNS - (MAX_RANKS if target.compact else 0)
+        yield Fault(target.span, f"it has {target.num_keys} keys, more than {most}")
+
+
+def combines_without_sums(shuffle: CheckedShuffle) -> Faults:
+    combine = shuffle.combine
+    if combine is not None and combine.kind != "sum":
+        does = "copies" if combine.kind == "copy" else "takes maxima"
+        yield Fault(combine.span, f"its combine {does}; only sums have kernels")
+
+
+def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
+    """Partial rows have the rows' type: those of f16 could overflow where the sum does not."""
+    field = shuffle.source.fields[0]
+    if shuffle.combine is not None and field.dtype not in FLOATS:
+        yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
+
+
+# The device functions of both kinds of kernels inside one node know rows of keys, and no more.
+_NODE: Table = (
+    is_dense,
+    repeats_rows,
+    pads_far,
+    is_ragged,
+    looks_places_up,
+    is_scattered,
+    fans_out_far,
+    has_many_fields,
+    combines_fields,
+    weighs_otherwise,
+    combines_in_another_order,
+)
+
+CUDA: Table = (
+    demands_triton,
+    *_NODE,
+    has_many_inputs,
+    has_many_extents,
+    reduces_otherwise,
+    applies_scales,
+    lengthens,
+    casts_narrow,
+    scales_odd_blocks,
+    casts_odd_lengths,
+    casts_long_rows,
+    has_many_keys,
+)
+"""CUDA kernels, which work inside one node."""
+
+TRITON_NODE: Table = (
+    demands_cuda,
+    *_NODE,
+    casts,
+    has_very_many_keys,
+    combines_without_sums,
+    sums_otherwise,
+)
+"""Triton kernels of fixed capacity inside one node."""
+
+GENERAL: Table = ()
+"""Triton kernels for any ranks do all that the language accepts: what they cannot is refused where
+the text says it, by the codes from FSC061 to FSC070."""
+
+DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": CUDA}
+"""What ``backend`` insists on."""
+
+
+def _packed(shuffle: CheckedShuffle) -> PackedTarget:
+    assert isinstance(shuffle.target, PackedTarget), "is_dense comes first"
+    return shuffle.target
+
+
+def _casts(shuffle: CheckedShuffle) -> Iterator[tuple[Cast, Field, Field]]:
+    """Every cast, with its field as it leaves and as it arrives."""
+    leaving = {field.name: field for field in shuffle.source.fields}
+    arriving = {field.name: field for field in shuffle.fields}
+    for cast in shuffle.casts:
+        yield cast, leaving[cast.field], arriving[cast.field]
+
+
+def _is_range(subscript: Subscript) -> bool:
+    return subscript.length is not None and subscript.length > 1
+
+
+def _is_whole(subscript: Subscript, dim: Scalar) -> bool:
+    return subscript.start == Const(0) and dim == Const(subscript.length or 1)

@@ -1,0 +1,329 @@
+"""What backends cannot do: every entry of the tables, and that all who ask are told the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from fuscoc.capabilities import CUDA, DEMANDED, GENERAL, TRITON_NODE, Table, find_fault
+from fuscoc.cli import app
+from fuscoc.diagnostics import CompileError, Diagnostic
+from fuscoc.lang.check import check, check_file
+from fuscoc.lang.policy import CHOICES
+from fuscoc.manifest import CompiledShuffle
+from fuscoc.source import SourceFile
+from tests.casts.specs import SPECS as CASTS
+from tests.casts.specs import routed as routed_cast
+
+
+@dataclass(frozen=True)
+class Example:
+    """A spec that an entry objects to, the text that it points at, and its reason."""
+
+    text: str
+    at: str
+    reason: str
+
+
+def spec(
+    *more: str,
+    indices: str = "t, k",
+    fan: int = 2,
+    keys: int = 8,
+    fields: str = "x : bf16[64]",
+    table: str = "layout table[t] of item",
+    source: str = "table[t]",
+    packing: str = "",
+    route: str = "route r({}) -> e = input keys : int64",
+    target: str = "by_key[r({}), *]",
+    options: str = "",
+    combine: str = "",
+) -> str:
+    """Rows of a table to keys, with what differs from that; ``more`` is further declarations."""
+    lines = [
+        "index t : tokens",
+        f"index k : {fan}",
+        f"index e : {keys}",
+        *more,
+        f"segment item {{ {fields} }}",
+        table,
+        f"layout by_key[e, s] of item packed(s) {packing}",
+        "place e on rank by cyclic",
+        route.format(indices),
+        f"dispatch {source} -> {target.format(indices)} backend auto {options}",
+        combine,
+    ]
+    return "\n".join(["shuffle rows {", *lines, "}", ""])
+
+
+def cast_spec(text: str) -> str:
+    return text.replace("cast(", "backend auto cast(")
+
+
+def sum_of(names: list[str]) -> str:
+    return f"route r({{}}) -> e = ({' + '.join(names)}) % 8"
+
+
+NINE = range(9)
+EXAMPLES = {
+    "demands_triton": Example(
+        spec().replace("backend auto", "backend triton"),
+        "backend triton",
+        "the spec says `backend triton`",
+    ),
+    "demands_cuda": Example(
+        spec().replace("backend auto", "backend cuda"),
+        "backend cuda",
+        "the spec says `backend cuda`",
+    ),
+    "is_dense": Example(
+        spec(
+            "index p : places",
+            "layout there[p] of item",
+            route="route to({}) -> (rank, slot) = input places_of : int64[2]",
+            target="there[to({0}).slot] on to({0}).rank",
+        ),
+        "there[to(t, k).slot]",
+        "its target is dense, not `packed`",
+    ),
+    "repeats_rows": Example(
+        spec(options="dedup(node)"),
+        "dedup(node)",
+        "it says `dedup(node)`, and these kernels send a segment to a rank once",
+    ),
+    "pads_far": Example(
+        spec(keys=2048, packing="align 1048576"),
+        "by_key[r(t, k), *]",
+        "it has 2048 keys from multiples of 1048576 on, more slots than its kernels count",
+    ),
+    "is_ragged": Example(
+        spec(
+            "index line : size(t)",
+            indices="t",
+            table="layout table[t, line] of item",
+            source="table[t, line]",
+        ),
+        "line",
+        "its extents vary with the data",
+    ),
+    "looks_places_up": Example(
+        spec(
+            "index g : 5",
+            "route group(t, k) -> g = input groups : int64",
+            "route of_group(g) -> e = input keys : int64",
+            route="route r({0}) -> e = of_group(group({0}))",
+        ),
+        "by_key[r(t, k), *]",
+        "where it looks values or segments up is read from an input",
+    ),
+    "is_scattered": Example(
+        spec(
+            "index j : 2",
+            "view blocks[t, j] = table[t*2 .. t*2+2, j*2 .. j*2+2]",
+            indices="t, j",
+            fields="x : bf16[2, 2]",
+            table="layout table[y, z] of bf16 dense(tokens * 2, 4)",
+            source="blocks[t, j]",
+        ),
+        "blocks[t, j]",
+        "a segment of `table` is not contiguous",
+    ),
+    "fans_out_far": Example(
+        spec("index two : 2", indices="t, k, two", fan=17),
+        "k",
+        "a segment has 34 destinations, more than 32",
+    ),
+    "has_many_fields": Example(
+        spec(fields=", ".join(f"f{i} : f32" for i in NINE)),
+        "f8",
+        "a segment has 9 fields, more than 8",
+    ),
+    "combines_fields": Example(
+        spec(indices="t", fields="x : f32, y : f32", combine="combine reverse"),
+        "combine reverse",
+        "its combine takes back 2 fields",
+    ),
+    "weighs_otherwise": Example(
+        spec("weight w(t, k) : bf16 = input weights", combine="combine reverse reduce sum(w)"),
+        "w",
+        "its weights are bf16, not f32",
+    ),
+    "combines_in_another_order": Example(
+        spec(
+            "index j : 4",
+            "view turned[t, j] = table[j, t]",
+            indices="t, j",
+            table="layout table[j, t] of item",
+            source="turned[t, j]",
+            combine="combine reverse",
+        ),
+        "turned[t, j]",
+        "it has a combine, and its segments are not the entries of `table`, one each and in order",
+    ),
+    "has_many_inputs": Example(
+        spec(
+            *(f"route of{i}(t, k) -> value = input given{i} : int64" for i in NINE),
+            route=sum_of([f"of{i}(t, k)" for i in NINE]),
+        ),
+        "given8",
+        "it has more than 8 inputs",
+    ),
+    "has_many_extents": Example(
+        spec(*(f"index i{i} : n{i}" for i in NINE), route=sum_of([f"n{i}" for i in NINE])),
+        "dispatch table[t] -> by_key[r(t, k), *] backend auto",
+        "it has more than 8 run-time extents",
+    ),
+    "reduces_otherwise": Example(
+        spec(fields="x : i32[4]", combine="combine reverse reduce max"),
+        "x",
+        "a max needs a field of bf16, f16 or f32",
+    ),
+    "applies_scales": Example(cast_spec(CASTS["applied"]), "x by s", "`x` leaves with its scales"),
+    "lengthens": Example(cast_spec(CASTS["longer"]), "x", "`x` gets longer on the way"),
+    "casts_narrow": Example(cast_spec(CASTS["both 8 bits"]), "x", "`x` leaves as f8e5m2"),
+    "scales_odd_blocks": Example(
+        cast_spec(CASTS["one scale"]), "x by s", "the scales of `x` are for 50 elements each"
+    ),
+    "casts_odd_lengths": Example(
+        cast_spec(CASTS["no scales"]), "x", "`x` has 75 elements, no multiple of 8"
+    ),
+    "casts_long_rows": Example(
+        cast_spec(routed_cast("x : f32[hidden]", "x : f8e4m3[hidden]", "x", hidden=40960)),
+        "x",
+        "a row that is cast is too long for shared memory",
+    ),
+    "has_many_keys": Example(
+        spec(keys=4096),
+        "by_key[r(t, k), *]",
+        "4096 keys do not fit in the planner's shared memory",
+    ),
+    "casts": Example(cast_spec(CASTS["blocks"]), "x by s", "`x` is cast on the way"),
+    "has_very_many_keys": Example(
+        spec(keys=4096, packing="compact"),
+        "by_key[r(t, k), *]",
+        "it has 4096 keys, more than 4088",
+    ),
+    "combines_without_sums": Example(
+        spec(combine="combine reverse reduce max"),
+        "combine reverse reduce max",
+        "its combine takes maxima; only sums have kernels",
+    ),
+    "sums_otherwise": Example(
+        spec(fields="x : f16[4]", combine="combine reverse reduce sum"),
+        "x",
+        "a sum needs segments of one bf16 or f32 field",
+    ),
+}
+REFUSED = {
+    entry.__name__: EXAMPLES[entry.__name__].text.replace("backend auto", "backend cuda")
+    for entry in CUDA[1:]
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "index"),
+    [(table, index) for table in (CUDA, TRITON_NODE, GENERAL) for index in range(len(table))],
+    ids=lambda each: each if isinstance(each, int) else "cuda" if each is CUDA else "triton",
+)
+def test_every_entry_has_an_example(table: Table, index: int) -> None:
+    entry = table[index]
+    example = EXAMPLES[entry.__name__]
+    (checked,) = check(SourceFile("rows.fsc", example.text))
+    fault = find_fault(checked, table)
+    assert fault is not None
+    assert next(entry(checked)) == fault, "no other entry objects before"
+    assert (fault.reason, example.text[fault.span.start : fault.span.end]) == (
+        example.reason,
+        example.at,
+    )
+    item = CompiledShuffle(checked, None, {})
+    assert (item.cuda if table is CUDA else item.node) == example.reason
+
+
+def test_every_example_is_of_an_entry() -> None:
+    assert EXAMPLES.keys() == {each.__name__ for each in (*CUDA, *TRITON_NODE, *GENERAL)}
+    assert DEMANDED.keys() == set(CHOICES["backend"])
+
+
+def errors_of(text: str) -> tuple[Diagnostic, ...]:
+    with pytest.raises(CompileError) as refused:
+        check_file(SourceFile("rows.fsc", text))
+    return refused.value.diagnostics
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_demand_is_refused_at_what_is_at_fault(name: str) -> None:
+    text, example = REFUSED[name], EXAMPLES[name]
+    (error,) = errors_of(text)
+    assert error.code == "FSC071"
+    assert error.primary.text == example.reason
+    at = error.primary.span
+    assert text[at.start : at.end] == example.at.replace("backend auto", "backend cuda")
+    (demanded,) = error.secondary
+    assert text[demanded.span.start : demanded.span.end] == "backend cuda"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_check_compile_and_editors_say_the_same(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pygls")
+    from pygls.workspace import TextDocument
+
+    from fuscoc.lsp.server import OpenText
+
+    path = tmp_path / "rows.fsc"
+    path.write_text(REFUSED[name])
+    found = {}
+    for command in (["check"], ["compile", "-o", str(tmp_path / "out")]):
+        done = CliRunner().invoke(app, [*command, str(path), "--format", "json"])
+        assert done.exit_code == 1
+        found[command[0]] = json.loads(done.stdout)["diagnostics"]
+    assert found["check"] == found["compile"]
+    assert [each["code"] for each in found["check"]] == ["FSC071"]
+    assert not (tmp_path / "out").exists()
+    server = SimpleNamespace(workspace=SimpleNamespace(position_encoding=None))
+    document = TextDocument(path.as_uri(), REFUSED[name])
+    assert OpenText(document, server).diagnostics() == errors_of(REFUSED[name])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("packing", "options"),
+    [
+        ("", "dedup(rank)"),
+        ("align 16 capacity max 96", "dedup(node, rank)"),
+        ("compact capacity exact", "balance rebalance schedule fast slice 1 MiB"),
+    ],
+)
+def test_what_kernels_of_one_node_keep_to(packing: str, options: str) -> None:
+    text = spec(packing=packing, options=options, combine="combine reverse reduce sum")
+    (checked,) = check(SourceFile("rows.fsc", text))
+    assert find_fault(checked, CUDA) is find_fault(checked, TRITON_NODE) is None
+    check(SourceFile("rows.fsc", text.replace("backend auto", "backend cuda")))
+
+
+def test_dedup_none_is_refused_or_left_to_the_general_engine() -> None:
+    text = spec(options="dedup(none)")
+    (error,) = errors_of(text.replace("backend auto", "backend cuda"))
+    assert "`dedup(none)`" in error.primary.text
+    for backend in ("auto", "triton"):
+        (checked,) = check(SourceFile("rows.fsc", text.replace("auto", backend)))
+        item = CompiledShuffle(checked, None, {})
+        assert isinstance(item.cuda, str)
+        assert isinstance(item.node, str)
+
+
+def test_no_answer_needs_mlir() -> None:
+    code = "import sys; from fuscoc.cli import app; app(sys.argv[1:], standalone_mode=False)"
+    code = f"try:\n {code}\nfinally:\n print(*(n for n in sys.modules if 'mlir' in n))"
+    spec_of = str(Path(__file__).parent / "errors" / "unsupported_backend.fsc")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check", spec_of], capture_output=True, text=True, check=False
+    )
+    assert "FSC071" in done.stderr
+    assert done.stdout.strip() == ""
