@@ -15,6 +15,7 @@ from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Kernel, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
+from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
 """The name in the manifest of a kernel of the module."""
@@ -24,10 +25,11 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     """The section ``program`` of a shuffle's manifest."""
     (shuffle,) = ops_of(module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
+    extents = [each.read("sym_name") for each in ops_of(module, DefExtent)]
     inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     return {
         "inputs": [each.read("sym_name") for each in inputs],
-        "extents": [each.read("sym_name") for each in ops_of(module, DefExtent)],
+        "extents": [name for name in extents if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
         "relation": _relation(module, shuffle, kernel_name),
         "target": _target(shuffle),
@@ -43,7 +45,7 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
 
 def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
     point, name = terminator(shuffle, 1, Point), shuffle.read("sym_name")
-    strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
+    addresses = ["src_offset", *(f"src_stride{i}" for i in range(len(point.src_strides)))]
     place = "key" if isinstance(shuffle.follow("target"), DefPacked) else "slot"
     (kernel,) = (k for k in ops_of(module, Kernel) if k.read("sym_name") == f"{name}_relation")
     (loop,) = ops_of(kernel, ForEachPoint)
@@ -51,7 +53,8 @@ def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, A
         "kernel": kernel_name(f"{name}_relation"),
         "extents_kernel": kernel_name(f"{name}_extents") if shuffle.read("ragged") else None,
         "block": loop.read("block"),
-        "outputs": ["source", "src_offset", *strides, "rank", place],
+        "outputs": ["source", *addresses, "rank", place],
+        "addresses": addresses,
     }
 
 

@@ -85,7 +85,7 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         )
     with ir.InsertionPoint(step):
         return Launch.build(
-            [token.owner.opview for token in step.after],
+            [before.owner.opview for before in step.after],
             kernel=wanted.name,
             list=step.read("list"),
             src=src,
