@@ -5,8 +5,9 @@ Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the fo
 """
 
 from fuscoc.dialect.attrs import Integer, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op, entry_block
+from fuscoc.dialect.base import Op, check_role, entry_block, ops_of
 from fuscoc.dialect.mlir import ext, ir
+from fuscoc.lang.policy import CHOICES
 
 BUFFERS = ("source", "carrier", "landing", "target")
 # same_local_rank: the rank of the destination node with the source's local rank.
@@ -20,7 +21,7 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
     """The ordered steps of one direction of a shuffle: hops at L1, lists and copies at L2.
 
     Policies wait here for the pass that they are for: ``balance`` for choose-forwarders,
-    ``schedule`` and ``slice_bytes`` for form-slices.
+    ``schedule`` and ``slice_bytes`` for form-slices. A shuffle has one path a direction.
 
     ``"fsc.path"() ({ ... }) {balance = "none", direction = "dispatch", schedule = "pairwise",
     shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()``
@@ -30,15 +31,34 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         sym_name=Text(),
         direction=Text("dispatch", "combine"),
         shuffle=Ref("shuffle"),
-        balance=Text(optional=True),
-        schedule=Text(optional=True),
+        balance=Text(*CHOICES["balance"], optional=True),
+        schedule=Text(*CHOICES["schedule"], optional=True),
         slice_bytes=Integer(1, optional=True),
     )
     body: ext.Region
 
     @classmethod
+    def check(cls, op):
+        direction = op.read("direction")
+        others = [each for each in ops_of(op.operation.parent, Path) if each != op]
+        if any(
+            (each.read("shuffle"), each.read("direction")) == (op.read("shuffle"), direction)
+            for each in others
+        ):
+            raise VerifyError(f"must be the only path for {direction} of its shuffle")
+
+    @classmethod
     def check_regions(cls, op):
         entry_block(op, 0)
+        hops = ops_of(op, Hop, Collect)
+        if any(isinstance(hop, Collect) != (op.read("direction") == "combine") for hop in hops):
+            raise VerifyError(f"has legs of another direction than {op.read('direction')}")
+        for policy in ("schedule", "slice_bytes"):
+            if (policy in op.attributes) != bool(hops):
+                raise VerifyError(f"needs the attribute '{policy}' exactly while it has hops")
+        picked = any("forwarder" in hop.attributes for hop in hops)
+        if ("balance" in op.attributes) != (bool(hops) and not picked):
+            raise VerifyError("needs the attribute 'balance' exactly until forwarders are chosen")
 
 
 def _check_hop(op):
@@ -96,3 +116,4 @@ class Collect(Op, name="collect"):
             raise VerifyError("weighs rows that are no longer one a point")
         if "weight" in op.attributes and op.read("kind") != "sum":
             raise VerifyError("must weigh nothing but the terms of a sum")
+        check_role(op, "weight", "weight")

@@ -1,37 +1,52 @@
-"""L2, descriptors: who builds which descriptor list, and the copies and reductions that read them.
+"""L2, descriptors: which lists there are, and the copies and reductions that read them.
 
 The body of a ``fsc.path`` is the ordered list of its steps. A list is a struct of arrays, one i64
 column a name; the run-time planner fills it from the relation's points.
 """
 
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op
+from fuscoc.dialect.base import Op, check_role, ops_of
 from fuscoc.dialect.dtypes import DType
-from fuscoc.dialect.l1 import FORWARDERS
+from fuscoc.dialect.l1 import FORWARDERS, Path
 from fuscoc.lang.dtypes import INTEGERS
+from fuscoc.lang.policy import CHOICES
 
 ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
 # of the target's, or the former made into the latter. Added by fuse-transforms.
 MOVES = Text("source", "cast", "target", optional=True)
+# The scopes of copies and of reductions, by the buffers that they read and write.
+COPIES = {
+    ("source", "slice"): "node",
+    ("carrier", "slice"): "node",
+    ("source", "carrier"): "rank",
+    ("source", "target"): "rank",
+    ("landing", "target"): "rank",
+    ("returned", "staging"): "rank",
+}
+REDUCTIONS = {
+    ("target", "staging"): "rank",
+    ("target", "forward_staging"): "rank",
+    ("forward_staging", "slice"): "node",
+    ("staging", "source"): "local",
+}
 # Last parts of the columns that place rows.
 ENDS = ("offset", "row", "slot")
 
 
 class Descriptors(Op, name="descriptors"):
-    """A descriptor list: held by ``builder``, one entry per point / rank / node / source.
+    """A descriptor list: one entry per point / rank / node / source, on the rank that reads it.
 
     ``per`` says what an entry stands for: one point of the relation, one (source, destination
     rank), one (source, destination node) or one source segment. ``terms`` names the columns of a
     reduction's terms, which entries reach as the range [term_begin, term_end).
 
-    ``"fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node",
+    ``"fsc.descriptors"() {columns = ["src_offset", "dst_row"], per = "node",
     sym_name = "net_send"} : () -> ()``
     """
 
     attrs = attributes(
         sym_name=Text(),
-        builder=Text("source", "carrier", "forwarder", "target"),
         per=Text("point", "rank", "node", "source"),
         columns=Array(Text(), distinct=True),
         terms=Array(Text(), distinct=True, optional=True),
@@ -52,6 +67,29 @@ def _check_ends(op, *sides):
     for side in sides:
         if not any(f"{side}_{end}" in columns for end in ENDS):
             raise VerifyError(f"needs a list that places the {side} of its rows")
+
+
+def _path_of(op):
+    path = op.operation.parent.opview
+    if not isinstance(path, Path):
+        raise VerifyError("must stand inside fsc.path")
+    return path
+
+
+def _check_scope(op, scopes):
+    ends = op.read("src"), op.read("dst")
+    if ends not in scopes:
+        raise VerifyError(f"must not go from {ends[0]} to {ends[1]}")
+    if op.read("scope") != scopes[ends]:
+        raise VerifyError(f"must have the scope {scopes[ends]}")
+
+
+def _check_rows(op):
+    """Rows on the way back have the fields of the source."""
+    shuffle = _path_of(op).follow("shuffle")
+    names = [cell["name"] for cell in shuffle.follow("source").read("cells")]
+    if op.read("rows") and [row["name"] for row in op.read("rows")] != names:
+        raise VerifyError(f"needs rows of the fields {', '.join(names)}")
 
 
 class GatherSend(Op, name="gather_send"):
@@ -78,8 +116,8 @@ class GatherSend(Op, name="gather_send"):
 
     @classmethod
     def check(cls, op):
-        if (op.read("scope") == "node") != (op.read("dst") == "slice"):
-            raise VerifyError("must fill slices exactly when its scope is node")
+        _check_scope(op, COPIES)
+        _check_rows(op)
         if op.read("scope") == "node" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
         _check_ends(op, "src", "dst")
@@ -87,6 +125,8 @@ class GatherSend(Op, name="gather_send"):
 
 class Exchange(Op, name="exchange"):
     """The network hop between source and forwarder: slices leave in list order, or come back in it.
+
+    They come back in the path for combine, by the list with which they left.
 
     ``"fsc.exchange"() {direction = "forward", forwarder = "same_local_rank", list = @net_send,
     schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()``
@@ -96,9 +136,19 @@ class Exchange(Op, name="exchange"):
         list=Ref("descriptors"),
         direction=Text("forward", "back"),
         forwarder=Text(*FORWARDERS),
-        schedule=Text(),
+        schedule=Text(*CHOICES["schedule"]),
         slice_bytes=Integer(1),
     )
+
+    @classmethod
+    def check(cls, op):
+        if (op.read("direction") == "back") != (_path_of(op).read("direction") == "combine"):
+            raise VerifyError("must come back exactly in a path for combine")
+        if op.read("direction") == "forward":
+            return
+        held = op.follow("list").operation.parent
+        if op.read("list")[-1] not in [each.read("list")[-1] for each in ops_of(held, Exchange)]:
+            raise VerifyError(f"comes back by {op.attributes['list']}, with which nothing left")
 
 
 class ScatterRecv(Op, name="scatter_recv"):
@@ -158,11 +208,14 @@ class Reduce(Op, name="reduce"):
     @classmethod
     def check(cls, op):
         kind = op.read("kind")
+        _check_scope(op, REDUCTIONS)
+        _check_rows(op)
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
         _check_ends(op, "dst")
         if kind != "sum" and op.read("weight"):
             raise VerifyError("must weigh nothing but the terms of a sum")
+        check_role(op, "weight", "weight")
         if op.read("weight") and "term_point" not in op.follow("list").read("terms"):
             raise VerifyError("needs the points of the terms that it weighs")
         for row in op.read("rows"):

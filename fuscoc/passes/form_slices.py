@@ -18,15 +18,15 @@ from fuscoc.lang.dtypes import INTEGERS
 
 # Signal slots: one for each copy into peers' memory.
 DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD, CARRY, HAND_BACK = range(6)
-# By the ends of a hop: its list, who builds it, where rows go, and the signals of its copy. What a
-# carrier puts into slices leaves with the rows from the source.
-_HOPS: dict[tuple[str, str], tuple[str, str, tuple[str, ...], dict[str, Any]]] = {
-    ("source", "carrier"): ("carry", "source", ("dst_peer", "dst_row"), {"signal": CARRY}),
-    ("carrier", "landing"): ("carried", "carrier", ("dst_row",), {"wait": [CARRY]}),
-    ("source", "landing"): ("net_send", "source", ("dst_row",), {}),
-    ("source", "target"): ("direct", "source", ("dst_peer", "dst_slot"), {"signal": DIRECT}),
-    ("landing", "target"): ("forward", "forwarder", ("dst_peer", "dst_slot"), {"signal": FORWARD}),
-    ("target", "target"): ("local", "target", ("dst_slot",), {"wait": [DIRECT, FORWARD]}),
+# By the ends of a hop: its list, where rows go, and the signals of its copy. What a carrier puts
+# into slices leaves with the rows from the source.
+_HOPS: dict[tuple[str, str], tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    ("source", "carrier"): ("carry", ("dst_peer", "dst_row"), {"signal": CARRY}),
+    ("carrier", "landing"): ("carried", ("dst_row",), {"wait": [CARRY]}),
+    ("source", "landing"): ("net_send", ("dst_row",), {}),
+    ("source", "target"): ("direct", ("dst_peer", "dst_slot"), {"signal": DIRECT}),
+    ("landing", "target"): ("forward", ("dst_peer", "dst_slot"), {"signal": FORWARD}),
+    ("target", "target"): ("local", ("dst_slot",), {"wait": [DIRECT, FORWARD]}),
 }
 
 
@@ -52,11 +52,9 @@ def _stride_columns(shuffle: Any) -> list[str]:
 
 def _lower_hop(path: Any, hop: Any, strides: list[str]) -> None:
     src, dst = ends = hop.read("src"), hop.read("dst")
-    name, builder, written, signals = _HOPS[ends]
+    name, written, signals = _HOPS[ends]
     read = {"source": ["src_offset", *strides], "target": ["src_slot"]}.get(src, ["src_row"])
-    Descriptors.build(
-        sym_name=name, builder=builder, per=hop.read("per"), columns=[*read, *written]
-    )
+    Descriptors.build(sym_name=name, per=hop.read("per"), columns=[*read, *written])
     if dst == src:
         ScatterRecv.build(list=name, src=src, dst=dst, **signals)
         return
@@ -96,7 +94,6 @@ def _reduce_at_target(path: Any, collect: Any, weight: Any) -> None:
     name = "reduce_forward" if forwarded else "reduce_direct"
     Descriptors.build(
         sym_name=name,
-        builder="target",
         per=collect.read("per"),
         columns=["dst_peer", "dst_row", "term_begin", "term_end"],
         terms=["term_slot", "term_point"] if weight else ["term_slot"],
@@ -117,7 +114,6 @@ def _reduce_at_forwarder(path: Any, collect: Any) -> None:
     """One result for each landed row, which goes back the way it came."""
     Descriptors.build(
         sym_name="reduce_node",
-        builder="forwarder",
         per=collect.read("per"),
         columns=["term_begin", "term_end", "dst_row"],
     )
@@ -140,7 +136,6 @@ def _hand_back(path: Any, collect: Any) -> None:
     rows = [{"name": row["name"], "dtype": row["dst"]} for row in _rows(path, kind, dst=_partial)]
     Descriptors.build(
         sym_name="hand_back",
-        builder="carrier",
         per=collect.read("per"),
         columns=["src_row", "dst_peer", "dst_row"],
     )
@@ -154,7 +149,6 @@ def _reduce_at_source(path: Any, kind: str, strides: list[str], arrivals: list[i
     strides = [f"dst{column.removeprefix('src')}" for column in strides]
     Descriptors.build(
         sym_name="reduce_source",
-        builder="source",
         per="source",
         columns=["dst_offset", *strides, "term_begin", "term_end"],
         terms=["term_row"],

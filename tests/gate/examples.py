@@ -43,6 +43,18 @@ QUANTISED = """
       combine reverse reduce sum
     }"""
 
+DEALT = """
+    shuffle dealt {
+      const rows = 24, columns = 3
+      index i : rows / ranks
+      segment row { x : f32[columns] }
+      layout block[i] of row
+      layout cyclic[j] of row dense(rows / ranks)
+      dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+        on (rank * (rows / ranks) + i) % ranks
+      combine reverse
+    }"""
+
 EXAMPLES = (
     Example("moved", specs.MOVED, ("2x2",)),
     Example(
@@ -62,6 +74,7 @@ EXAMPLES = (
     Example("patches", specs.patches(), ("2x1",)),
     Example("quantised", QUANTISED, ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
+    Example("dealt", DEALT, ("2x2",)),
     Example("grid", specs.GRID, ("2x2",)),
 )
 

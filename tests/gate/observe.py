@@ -123,9 +123,7 @@ class Logs:
             self._logs[key] = self.run(program, topology).entries
         return self._logs[key]
 
-    def run(
-        self, program: Program, topology: str, expected: list[Entry] | None = None
-    ) -> Log:
+    def run(self, program: Program, topology: str, expected: list[Entry] | None = None) -> Log:
         """Run a program until it ends, fails or departs from what is expected."""
         log = Log(expected)
         try:
@@ -213,8 +211,15 @@ def _watched(log: Log) -> Iterator[None]:
             bound = {at: name for name, at in places.bound}
             bound |= {at: f"{kernel}.{name}" for name, at in places.columns}
         given = [
-            (arg.name, arg.value, log.place(rank, bound[at], value) if at in bound
-             else value if arg.kind == "scalar" else "address")
+            (
+                arg.name,
+                arg.value,
+                log.place(rank, bound[at], value)
+                if at in bound
+                else value
+                if arg.kind == "scalar"
+                else "address",
+            )
             for at, (arg, value) in enumerate(zip(spec.args, arguments, strict=True))
         ]
         log.add("launch", rank, kernel, num_programs, spec.num_warps, given)

@@ -72,9 +72,7 @@ def without_effect(level: str, name: str) -> set[Names]:
     return pairs - counted
 
 
-def _survey(
-    subject: Subject, at: int, name: str, pairs: set[Names], counted: set[Names]
-) -> None:
+def _survey(subject: Subject, at: int, name: str, pairs: set[Names], counted: set[Names]) -> None:
     """Add the attributes that there are at one boundary of one example, and those that count."""
     for number, op in enumerate(operations(subject.modules[at])):
         if op.operation.name != name:

@@ -35,9 +35,9 @@ NAMES = {
 
 @pytest.mark.parametrize("name", HOMES)
 def test_illegal_values(name: str) -> None:
-    """Of every attribute of an operation, once in each example that has it."""
+    """Of every attribute of an operation, once."""
+    seen: set[Names] = set()
     for subject in subjects():
-        seen: set[Names] = set()
         with subject.context:
             for module in subject.modules:
                 for at, op in enumerate(operations(module)):

@@ -102,10 +102,10 @@ def _(kind: DType, op: Any, attr: Any) -> Iterable[Value]:
 @_others.register
 def _(kind: TensorType, op: Any, attr: Any) -> Iterable[Value]:
     dtype, shape = kind.decode(attr)
+    longer = [3 if size is None else size + 1 for size in shape]
     shapes = [(*shape, 2), shape[:-1]]
-    for at, size in enumerate(shape):
-        for other in (3, None) if size is None else (size + 1, None):
-            shapes.append((*shape[:at], other, *shape[at + 1 :]))
+    shapes += [(*shape[:at], more, *shape[at + 1 :]) for at, more in enumerate(longer)]
+    shapes += [(*shape[:at], None, *shape[at + 1 :]) for at in range(len(shape))]
     types = [(dtype, other) for other in shapes]
     types += [(other, shape) for other in ("f32", "i32", "u8")]
     return [((), kind.encode(other)) for other in types]
