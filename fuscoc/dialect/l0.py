@@ -241,15 +241,15 @@ def _check_strides(op, point):
 
 
 def _check_owner(op, point):
-    """Points of a packed target go to the owners of their keys."""
+    """Points of a packed target go to the owners of their keys; no others have keys."""
     target, owner = op.follow("target"), point.rank.owner
+    is_owner = getattr(owner, "name", None) == Owner.OPERATION_NAME
     if not isinstance(target, DefPacked):
+        if is_owner:
+            raise VerifyError("must not send a slot to the owner of a key")
         return
     placement = target.attributes["placement"]
-    if (
-        getattr(owner, "name", None) != Owner.OPERATION_NAME
-        or owner.attributes["placement"] != placement
-    ):
+    if not is_owner or owner.attributes["placement"] != placement:
         raise VerifyError(f"must send a key to its owner by {placement}")
 
 

@@ -87,7 +87,7 @@ VALID = [
     shuffle(),
     shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
     WIDE + shuffle(attributes=f'{DOUBLE}, casts = [{{field = "x"}}]'),
-    WIDE + shuffle(attributes=SCALED),
+    WIDE + shuffle(relation=RELATE.replace("(%rank,", "(%r,"), attributes=SCALED),
 ]
 
 INVALID = [
@@ -110,6 +110,10 @@ INVALID = [
     (
         shuffle(relation=RELATE.replace("(%rank, %c,", "(%c, %c,")),
         "'fsc.shuffle' op must send a key to its owner by @spec.place",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("@spec.by_key", "@spec.by_row")),
+        "'fsc.shuffle' op must not send a slot to the owner of a key",
     ),
     *(
         (shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace(*edit)}]"), why)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,20 +61,33 @@ def subjects() -> list[Subject]:
     return [subject_of(example) for example in EXAMPLES]
 
 
-def without_effect(level: str, name: str) -> set[Names]:
-    """The attributes of an operation that count nowhere at a level."""
+def without_effect(level: str, name: str, known: Collection[Names] = ()) -> set[Names]:
+    """The attributes of an operation that count nowhere at a level.
+
+    Of those that are ``known`` not to, one flip is tried at each boundary of each example, not all.
+    """
     pairs: set[Names] = set()
     counted: set[Names] = set()
     for subject in subjects():
         with subject.context:
             for at, (_, here) in enumerate(BOUNDARIES):
                 if here == level:
-                    _survey(subject, at, name, pairs, counted)
+                    _survey(subject, at, name, pairs, counted, dict.fromkeys(known, 1))
     return pairs - counted
 
 
-def _survey(subject: Subject, at: int, name: str, pairs: set[Names], counted: set[Names]) -> None:
-    """Add the attributes that there are at one boundary of one example, and those that count."""
+def _survey(
+    subject: Subject,
+    at: int,
+    name: str,
+    pairs: set[Names],
+    counted: set[Names],
+    tries: dict[Names, int],
+) -> None:
+    """Add the attributes that there are at one boundary of one example, and those that count.
+
+    ``tries``: how many flips to try of some of them.
+    """
     for number, op in enumerate(operations(subject.modules[at])):
         if op.operation.name != name:
             continue
@@ -82,6 +96,10 @@ def _survey(subject: Subject, at: int, name: str, pairs: set[Names], counted: se
         for flip in flips(number, op):
             pairs.add(flip.names)
             if flip.names in counted or (flip.plant and flip.names in barren):
+                continue
+            if flip.names in tries:
+                tries[flip.names] -= 1
+            if tries.get(flip.names, 0) < 0:
                 continue
             before = _before(subject, at, flip)
             if isinstance(before, Objection):
