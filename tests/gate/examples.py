@@ -55,27 +55,41 @@ DEALT = """
       combine reverse
     }"""
 
+PAGES = """
+    shuffle pages {
+      const layers = 2, width = 12288
+      index m : moves   index b : pages   index s : slots
+      segment kept { x : bf16[layers, width] }
+      layout cache[l, b] of bf16[width] dense(layers, pages)
+      layout arrived[s] of kept
+      route from(m) -> page_idx = input source_page : int64
+      route to(m) -> (rank, slot) = input destination : int64[2]
+      view leaving[m] = cache[0 .. layers, from(m)]
+      dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+    }"""
+
 EXAMPLES = (
+    Example("routed", specs.routed("f16", capacity="capacity max 64"), ("2x2",)),
+    Example("quantised", QUANTISED, ("2x2",)),
     Example("moved", specs.MOVED, ("2x2",)),
-    Example(
-        "rebalanced",
-        specs.routed("f16", options="balance rebalance schedule fast slice 96 B"),
-        ("2x2", "3x2"),
-        tokens=9,
-    ),
-    Example("routed", specs.routed("bf16", capacity="capacity max 64"), ("2x2",)),
+    Example("patches", specs.patches(p=14), ("2x1",)),
+    Example("pages", PAGES, ("2x1",)),
+    Example("dealt", DEALT, ("2x2",)),
+    Example("maxima", specs.MAXIMA, ("2x2",)),
+    Example("grid", specs.GRID, ("2x2",)),
+    Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",
         specs.routed("f32", placement="table owner", options="dedup(rank) balance lpt slice 96 B"),
         ("3x2",),
         tokens=9,
     ),
-    Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
-    Example("patches", specs.patches(), ("2x1",)),
-    Example("quantised", QUANTISED, ("2x2",)),
-    Example("maxima", specs.MAXIMA, ("2x2",)),
-    Example("dealt", DEALT, ("2x2",)),
-    Example("grid", specs.GRID, ("2x2",)),
+    Example(
+        "rebalanced",
+        specs.routed("bf16", options="balance rebalance schedule fast slice 96 B"),
+        ("2x2", "3x2"),
+        tokens=9,
+    ),
 )
 
 
