@@ -18,11 +18,12 @@ from fuscoc.dialect.attrs import (
     VerifyError,
     attributes,
 )
-from fuscoc.dialect.base import Op, entry_block, terminator
-from fuscoc.dialect.dtypes import TensorType
+from fuscoc.dialect.base import Op, check_role, entry_block, terminator
+from fuscoc.dialect.dtypes import TensorType, num_bytes
+from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.relation import Domain, Point, Relate
-from fuscoc.dialect.runs import RUNS
+from fuscoc.dialect.relation import Domain, Owner, Point, Relate
+from fuscoc.dialect.runs import RUNS, UNITS
 from fuscoc.lang.policy import CHOICES
 
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
@@ -85,6 +86,7 @@ class DefPlacement(Op, name="def_placement"):
     def check(cls, op):
         if (op.read("kind") == "table") != ("table" in op.attributes):
             raise VerifyError("needs the attribute 'table' exactly when its kind is table")
+        check_role(op, "table", "placement")
 
 
 class DefLayout(Op, name="def_layout"):
@@ -165,12 +167,18 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
             raise VerifyError(
                 f"moves fields {arriving}, which its source does not hold in this order"
             )
+        casts = [cast["field"] for cast in op.read("casts")]
+        if len(set(casts)) != len(casts):
+            raise VerifyError("must not cast a field twice")
         for cast in op.read("casts"):
             _check_cast(op, cast, names, arriving)
+        target = op.follow("target")
+        if isinstance(target, DefPacked) and target.read("segment") != op.read("segment"):
+            raise VerifyError("has a target for other segments")
         if op.read("num_source_dims") > len(op.read("indices")):
             raise VerifyError("has more source dimensions than indices")
-        if "runs" in op.attributes and names != [run["name"] for run in op.read("runs")]:
-            raise VerifyError("moves other fields than those of its runs")
+        if "runs" in op.attributes:
+            _check_runs(op)
 
     @classmethod
     def check_regions(cls, op):
@@ -183,11 +191,66 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         extents = terminator(op, 0, Domain)
         if len(extents.extents) != num_indices:
             raise VerifyError(f"has {num_indices} indices but {len(extents.extents)} extents")
+        _check_fanout(op, list(extents.extents)[op.read("num_source_dims") :])
         point = terminator(op, 1, Relate, Point)
         if isinstance(point, Point) != ("runs" in op.attributes):
             raise VerifyError("needs the attribute 'runs' exactly when it yields fsc.point")
         if isinstance(point, Relate):
             _check_block(op, point)
+        else:
+            _check_strides(op, point)
+        _check_owner(op, point)
+
+
+def _check_fanout(op, extents):
+    """The points of a segment are as many everywhere."""
+    known = [expression(extent) for extent in extents]
+    if not all(isinstance(extent, int) for extent in known) or prod(known) != op.read("fanout"):
+        raise VerifyError(f"has fan-out extents whose product is not {op.read('fanout')}")
+
+
+def _check_runs(op):
+    """The runs are those of the source's cells, and copied in the unit that they say."""
+    cells = [(cell["name"], *cell["type"]) for cell in op.follow("source").read("cells")]
+    runs = op.read("runs")
+    if [name for name, _, _ in cells] != [run["name"] for run in runs]:
+        raise VerifyError("moves other fields than those of its runs")
+    for run, (name, dtype, shape) in zip(runs, cells, strict=True):
+        if (run["dtype"], run["cell_elems"]) != (dtype, prod(shape)):
+            raise VerifyError(f"has runs of other cells than those of '{name}'")
+        if run["copy_dtype"] != UNITS[run["unit_bytes"]]:
+            raise VerifyError(f"copies '{name}' in other units than {run['unit_bytes']} bytes")
+        if run["run_elems"] * num_bytes(dtype) % run["unit_bytes"]:
+            raise VerifyError(f"cuts runs of '{name}' into units that do not fit")
+        length = run["run_elems"]
+        for dim in reversed(run["run_dims"]):
+            if dim["dst_stride"] != length:
+                raise VerifyError(f"must not leave gaps between runs of '{name}'")
+            length *= dim["count"]
+        if length != run["seg_elems"]:
+            raise VerifyError(f"moves {run['seg_elems']} elements of '{name}' in {length}")
+
+
+def _check_strides(op, point):
+    """Strides that only the run knows are those of the point, in order, in every field."""
+    columns = [f"src_stride{number}" for number in range(len(point.src_strides))]
+    for run in op.read("runs"):
+        strides = [dim["src_stride"] for dim in run["run_dims"]]
+        if [stride for stride in strides if isinstance(stride, str)] != columns:
+            raise VerifyError(f"needs the strides of its point in the runs of '{run['name']}'")
+
+
+def _check_owner(op, point):
+    """Points of a packed target go to the owners of their keys; no others have keys."""
+    target, owner = op.follow("target"), point.rank.owner
+    is_owner = getattr(owner, "name", None) == Owner.OPERATION_NAME
+    if not isinstance(target, DefPacked):
+        if is_owner:
+            raise VerifyError("must not send a slot to the owner of a key")
+        return
+    placement = target.attributes["placement"]
+    if not is_owner or owner.attributes["placement"] != placement:
+        raise VerifyError(f"must send a key to its owner by {placement}")
 
 
 def _check_cast(op, cast, names, arriving):
@@ -267,3 +330,4 @@ class Combine(Op, name="combine"):
     def check(cls, op):
         if op.read("kind") != "sum" and "weight" in op.attributes:
             raise VerifyError("must weigh nothing but the terms of a sum")
+        check_role(op, "weight", "weight")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op
+from fuscoc.dialect.base import Op, check_role
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l1 import FORWARDERS
@@ -31,6 +31,17 @@ HOLDERS = {
     "target": "target", "rows": "target", "forward_staging": "forwarder",
     "return_slices": "forwarder", "returned": "carrier", "staging": "source", "result": "source",
 }  # fmt: skip
+
+
+# From where to where copies and reductions take rows.
+COPIES = (
+    ("source", "slices"), ("carried", "slices"), ("source", "carried"), ("source", "target"),
+    ("landing", "target"), ("returned", "staging"),
+)  # fmt: skip
+REDUCTIONS = (
+    ("rows", "staging"), ("rows", "forward_staging"), ("forward_staging", "return_slices"),
+    ("staging", "result"),
+)  # fmt: skip
 
 
 class TokenType(Fsc.Type, name="token"):
@@ -112,6 +123,19 @@ def _check_list(op, *sides):
             raise VerifyError(f"needs a list that places the {side} of its rows")
 
 
+def _check_ends(op, ends):
+    if (op.read("src"), op.read("dst")) not in ends:
+        raise VerifyError(f"must not go from {op.read('src')} to {op.read('dst')}")
+
+
+def _check_rows(op):
+    """Rows on the way back have the fields of the source."""
+    shuffle = op.operation.parent.opview.follow("shuffle")
+    names = [cell["name"] for cell in shuffle.follow("source").read("cells")]
+    if op.read("rows") and [row["name"] for row in op.read("rows")] != names:
+        raise VerifyError(f"needs rows of the fields {', '.join(names)}")
+
+
 class GatherSend(Step, name="gather_send"):
     """Copy the segment of every descriptor into a slice or straight into its row on a peer.
 
@@ -135,6 +159,8 @@ class GatherSend(Step, name="gather_send"):
 
     @classmethod
     def check(cls, op):
+        _check_ends(op, COPIES)
+        _check_rows(op)
         if op.read("dst") == "slices" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
         _check_list(op, "src", "dst")
@@ -232,6 +258,9 @@ class Reduce(Step, name="reduce"):
     @classmethod
     def check(cls, op):
         kind = op.read("kind")
+        _check_ends(op, REDUCTIONS)
+        _check_rows(op)
+        check_role(op, "weight", "weight")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
         _check_list(op, "dst")

@@ -34,13 +34,22 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
 
     @classmethod
     def check(cls, op):
-        for policy in ("balance", "schedule", "slice_bytes"):
-            if policy in op.attributes and op.read("direction") == "combine":
-                raise VerifyError(f"goes back as it came, so that it has no {policy}")
+
+        ours = op.read("shuffle"), op.read("direction")
+        for each in ops_of(op.operation.parent, Path):
+            if each != op and (each.read("shuffle"), each.read("direction")) == ours:
+                raise VerifyError(f"must be the only path for {ours[1]} of its shuffle")
 
     @classmethod
     def check_regions(cls, op):
         entry_block(op, 0)
+        hops = ops_of(op, Hop)
+        for policy in ("schedule", "slice_bytes"):
+            if (policy in op.attributes) != bool(hops):
+                raise VerifyError(f"needs the attribute '{policy}' exactly while it has hops")
+        picked = any("forwarder" in hop.attributes for hop in hops)
+        if ("balance" in op.attributes) != (bool(hops) and not picked):
+            raise VerifyError("needs the attribute 'balance' exactly until forwarders are chosen")
         if op.read("direction") == "dispatch":
             _check_tiers(op)
         if len({each.read("kind") for each in ops_of(op, Collect, Reduce)}) > 1:
