@@ -161,14 +161,14 @@ def _round_trip(shuffle: LockstepShuffle, data: Data) -> None:
         [list(data.source.values()) for data in ranks],
         [inputs_of(spec, data, weights=False) for data in ranks],
     )
-    if spec.combine is None:
+    if spec.program.combine is None:
         return
     rows = [
         {
             each.name: torch.zeros(
                 done.handle.num_slots, *each.shape, dtype=TORCH_DTYPES[each.dtype]
             )
-            for each in spec.source_fields
+            for each in spec.declared.source_fields
         }
         for done in dispatched
     ]

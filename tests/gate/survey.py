@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fuscoc.dialect import l0, l1, l2, l3, l3_values, relation
+from fuscoc.dialect import l0, l1, l2, l3, l3_values, path, relation
 from fuscoc.dialect.base import Op
 from tests.gate.effects import BOUNDARIES, Objection, Outcome, Subject
 from tests.gate.examples import EXAMPLES, Example
@@ -21,7 +21,7 @@ from tests.gate.values import Names
 
 LIST = Path(__file__).with_name("without_effect.txt")
 LEVELS = ("L0", "L1", "L2", "L3")
-_ROOMS = {l0: "L0", relation: "L0", l1: "L1", l2: "L2", l3: "L3", l3_values: "L3"}
+_ROOMS = {l0: "L0", relation: "L0", l1: "L1", path: "L1", l2: "L2", l3: "L3", l3_values: "L3"}
 
 
 class Pair(NamedTuple):
@@ -40,6 +40,7 @@ OPERATIONS: dict[str, Any] = {
     for room in _ROOMS
     for each in vars(room).values()
     if isinstance(each, type) and issubclass(each, Op) and each.__module__ == room.__name__
+    if hasattr(each, "OPERATION_NAME")
 }
 HOMES = {
     name: level

@@ -26,8 +26,8 @@ from fuscoc.dialect.attrs import (
 )
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.dtypes import DType, TensorType
-from fuscoc.dialect.l1 import Path
 from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.path import Path
 from fuscoc.dialect.runs import UNITS, Stride, Unit
 
 Names = tuple[str, ...]
