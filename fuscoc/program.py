@@ -69,7 +69,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
         "num_keys": placement.read("num_keys"),
         "align": target.read("align"),
         "capacity": target.read("capacity"),
-        "compact": target.read("compact") is not None,
+        "compact": target.read("compact"),
         "placement": {"kind": placement.read("kind"), "table": table and table[0]},
     }
 

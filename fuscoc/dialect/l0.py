@@ -6,6 +6,7 @@ which rank and slot. That is all that later passes know about routing.
 """
 
 from math import prod
+from typing import Any
 
 from fuscoc.dialect.attrs import (
     Array,
@@ -18,7 +19,7 @@ from fuscoc.dialect.attrs import (
     VerifyError,
     attributes,
 )
-from fuscoc.dialect.base import Op, check_role, entry_block, terminator
+from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import TensorType, num_bytes
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.mlir import ext, ir
@@ -90,13 +91,13 @@ class DefPlacement(Op, name="def_placement"):
 
 
 class DefLayout(Op, name="def_layout"):
-    """A dense array of cells with ``num_dims`` dimensions, the last varying fastest.
+    """A dense array of cells.
 
-    ``"fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64,
+    ``"fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}],
     sym_name = "spec.pictures"} : () -> ()``
     """
 
-    attrs = attributes(sym_name=Name(), cells=FIELDS, num_dims=Integer(1))
+    attrs = attributes(sym_name=Name(), cells=FIELDS)
 
 
 class DefPacked(Op, name="def_packed"):
@@ -105,8 +106,8 @@ class DefPacked(Op, name="def_packed"):
     ``capacity`` is the most slots a rank may hold; without it, exactly what arrives. Where it is
     ``compact``, a rank holds every segment once, and slots refer to it.
 
-    ``"fsc.def_packed"() {align = 128 : i64, placement = @spec.place, segment = @spec.token,
-    sym_name = "spec.by_expert"} : () -> ()``
+    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.place,
+    segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
     """
 
     attrs = attributes(
@@ -115,12 +116,12 @@ class DefPacked(Op, name="def_packed"):
         align=Integer(1),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
-        compact=Integer(1, optional=True),
+        compact=Flag(),
     )
 
 
 class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
-    """A relation between source blocks and destination slots, over a domain.
+    """A relation between source blocks and destination slots, over a domain: one a module.
 
     ``indices`` names the domain's indices. The first ``num_source_dims`` enumerate the source
     segments; each of the others has a constant extent, and ``fanout`` is their product. In a
@@ -160,6 +161,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 
     @classmethod
     def check(cls, op):
+        if len(ops_of(op.operation.parent, Shuffle)) > 1:
+            raise VerifyError("must be the only one of its module")
         names = [cell["name"] for cell in op.follow("source").read("cells")]
         arriving = [field["name"] for field in op.follow("segment").read("fields")]
         changed = {cast["scales"] for cast in op.read("casts")}
@@ -278,8 +281,6 @@ def _check_block(op, relate):
     casts = {cast["field"] for cast in op.read("casts")}
     arriving = {field["name"]: field["type"] for field in op.follow("segment").read("fields")}
     lengths = relate.read("lengths")
-    if len(lengths) != source.read("num_dims"):
-        raise VerifyError(f"has {len(lengths)} subscripts for {source.read('num_dims')} dimensions")
     for cell in source.read("cells"):
         name, (cell_dtype, cell_shape) = cell["name"], cell["type"]
         if name not in arriving:
@@ -294,17 +295,24 @@ def _check_block(op, relate):
             )
 
 
+def shuffle_of(op: Any) -> Any:
+    """The shuffle of the module that an operation stands in."""
+    while op.operation.parent is not None:
+        op = op.operation.parent
+    (found,) = ops_of(op, Shuffle)
+    return found
+
+
 class Dispatch(Op, name="dispatch"):
     """The shuffle goes forward, by these policies.
 
     ``dedup`` names the tiers that a segment crosses at most once a destination.
 
     ``"fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()``
+    slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
-        shuffle=Ref("shuffle"),
         dedup=Array(Text("node", "rank"), distinct=True, optional=True),
         balance=Text(*CHOICES["balance"]),
         schedule=Text(*CHOICES["schedule"]),
@@ -317,11 +325,10 @@ class Combine(Op, name="combine"):
 
     ``weight`` is the input with the factor of every point.
 
-    ``"fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()``
+    ``"fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()``
     """
 
     attrs = attributes(
-        shuffle=Ref("shuffle"),
         kind=Text("copy", "sum", "max"),
         weight=Ref("def_input", optional=True),
     )

@@ -11,6 +11,7 @@ from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError,
 from fuscoc.dialect.base import Op, check_role
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import FORWARDERS
 from fuscoc.dialect.mlir import ext
 from fuscoc.lang.dtypes import INTEGERS
@@ -60,14 +61,19 @@ class Step(Op):
         return super().build([each.done for each in after], TokenType.get(), **values)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The buffers whose rows it reads."""
-        return (self.read("src"),)
+    def src(self) -> str:
+        """The buffer whose rows it reads."""
+        return self.read("src")
+
+    @property
+    def dst(self) -> str:
+        """The buffer whose rows it writes."""
+        return self.read("dst")
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The buffers whose rows it writes."""
-        return (self.read("dst"),)
+        """The buffers whose rows it may write."""
+        return (self.dst,)
 
     @property
     def waits(self) -> tuple[int, ...]:
@@ -113,10 +119,15 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("needs the attribute 'per' exactly in the path of a dispatch")
 
 
+def check_builder(op, held):
+    """Raise VerifyError unless a list is built by the rank that has what is read by it."""
+    if held.read("builder") != HOLDERS[op.src]:
+        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+
+
 def _check_list(op, *sides):
     held = op.follow("list")
-    if held.read("builder") != HOLDERS[op.read("src")]:
-        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+    check_builder(op, held)
     columns = held.read("columns")
     for side in sides:
         if not any(f"{side}_{end}" in columns for end in ENDS):
@@ -124,13 +135,13 @@ def _check_list(op, *sides):
 
 
 def _check_ends(op, ends):
-    if (op.read("src"), op.read("dst")) not in ends:
-        raise VerifyError(f"must not go from {op.read('src')} to {op.read('dst')}")
+    if (op.src, op.dst) not in ends:
+        raise VerifyError(f"must not go from {op.src} to {op.dst}")
 
 
 def _check_rows(op):
     """Rows on the way back have the fields of the source."""
-    shuffle = op.operation.parent.opview.follow("shuffle")
+    shuffle = shuffle_of(op)
     names = [cell["name"] for cell in shuffle.follow("source").read("cells")]
     if op.read("rows") and [row["name"] for row in op.read("rows")] != names:
         raise VerifyError(f"needs rows of the fields {', '.join(names)}")
@@ -183,8 +194,8 @@ class Exchange(Step, name="exchange"):
     )
 
     @property
-    def reads(self):
-        return ("slices",) if self.is_forth else ("return_slices",)
+    def src(self):
+        return "slices" if self.is_forth else "return_slices"
 
     @property
     def writes(self):
@@ -207,17 +218,17 @@ class ScatterRecv(Step, name="scatter_recv"):
 
     Slots of a compact target have no rows of their own: its list is empty, and the op only waits.
 
-    ``%copied = "fsc.scatter_recv"(%sent, %forwarded) {dst = "target", list = @local,
-    src = "target", wait = [0 : i64, 1 : i64]} : (!fsc.token, !fsc.token) -> !fsc.token``
+    ``%copied = "fsc.scatter_recv"(%sent, %forwarded) {list = @local, wait = [0 : i64, 1 : i64]}
+    : (!fsc.token, !fsc.token) -> !fsc.token``
     """
 
     attrs = attributes(
         list=Ref("descriptors"),
-        src=Text("target"),
-        dst=Text("target"),
         wait=Array(Integer(0), distinct=True),
         moves=MOVES,
     )
+
+    src = dst = "target"
 
     @classmethod
     def check(cls, op):

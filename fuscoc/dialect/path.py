@@ -1,6 +1,6 @@
 """One direction of a shuffle, at every level, and what its operations have to agree on."""
 
-from fuscoc.dialect.attrs import Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
 from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Exchange, GatherSend, Reduce, ScatterRecv
@@ -19,13 +19,11 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
     choose-forwarders, ``schedule`` and ``slice_bytes`` for form-slices.
 
     ``"fsc.path"() ({ ... }) {balance = "none", direction = "dispatch", schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()``
+    slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
-        sym_name=Text(),
         direction=Text("dispatch", "combine"),
-        shuffle=Ref("shuffle"),
         balance=Text(*CHOICES["balance"], optional=True),
         schedule=Text(*CHOICES["schedule"], optional=True),
         slice_bytes=Integer(1, optional=True),
@@ -35,10 +33,9 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
     @classmethod
     def check(cls, op):
 
-        ours = op.read("shuffle"), op.read("direction")
-        for each in ops_of(op.operation.parent, Path):
-            if each != op and (each.read("shuffle"), each.read("direction")) == ours:
-                raise VerifyError(f"must be the only path for {ours[1]} of its shuffle")
+        ours = op.read("direction")
+        if [each.read("direction") for each in ops_of(op.operation.parent, Path)].count(ours) > 1:
+            raise VerifyError(f"must be the only path for {ours}")
 
     @classmethod
     def check_regions(cls, op):
@@ -61,7 +58,7 @@ def _check_tiers(path):
     """What is deduplicated for a tier is so on every copy through it, and on those behind it."""
     found = {"network": set(), "rank": set(), "local": set()}
     for op in ops_of(path, Hop, GatherSend, ScatterRecv, Launch):
-        src, dst = op.read("src"), op.read("dst")
+        src, dst = (op.read("src"), op.read("dst")) if isinstance(op, Hop) else (op.src, op.dst)
         tier = "local" if src == dst else "rank" if dst == "target" else "network"
         found[tier].add((op if isinstance(op, Hop) else op.follow("list")).read("per"))
     network, rank, local = found.values()
@@ -80,7 +77,7 @@ def _check_order(path):
     for op in ops_of(path, *WORK):
         first = {token.owner for token in op.after}
         before = known[op.operation] = first.union(*(known[each] for each in first))
-        needed = [(f"reads {buffer}", writers.get(buffer, [])) for buffer in op.reads]
+        needed = [(f"reads {op.src}", writers.get(op.src, []))]
         needed += [(f"waits for signal {slot}", [senders.get(slot)]) for slot in op.waits]
         for reason, others in needed:
             if not before.issuperset(others):

@@ -19,7 +19,7 @@ from fuscoc.dialect.expressions import (
     looks_up,
     monomial,
 )
-from fuscoc.dialect.l0 import Combine, DefPacked, Shuffle
+from fuscoc.dialect.l0 import Combine, DefPacked, Shuffle, shuffle_of
 from fuscoc.dialect.relation import Domain, Relate
 
 
@@ -88,7 +88,7 @@ def _check_target(shuffle: Any, relate: Any) -> None:
 
 
 def _check_combine(combine: Any) -> None:
-    shuffle = combine.follow("shuffle")
+    shuffle = shuffle_of(combine)
     if combine.read("kind") == "copy" and shuffle.read("fanout") != 1:
         raise PassError(combine, f"would copy {shuffle.read('fanout')} rows to one place")
     weight = combine.follow("weight")
