@@ -69,7 +69,7 @@ PAGES = """
     }"""
 
 EXAMPLES = (
-    Example("routed", specs.routed("f16", capacity="capacity max 64"), ("2x2",)),
+    Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
     Example("moved", specs.MOVED, ("2x2",)),
     Example("patches", specs.patches(p=14), ("2x1",)),

@@ -23,7 +23,7 @@ import torch
 
 from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
 from fuscoc.lang.checked import CheckedShuffle
-from fuscoc.manifest import CompiledShuffle
+from fuscoc.manifest import CompiledShuffle, sha256
 from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -140,8 +140,6 @@ class Logs:
         return log
 
     def _open(self, program: Program, topology: str) -> LockstepShuffle:
-        from fuscoc.manifest import sha256
-
         manifest = json.loads(program.manifest)
         files = {name: text.encode() for name, text in program.kernels.items()}
         manifest["files"] = {name: sha256(content) for name, content in files.items()}

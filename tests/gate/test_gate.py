@@ -1,7 +1,8 @@
 """Every attribute counts: whoever flips one is objected to, or changes what is executed.
 
 ``without_effect.txt`` lists the attributes that do not count yet. It only shrinks: whatever counts
-must leave it, and nothing joins it. ``python -m tests.gate.survey`` writes it anew.
+must leave it, and nothing joins it. ``python -m tests.gate.survey`` writes it anew. Of what is
+listed, only a few flips are tried here, and all of them at night.
 """
 
 from __future__ import annotations
