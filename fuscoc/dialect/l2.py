@@ -61,19 +61,14 @@ class Step(Op):
         return super().build([each.done for each in after], TokenType.get(), **values)
 
     @property
-    def src(self) -> str:
+    def reads(self) -> str:
         """The buffer whose rows it reads."""
         return self.read("src")
 
     @property
-    def dst(self) -> str:
-        """The buffer whose rows it writes."""
-        return self.read("dst")
-
-    @property
     def writes(self) -> tuple[str, ...]:
         """The buffers whose rows it may write."""
-        return (self.dst,)
+        return (self.read("dst"),)
 
     @property
     def waits(self) -> tuple[int, ...]:
@@ -121,7 +116,7 @@ class Descriptors(Op, name="descriptors"):
 
 def check_builder(op, held):
     """Raise VerifyError unless a list is built by the rank that has what is read by it."""
-    if held.read("builder") != HOLDERS[op.src]:
+    if held.read("builder") != HOLDERS[op.reads]:
         raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
 
 
@@ -135,8 +130,9 @@ def _check_list(op, *sides):
 
 
 def _check_ends(op, ends):
-    if (op.src, op.dst) not in ends:
-        raise VerifyError(f"must not go from {op.src} to {op.dst}")
+    found = (op.reads, *op.writes)
+    if found not in ends:
+        raise VerifyError(f"must not go from {found[0]} to {found[1]}")
 
 
 def _check_rows(op):
@@ -194,7 +190,7 @@ class Exchange(Step, name="exchange"):
     )
 
     @property
-    def src(self):
+    def reads(self):
         return "slices" if self.is_forth else "return_slices"
 
     @property
@@ -228,7 +224,13 @@ class ScatterRecv(Step, name="scatter_recv"):
         moves=MOVES,
     )
 
-    src = dst = "target"
+    @property
+    def reads(self):
+        return "target"
+
+    @property
+    def writes(self):
+        return ("target",)
 
     @classmethod
     def check(cls, op):

@@ -58,9 +58,12 @@ def _check_tiers(path):
     """What is deduplicated for a tier is so on every copy through it, and on those behind it."""
     found = {"network": set(), "rank": set(), "local": set()}
     for op in ops_of(path, Hop, GatherSend, ScatterRecv, Launch):
-        src, dst = (op.read("src"), op.read("dst")) if isinstance(op, Hop) else (op.src, op.dst)
+        if isinstance(op, Hop):
+            src, dst, held = op.read("src"), op.read("dst"), op
+        else:
+            src, (dst,), held = op.reads, op.writes, op.follow("list")
         tier = "local" if src == dst else "rank" if dst == "target" else "network"
-        found[tier].add((op if isinstance(op, Hop) else op.follow("list")).read("per"))
+        found[tier].add(held.read("per"))
     network, rank, local = found.values()
     fits = rank in ({"rank"}, {"point"}) and network in ({"node"}, rank) and local == {"point"}
     if any(found.values()) and not fits:
@@ -77,7 +80,7 @@ def _check_order(path):
     for op in ops_of(path, *WORK):
         first = {token.owner for token in op.after}
         before = known[op.operation] = first.union(*(known[each] for each in first))
-        needed = [(f"reads {op.src}", writers.get(op.src, []))]
+        needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
         needed += [(f"waits for signal {slot}", [senders.get(slot)]) for slot in op.waits]
         for reason, others in needed:
             if not before.issuperset(others):

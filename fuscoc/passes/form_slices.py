@@ -54,14 +54,11 @@ class _Program:
         self.writers: dict[str, list[Any]] = {}
         self.senders: dict[int, Any] = {}
 
-    def add(
-        self, op: Any, *, wait: Sequence[int] = (), reads: str = "target", **values: Any
-    ) -> None:
-        reads = values.get("src", reads)
-        before = [*self.writers.get(reads, ()), *(self.senders[slot] for slot in wait)]
-        if wait:
-            values |= {"wait": wait}
-        step = op.build(dict.fromkeys(before), **values)
+    def add(self, op: Any, reads: str = "", **values: Any) -> None:
+        """``reads``: the buffer, where that is not ``src``."""
+        writers = self.writers.get(reads or values["src"], ())
+        senders = (self.senders[slot] for slot in values.get("wait", ()))
+        step = op.build(dict.fromkeys([*writers, *senders]), **values)
         for buffer in step.writes:
             self.writers.setdefault(buffer, []).append(step)
         if step.signals is not None:

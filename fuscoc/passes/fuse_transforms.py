@@ -29,7 +29,7 @@ def run(module: Any) -> None:
         ends = {"source": "source", "target": "target"}
         ends |= dict.fromkeys(("carried", "slices", "landing"), carried)
         for copy in ops_of(path, GatherSend, ScatterRecv):
-            read, written = ends[copy.src], ends[copy.dst]
+            read, written = (ends[buffer] for buffer in (copy.reads, *copy.writes))
             moves = read if read == written else "cast"
             copy.attributes["moves"] = copy.attrs["moves"].encode(moves)
 

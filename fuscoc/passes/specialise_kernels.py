@@ -53,7 +53,7 @@ def run(module: Any) -> None:
 def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
     """The launch of the kernel of a step, before it."""
     reduces = isinstance(step, Reduce)
-    src, dst = ends = step.src, step.dst
+    src, dst = ends = (step.reads, *step.writes)
     descriptors: Descriptors = step.follow("list")
     written = f"peers.{dst}" if "dst_peer" in descriptors.read("columns") else dst
     weight = step.follow("weight") if reduces else None
