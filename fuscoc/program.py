@@ -70,7 +70,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
         "align": target.read("align"),
         "capacity": target.read("capacity"),
         "compact": target.read("compact"),
-        "placement": {"kind": placement.read("kind"), "table": table and table[0]},
+        "placement": {"kind": placement.read("kind"), "table": table},
     }
 
 
@@ -130,8 +130,8 @@ def _exchange(exchange: Any) -> dict[str, Any]:
 def _launch(launch: Any, kernel_name: KernelName) -> dict[str, Any]:
     return {
         "op": "launch",
-        "kernel": kernel_name(launch.read("kernel")[0]),
-        "list": launch.read("list")[-1],
+        "kernel": kernel_name(launch.read("kernel")),
+        "list": launch.read("list"),
         "src": launch.read("src"),
         "dst": launch.read("dst"),
         "bind": {bound["arg"]: bound["buffer"] for bound in launch.read("bind")},

@@ -182,9 +182,9 @@ class _Scalars:
     def _lower(self, op: Any, operands: list[Any]) -> Any:
         match op:
             case Extent():
-                return self.values[f"extent.{op.read('extent')[0]}"]
+                return self.values[f"extent.{op.read('extent')}"]
             case Lookup():
-                return _load(self.values[f"input.{op.read('input')[0]}"], operands[0])
+                return _load(self.values[f"input.{op.read('input')}"], operands[0])
             case CellBase():
                 return _load(self.values["cell_offset"], operands[0])
             case Owner():
@@ -228,10 +228,10 @@ def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:
         seen.add(op)
         pending += [operand.owner for operand in op.operands]
         if isinstance(op.opview, Extent):
-            name = op.opview.read("extent")[0]
+            name = op.opview.read("extent")
             used[name] = Argument(name, "scalar", f"extent.{name}")
         elif isinstance(op.opview, Lookup):
-            name = op.opview.read("input")[0]
+            name = op.opview.read("input")
             dtype, _ = op.opview.follow("input").read("type")
             used[name] = Argument(name, "address", f"input.{name}", dtype)
     declared = [op.opview for op in shuffle.operation.parent.regions[0].blocks[0]]

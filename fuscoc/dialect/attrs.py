@@ -132,10 +132,7 @@ class Array(Attr):
 
 
 class Ref(Attr):
-    """A symbol that must name an operation of one of ``kinds`` (without the ``fsc.`` prefix).
-
-    A list of a path is also known outside it, as ``@path::@list``. Reads as the tuple of its parts.
-    """
+    """A symbol that must name an operation of one of ``kinds`` (without the ``fsc.`` prefix)."""
 
     def __init__(self, *kinds, optional=False):
         super().__init__(optional=optional)
@@ -143,15 +140,13 @@ class Ref(Attr):
         self.prefix = SPEC if kinds[0].startswith("def_") else ""
 
     def encode(self, value):
-        first, *rest = [value] if isinstance(value, str) else value
-        return ir.SymbolRefAttr.get([f"{self.prefix}{first}", *rest])
+        return ir.FlatSymbolRefAttr.get(f"{self.prefix}{value}")
 
     def decode(self, attr):
-        first, *rest = ir.SymbolRefAttr(attr).value
-        return (first.removeprefix(self.prefix), *rest)
+        return ir.FlatSymbolRefAttr(attr).value.removeprefix(self.prefix)
 
     def check(self, op, attr):
-        if not isinstance(attr, ir.SymbolRefAttr | ir.FlatSymbolRefAttr):
+        if not isinstance(attr, ir.FlatSymbolRefAttr):
             raise VerifyError(f"must be a symbol reference, not {attr}")
         found = resolve(op, attr)
         if found is None:
@@ -163,13 +158,11 @@ class Ref(Attr):
 
 def resolve(op, ref):
     """The operation that a symbol on ``op`` names, or None: innermost region around it first."""
-    first, *rest = ir.SymbolRefAttr(ref).value
+    name = ir.FlatSymbolRefAttr(ref).value
     scope, found = op.operation.parent, None
     while scope is not None and found is None:
-        found = defined(scope, first)
+        found = defined(scope, name)
         scope = scope.operation.parent
-    for part in rest:
-        found = found and defined(found, part)
     return found
 
 

@@ -93,9 +93,8 @@ def flips(at: int, op: Any) -> Iterator[Flip]:
 
 def _to_planted(at: int, op: Any, name: str) -> Iterator[Flip]:
     target = resolve(op, op.attributes[name]).opview
-    *scopes, old = ir.SymbolRefAttr(op.attributes[name]).value
-    planted = f"{SPEC}{PLANTED}" if old.startswith(SPEC) else PLANTED
-    value = ir.SymbolRefAttr.get([*scopes, planted])
+    old = ir.FlatSymbolRefAttr(op.attributes[name]).value
+    value = ir.FlatSymbolRefAttr.get(f"{SPEC}{PLANTED}" if old.startswith(SPEC) else PLANTED)
     yield Flip(at, (name,), value, ())
     for key, kind in target.attrs.items():
         if key == "sym_name":

@@ -187,17 +187,13 @@ def _symbols(kind: Ref, op: Any) -> Iterator[Any]:
     module = op.operation
     while module.parent is not None:
         module = module.parent
-    for owner in (None, *ops_of(module, Path)):
-        for each in ops_of(module if owner is None else owner, ir.OpView):
+    for owner in (module, *ops_of(module, Path)):
+        for each in ops_of(owner, ir.OpView):
             if each.operation.name.removeprefix("fsc.") not in kind.kinds:
                 continue
-            name = each.operation.attributes["sym_name"].value
-            flat = ir.FlatSymbolRefAttr.get(name)
-            found = resolve(op, flat)
-            if found is not None and found == each.operation:
-                yield flat
-            elif owner is not None:
-                yield ir.SymbolRefAttr.get([owner.read("sym_name"), name])
+            name = ir.FlatSymbolRefAttr.get(each.operation.attributes["sym_name"].value)
+            if resolve(op, name) == each.operation:
+                yield name
 
 
 def paths(kind: Attr, attr: Any) -> set[Names]:
