@@ -12,7 +12,7 @@ from typing import Any
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.l0 import DefExtent, DefInput, DefPacked, Shuffle
 from fuscoc.dialect.l2 import Descriptors, Exchange
-from fuscoc.dialect.l3 import ForEachPoint, Kernel, Launch
+from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
 from fuscoc.lang.scope import BUILTINS
@@ -31,7 +31,7 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
         "inputs": [each.read("sym_name") for each in inputs],
         "extents": [name for name in extents if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
-        "relation": _relation(module, shuffle, kernel_name),
+        "relation": _relation(shuffle, kernel_name),
         "target": _target(shuffle),
         "runs": [
             {**runs, "run_dims": [dict(dim) for dim in runs["run_dims"]]}
@@ -43,15 +43,15 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     }
 
 
-def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
-    point, name = terminator(shuffle, 1, Point), shuffle.read("sym_name")
+def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
+    point = terminator(shuffle, 1, Point)
     addresses = ["src_offset", *(f"src_stride{i}" for i in range(len(point.src_strides)))]
     place = "key" if isinstance(shuffle.follow("target"), DefPacked) else "slot"
-    (kernel,) = (k for k in ops_of(module, Kernel) if k.read("sym_name") == f"{name}_relation")
-    (loop,) = ops_of(kernel, ForEachPoint)
+    kernel, extents = shuffle.read("relation_kernel"), shuffle.read("extents_kernel")
+    (loop,) = ops_of(shuffle.follow("relation_kernel"), ForEachPoint)
     return {
-        "kernel": kernel_name(f"{name}_relation"),
-        "extents_kernel": kernel_name(f"{name}_extents") if shuffle.read("ragged") else None,
+        "kernel": kernel_name(kernel),
+        "extents_kernel": extents and kernel_name(extents),
         "block": loop.read("block"),
         "outputs": ["source", *addresses, "rank", place],
         "addresses": addresses,

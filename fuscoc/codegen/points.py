@@ -36,8 +36,11 @@ INEXACT = 1
 NEGATIVE = 2
 
 
-def build_extents(shuffle: Any) -> None:
-    """The kernel that counts points and cells of every outer index, and checks its divisions."""
+def build_extents(shuffle: Any) -> str:
+    """The kernel that counts points and cells of every outer index, and checks its divisions.
+
+    Returns its name.
+    """
     domain = terminator(shuffle, 0, Domain)
     roots = [*list(domain.extents)[1:], domain.cells]
     arguments = [
@@ -46,8 +49,8 @@ def build_extents(shuffle: Any) -> None:
     ]
     spec = of_spec(_spec_arguments(shuffle, roots), arguments)
     arguments[1:1] = spec
-    name = shuffle.read("sym_name")
-    with kernel(f"{name}_extents", arguments, NUM_WARPS) as values:
+    name = f"{shuffle.read('sym_name')}_extents"
+    with kernel(name, arguments, NUM_WARPS) as values:
         loop = ForEachPoint.build(values["num_outer"], block=BLOCK)
         block = body_of(loop, shuffle.read("indices")[0])
         with ir.InsertionPoint(block):
@@ -64,10 +67,14 @@ def build_extents(shuffle: Any) -> None:
                 ("status", arith.addi(*flags)),
             ):
                 StoreScalar.build(values[output], outer, value)
+    return name
 
 
-def build_relation(shuffle: Any) -> None:
-    """The kernel that says, for every point, where its segment lies and where it goes."""
+def build_relation(shuffle: Any) -> str:
+    """The kernel that says, for every point, where its segment lies and where it goes.
+
+    Returns its name.
+    """
     point = terminator(shuffle, 1, Point)
     packed = shuffle.follow("target").operation.name == "fsc.def_packed"
     results = {
@@ -84,8 +91,8 @@ def build_relation(shuffle: Any) -> None:
     arguments += [array(name) for name in ("source", *results)]
     roots = [*_divisors(shuffle), *results.values()]
     arguments[2:2] = of_spec(_spec_arguments(shuffle, roots), arguments)
-    name = shuffle.read("sym_name")
-    with kernel(f"{name}_relation", arguments, NUM_WARPS) as values:
+    name = f"{shuffle.read('sym_name')}_relation"
+    with kernel(name, arguments, NUM_WARPS) as values:
         loop = ForEachPoint.build(values["num_points"], block=BLOCK)
         block = body_of(loop, "point")
         with ir.InsertionPoint(block):
@@ -99,6 +106,7 @@ def build_relation(shuffle: Any) -> None:
             stored["source"] = _divide(at, shuffle.read("fanout"))
             for output in ("source", *results):
                 StoreScalar.build(values[output], at, stored[output])
+    return name
 
 
 def _divisors(shuffle: Any) -> list[Any]:

@@ -127,7 +127,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
     segments; each of the others has a constant extent, and ``fanout`` is their product. In a
     ``ragged`` shuffle, extents may look inputs up at the outermost index. ``casts`` says which
     fields arrive as another element type than they leave as. ``runs`` is added by
-    coalesce-segments: see ``fuscoc.dialect.runs``.
+    coalesce-segments: see ``fuscoc.dialect.runs``; ``relation_kernel`` and, in a ragged shuffle,
+    ``extents_kernel`` are the regions as kernels, which specialise-kernels adds.
 
     ::
 
@@ -155,6 +156,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         ragged=Flag(),
         casts=CASTS,
         runs=Array(RUNS, optional=True),
+        relation_kernel=Ref("kernel", optional=True),
+        extents_kernel=Ref("kernel", optional=True),
     )
     domain: ext.Region
     relation: ext.Region
@@ -178,6 +181,9 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         target = op.follow("target")
         if isinstance(target, DefPacked) and target.read("segment") != op.read("segment"):
             raise VerifyError("has a target for other segments")
+        ragged = op.read("ragged") and "relation_kernel" in op.attributes
+        if ("extents_kernel" in op.attributes) != ragged:
+            raise VerifyError("needs a kernel for its extents exactly where they are ragged")
         if op.read("num_source_dims") > len(op.read("indices")):
             raise VerifyError("has more source dimensions than indices")
         if "runs" in op.attributes:

@@ -37,9 +37,11 @@ _SUFFIXES = {
 def run(module: Any) -> None:
     for shuffle in ops_of(module, Shuffle):
         with ir.InsertionPoint(module.body), shuffle.location:
+            kernels = {"relation_kernel": build_relation(shuffle)}
             if shuffle.read("ragged"):
-                build_extents(shuffle)
-            build_relation(shuffle)
+                kernels["extents_kernel"] = build_extents(shuffle)
+        for name, kernel in kernels.items():
+            shuffle.attributes[name] = shuffle.attrs[name].encode(kernel)
     for path in ops_of(module, Path):
         shuffle = shuffle_of(path)
         for step in ops_of(path, GatherSend, ScatterRecv, Reduce):

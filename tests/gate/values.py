@@ -192,7 +192,8 @@ def _symbols(kind: Ref, op: Any) -> Iterator[Any]:
             if each.operation.name.removeprefix("fsc.") not in kind.kinds:
                 continue
             name = ir.FlatSymbolRefAttr.get(each.operation.attributes["sym_name"].value)
-            if resolve(op, name) == each.operation:
+            found = resolve(op, name)
+            if found is not None and found == each.operation:
                 yield name
 
 
