@@ -123,8 +123,8 @@ class ExchangeStep:
 
     op: Literal["exchange"]
     after: tuple[int, ...]
-    forwarder: Literal["static", "greedy", "lpt", "split", "rebalance", "auto"] | None
-    schedule: Literal["pairwise", "fast", "auto"] | None
+    forwarder: str | None
+    schedule: str | None
     slice_bytes: int | None
 
 

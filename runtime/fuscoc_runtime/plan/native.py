@@ -14,6 +14,10 @@ from fuscoc_runtime.plan.library import BuildError, is_there, load
 
 __all__ = ["BuildError", "is_there", "load"]
 
+FORWARDERS = ("static", "greedy", "lpt", "split", "rebalance", "auto")
+SCHEDULES = ("pairwise", "spread-out", "fast", "auto")
+"""The rules of the network hop that ``network.c`` knows, in its order."""
+
 _Start = ctypes.c_char * 0  # any array has one, even an empty one
 
 
@@ -118,10 +122,9 @@ def network(
 ) -> NetworkArrays:
     """The network hop of one plan, and the part of ``rank`` in it.
 
-    ``policy``, ``kind``: numbers of a policy and of a kind of schedule, in the order of
-    ``balance.POLICIES`` and ``schedule.KINDS``; ``auto`` comes after the last. ``orders``: to which
-    node every node sends in the stages of the kinds that have a fixed order, int64
-    [num_stages, n] each. ``speeds``: of a ``CostModel``. ``sizes``: int64 [4], bytes of a segment,
+    ``policy``, ``kind``: indices into ``FORWARDERS`` and ``SCHEDULES``. ``orders``: to which node
+    every node sends in the stages of the kinds that have a fixed order, int64 [num_stages, n] each.
+    ``speeds``: of a ``CostModel``. ``sizes``: int64 [4], bytes of a segment,
     of a slice at most and of a row, and lanes. ``room``: slices for which there is room at first.
     """
     n, m, num_ranks = demand.num_nodes, demand.ranks_per_node, demand.num_ranks

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
@@ -51,7 +50,8 @@ class NetworkHop:
 def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
     """The part of ``ctx.rank``, by the policies of its shuffle."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
-    plan = _natively if native.is_there() else _by_numpy
+    known = ctx.program.exchange.forwarder in native.FORWARDERS
+    plan = _natively if known and native.is_there() else _by_numpy
     return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
 
 
@@ -67,8 +67,8 @@ def choose_natively(
     n = demand.num_nodes
     return native.network(
         demand,
-        (*POLICIES, "auto").index(rules.forwarder),
-        (*KINDS, "auto").index(rules.schedule),
+        native.FORWARDERS.index(rules.forwarder),
+        native.SCHEDULES.index(rules.schedule),
         (pairwise_peers(n), spread_out_peers(n)),
         model.speeds,
         np.array([model.segment_bytes, model.slice_bytes, row_bytes, model.num_lanes]),
