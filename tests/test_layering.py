@@ -106,3 +106,25 @@ def test_importing_the_compiler_is_light() -> None:
     ).stdout.split()
     assert "fuscoc" in loaded
     assert not {"torch", "torch_mlir", "triton", "lark", "fuscoc_runtime", "numpy"} & set(loaded)
+
+
+# They check what the user has given, or say in the spec's words what is wrong with it.
+READS_DECLARED = (
+    "engine/arguments.py", "engine/divisions.py", "engine/sizes.py", "engine/open.py",
+    "engine/node/watch.py", "plan/explain.py",
+)  # fmt: skip
+
+
+def test_planner_and_engine_follow_the_program() -> None:
+    """What a spec declares is for the reference, for checks of arguments and for messages."""
+    runtime = ROOT / "runtime" / "fuscoc_runtime"
+    readers = {
+        path.relative_to(runtime).as_posix()
+        for room in ("plan", "engine")
+        for path in (runtime / room).rglob("*.py")
+        if any(
+            isinstance(node, ast.Attribute) and node.attr == "declared"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert readers == set(READS_DECLARED)

@@ -68,7 +68,7 @@ def dispatch_fresh(
 ) -> tuple[Any, Any]:
     """``Shuffle.dispatch_fresh``: by the operator, whose rows are tensors of their own."""
     spec, rank = executor.spec, executor.engine.members.rank
-    if needs_grad([*fields, *named.values()]) and not spec.declared.is_differentiable:
+    if needs_grad([*fields, *named.values()]) and not spec.is_differentiable:
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     try:
         bound = bind(spec, rank, fields, named, handle is not None)
@@ -119,7 +119,7 @@ def _combine(
     spec, rank = executor.spec, executor.engine.members.rank
     given = rows.values() if isinstance(rows, Mapping) else [rows]
     tensors = [*given, *inputs.values(), *weights_of(handle)]
-    if torch.compiler.is_compiling() or (needs_grad(tensors) and spec.declared.is_differentiable):
+    if torch.compiler.is_compiling() or (needs_grad(tensors) and spec.is_differentiable):
         try:
             bound = bind_combine(spec, rank, rows, handle, inputs, executor.takes_late_weights)
         except InputError:

@@ -155,11 +155,6 @@ class Declared:
         return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
 
     @property
-    def is_differentiable(self) -> bool:
-        """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
-        return self.combine is not None and self.combine.kind != "max" and not self.casts
-
-    @property
     def computes_slots(self) -> bool:
         """Whether destinations follow from indices and extents, on which ranks must then agree."""
         target = self.target

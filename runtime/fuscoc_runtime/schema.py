@@ -85,6 +85,12 @@ class ShuffleSpec:
     node: NodeSpec | None = None
     node_note: str | None = None
 
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
+        combine = self.declared.combine
+        return combine is not None and combine.kind != "max" and not self.declared.casts
+
 
 @dataclass(frozen=True)
 class KernelArg:

@@ -234,11 +234,7 @@ class Checker:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
         if value.layout != torch.strided:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
-        if (
-            value.requires_grad
-            and torch.is_grad_enabled()
-            and not self.shuffle.declared.is_differentiable
-        ):
+        if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
             why = "casts on the path, which has no gradient: cast before dispatch"
             if self.shuffle.declared.combine is None:
                 why = "has no combine, whose kernels would bring gradients back: add one"

@@ -27,7 +27,6 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
-from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.schema import ShuffleSpec
 
 Fields = list[Tensor]
@@ -219,10 +218,8 @@ def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tens
 
 def unit_weights(spec: ShuffleSpec, handle: Handle) -> Fields:
     """Weights of 1 for every point of a dispatch, if the spec's combine is weighted."""
-    if spec.declared.combine is None or spec.declared.combine.weight is None:
+    weight, device = spec.program.weight, handle.plan.point_order.device
+    if weight is None:
         return []
-    name, scope = spec.declared.combine.weight.input, Scope(handle.extents)
-    shape = next(item.shape for item in spec.declared.inputs if item.name == name)
-    sizes = [evaluate(size, scope) for size in shape]
-    dtype = TORCH_DTYPES[spec.declared.combine.weight.dtype]
-    return [torch.ones(sizes, dtype=dtype, device=handle.plan.point_order.device)]
+    shape = input_shape(spec, weight.name, handle.extents)
+    return [torch.ones(shape, dtype=TORCH_DTYPES[weight.dtype], device=device)]

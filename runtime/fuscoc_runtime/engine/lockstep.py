@@ -97,7 +97,7 @@ class LockstepShuffle:
     ) -> list[Dispatched]:
         """``positional[rank]`` and ``named[rank]`` are the arguments of one rank."""
         arguments = [*chain(*positional), *chain(*(given.values() for given in named))]
-        if (needs_grad(arguments) or saves_unchecked()) and self.spec.declared.is_differentiable:
+        if (needs_grad(arguments) or saves_unchecked()) and self.spec.is_differentiable:
             return self._dispatch_op(positional, named)
         generators = [
             dispatch(machine, fields, given)
@@ -122,7 +122,7 @@ class LockstepShuffle:
         by_rank = [each.values() if isinstance(each, Mapping) else [each] for each in rows]
         tensors = [*chain(*by_rank), *chain(*(given.values() for given in named))]
         tensors += chain(*(weights_of(handle) for handle in handles))
-        if needs_grad(tensors) and self.spec.declared.is_differentiable:
+        if needs_grad(tensors) and self.spec.is_differentiable:
             bound = [bind_rows(self.spec, rank, each) for rank, each in enumerate(rows)]
             return self._combine_op(bound, handles, named)
         generators = [
@@ -144,7 +144,7 @@ class LockstepShuffle:
             for part in ("fields", "inputs", "extents", "weights")
         )
         done = ops.dispatch(self._key, *arguments, [])
-        names = [field.name for field in self.spec.declared.fields]
+        names = [field.name for field in self.spec.program.buffers["target"]]
         handles = tickets.redeem(done[len(names) * len(bound)])
         return [
             Dispatched(
@@ -166,7 +166,7 @@ class LockstepShuffle:
         ]
         token = tickets.issue(handles)
         done = ops.combine(self._key, [*chain(*rows)], token, [*chain(*weights)], [])
-        names = [field.name for field in self.spec.declared.source.fields]
+        names = [field.name for field in self.spec.program.buffers["source"]]
         return [
             dict(zip(names, done[rank * len(names) :], strict=False)) for rank in range(len(rows))
         ]
