@@ -15,6 +15,7 @@ from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Kernel, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
+from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
 """The name in the manifest of a kernel of the module."""
@@ -25,9 +26,10 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     (shuffle,) = ops_of(module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
     inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
+    extents = [each.read("sym_name") for each in ops_of(module, DefExtent)]
     return {
         "inputs": [each.read("sym_name") for each in inputs],
-        "extents": [each.read("sym_name") for each in ops_of(module, DefExtent)],
+        "extents": [name for name in extents if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
         "relation": _relation(module, shuffle, kernel_name),
         "target": _target(shuffle),

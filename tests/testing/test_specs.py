@@ -16,11 +16,6 @@ from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.schema import ShuffleSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMPILED = (
-    *("relation", "extents_kernel", "dispatch", "combine_steps", "baked"),
-    *("cuda", "cuda_note", "node", "node_note"),
-)
-"""What only the compiler knows."""
 
 
 def compare(spec: Spec, artifact: Path) -> None:

@@ -89,7 +89,7 @@ def choose_forwarders(demand: Demand, rule: str, model: CostModel) -> Assignment
     Equal demands give equal assignments on every rank.
     """
     if rule == "static" or demand.num_nodes == 1 or demand.ranks_per_node == 1:
-        return POLICIES["none"](demand)
+        return POLICIES["static"](demand)
     return balance(demand, rule, model)
 
 
