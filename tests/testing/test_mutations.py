@@ -14,6 +14,7 @@ import torch
 
 from fuscoc.testing import PlanViolation, check_plan, plan_of
 from fuscoc_runtime.plan import Plan
+from tests.plan.specs import declaring
 from tests.testing.broken import (
     TERM_COLUMNS,
     TEXT,
@@ -40,11 +41,11 @@ def claim(made: Plan, **rules: Any) -> Plan:
 
 
 def with_capacity(made: Plan, capacity: int) -> Plan:
-    """A plan for a target that holds no more."""
-    shuffle = made.shuffle
-    target = replace(shuffle.program.target, capacity=capacity)
-    program = replace(shuffle.program, target=target)
-    return replace(made, shuffle=replace(shuffle, program=program))
+    """A plan for a target that is declared to hold no more."""
+    target = made.shuffle.declared.target
+    assert target.kind == "packed"
+    shuffle = declaring(made.shuffle, target=replace(target, capacity=capacity))
+    return replace(made, shuffle=shuffle)
 
 
 def without_dedup(option: str) -> Plan:
