@@ -24,8 +24,8 @@ from benchmarks.moe_cases import (
 )
 from benchmarks.nvlink_contenders import Batch, Contender
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.declared import CastSpec
 from fuscoc_runtime.reference import cast_fields
-from fuscoc_runtime.schema import CastSpec
 
 BLOCK = 128
 KINDS = ("payload", "cast")

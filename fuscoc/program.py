@@ -25,8 +25,8 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     """The section ``program`` of a shuffle's manifest."""
     (shuffle,) = ops_of(module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
-    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     extents = [each.read("sym_name") for each in ops_of(module, DefExtent)]
+    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     return {
         "inputs": [each.read("sym_name") for each in inputs],
         "extents": [name for name in extents if name not in BUILTINS],
@@ -45,7 +45,7 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
 
 def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
     point, name = terminator(shuffle, 1, Point), shuffle.read("sym_name")
-    strides = [f"src_stride{i}" for i in range(len(point.src_strides))]
+    addresses = ["src_offset", *(f"src_stride{i}" for i in range(len(point.src_strides)))]
     place = "key" if isinstance(shuffle.follow("target"), DefPacked) else "slot"
     (kernel,) = (k for k in ops_of(module, Kernel) if k.read("sym_name") == f"{name}_relation")
     (loop,) = ops_of(kernel, ForEachPoint)
@@ -53,7 +53,8 @@ def _relation(module: Any, shuffle: Any, kernel_name: KernelName) -> dict[str, A
         "kernel": kernel_name(f"{name}_relation"),
         "extents_kernel": kernel_name(f"{name}_extents") if shuffle.read("ragged") else None,
         "block": loop.read("block"),
-        "outputs": ["source", "src_offset", *strides, "rank", place],
+        "outputs": ["source", *addresses, "rank", place],
+        "addresses": addresses,
     }
 
 
@@ -68,7 +69,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
         "num_keys": placement.read("num_keys"),
         "align": target.read("align"),
         "capacity": target.read("capacity"),
-        "compact": target.read("compact") is not None,
+        "compact": target.read("compact"),
         "placement": {"kind": placement.read("kind"), "table": table and table[0]},
     }
 

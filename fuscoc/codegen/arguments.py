@@ -88,13 +88,10 @@ class Values(dict[str, Any]):
 
 
 @contextmanager
-def kernel(
-    name: str, shuffle: str, arguments: Sequence[Argument], num_warps: int
-) -> Iterator[Values]:
+def kernel(name: str, arguments: Sequence[Argument], num_warps: int) -> Iterator[Values]:
     """Build a kernel at the insertion point; its body is built inside the ``with``."""
     op = Kernel.build(
         sym_name=name,
-        shuffle=shuffle,
         args=[asdict(argument) for argument in arguments],
         num_warps=num_warps,
     )

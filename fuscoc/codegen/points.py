@@ -47,7 +47,7 @@ def build_extents(shuffle: Any) -> None:
     spec = of_spec(_spec_arguments(shuffle, roots), arguments)
     arguments[1:1] = spec
     name = shuffle.read("sym_name")
-    with kernel(f"{name}_extents", name, arguments, NUM_WARPS) as values:
+    with kernel(f"{name}_extents", arguments, NUM_WARPS) as values:
         loop = ForEachPoint.build(values["num_outer"], block=BLOCK)
         block = body_of(loop, shuffle.read("indices")[0])
         with ir.InsertionPoint(block):
@@ -85,7 +85,7 @@ def build_relation(shuffle: Any) -> None:
     roots = [*_divisors(shuffle), *results.values()]
     arguments[2:2] = of_spec(_spec_arguments(shuffle, roots), arguments)
     name = shuffle.read("sym_name")
-    with kernel(f"{name}_relation", name, arguments, NUM_WARPS) as values:
+    with kernel(f"{name}_relation", arguments, NUM_WARPS) as values:
         loop = ForEachPoint.build(values["num_points"], block=BLOCK)
         block = body_of(loop, "point")
         with ir.InsertionPoint(block):

@@ -109,8 +109,7 @@ def build_row_kernel(wanted: RowKernel, shuffle: Any) -> None:
     fields = wanted.fields(shuffle)
     row_bytes = sum(field.num_elems * field.elem_bytes for field in fields)
     arguments = _arguments(wanted, fields)
-    name = shuffle.read("sym_name")
-    with kernel(wanted.name, name, arguments, warps_for(row_bytes)) as values:
+    with kernel(wanted.name, arguments, warps_for(row_bytes)) as values:
         count = values["num_descriptors"]
         for slot in wanted.wait:
             waited = ("wait_base", "num_peers", f"expected_{slot}", "abort", "late")

@@ -22,6 +22,7 @@ from fuscoc.codegen.triton_expressions import (
     wrapped,
 )
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l3 import (
     ForChunks,
     ForEachDescriptor,
@@ -65,7 +66,7 @@ def triton_module(module: Any, source: SourceFile) -> str:
     """The text of all kernels of one shuffle's module, which must be at L3."""
     with module.context:
         kernels = ops_of(module, Kernel)
-        shuffle = kernels[0].read("shuffle")[0]
+        shuffle = shuffle_of(kernels[0]).read("sym_name")
         header = HEADER.format(shuffle=shuffle, spec=source.plain_name, version=fuscoc.__version__)
         texts = [_Printer(kernel, source).print() for kernel in kernels]
         helpers = [AMAX_TEXT] if any(f"{AMAX}(" in text for text in texts) else []

@@ -112,6 +112,13 @@ class Op(Fsc.Operation):
         return True
 
 
+def check_role(op: Any, name: str, *roles: str) -> None:
+    """Raise VerifyError if the input that attribute ``name`` refers to has another role."""
+    given = op.follow(name)
+    if given is not None and given.read("role") not in roles:
+        raise VerifyError(f"must not take its {name} from an input for {given.read('role')}")
+
+
 def entry_block(op: Any, region: int) -> Any:
     """The block of a region that must have exactly one."""
     blocks = list(op.regions[region].blocks)

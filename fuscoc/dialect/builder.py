@@ -56,7 +56,6 @@ class _Builder:
             self.shuffle()
             policy = checked.policy
             l0.Dispatch.build(
-                shuffle=checked.name,
                 dedup=policy.dedup,
                 balance=policy.balance,
                 schedule=policy.schedule,
@@ -66,7 +65,6 @@ class _Builder:
             if checked.combine is not None:
                 weight = checked.combine.weight
                 l0.Combine.build(
-                    shuffle=checked.name,
                     kind=checked.combine.kind,
                     weight=weight.input if weight else None,
                     loc=self.loc(checked.combine.span),
@@ -98,7 +96,6 @@ class _Builder:
         l0.DefLayout.build(
             sym_name=source.layout,
             cells=_fields(source.fields),
-            num_dims=len(source.dims),
             loc=self.loc(source.span),
         )
         if isinstance(target, DenseTarget):
@@ -106,7 +103,6 @@ class _Builder:
                 l0.DefLayout.build(
                     sym_name=target.layout,
                     cells=_fields(checked.fields),
-                    num_dims=1,
                     loc=self.loc(target.span),
                 )
             return
@@ -124,7 +120,7 @@ class _Builder:
             align=target.align,
             placement=placement,
             capacity=target.capacity,
-            compact=1 if target.compact else None,
+            compact=target.compact,
             loc=self.loc(target.span),
         )
 

@@ -6,6 +6,7 @@ which rank and slot. That is all that later passes know about routing.
 """
 
 from math import prod
+from typing import Any
 
 from fuscoc.dialect.attrs import (
     Array,
@@ -18,11 +19,12 @@ from fuscoc.dialect.attrs import (
     VerifyError,
     attributes,
 )
-from fuscoc.dialect.base import Op, entry_block, terminator
-from fuscoc.dialect.dtypes import TensorType
+from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
+from fuscoc.dialect.dtypes import TensorType, num_bytes
+from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.relation import Domain, Point, Relate
-from fuscoc.dialect.runs import RUNS
+from fuscoc.dialect.relation import Domain, Owner, Point, Relate
+from fuscoc.dialect.runs import RUNS, UNITS
 from fuscoc.lang.policy import CHOICES
 
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
@@ -85,16 +87,17 @@ class DefPlacement(Op, name="def_placement"):
     def check(cls, op):
         if (op.read("kind") == "table") != ("table" in op.attributes):
             raise VerifyError("needs the attribute 'table' exactly when its kind is table")
+        check_role(op, "table", "placement")
 
 
 class DefLayout(Op, name="def_layout"):
-    """A dense array of cells with ``num_dims`` dimensions, the last varying fastest.
+    """A dense array of cells.
 
-    ``"fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64,
+    ``"fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}],
     sym_name = "spec.pictures"} : () -> ()``
     """
 
-    attrs = attributes(sym_name=Name(), cells=FIELDS, num_dims=Integer(1))
+    attrs = attributes(sym_name=Name(), cells=FIELDS)
 
 
 class DefPacked(Op, name="def_packed"):
@@ -103,8 +106,8 @@ class DefPacked(Op, name="def_packed"):
     ``capacity`` is the most slots a rank may hold; without it, exactly what arrives. Where it is
     ``compact``, a rank holds every segment once, and slots refer to it.
 
-    ``"fsc.def_packed"() {align = 128 : i64, placement = @spec.place, segment = @spec.token,
-    sym_name = "spec.by_expert"} : () -> ()``
+    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.place,
+    segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
     """
 
     attrs = attributes(
@@ -113,12 +116,12 @@ class DefPacked(Op, name="def_packed"):
         align=Integer(1),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
-        compact=Integer(1, optional=True),
+        compact=Flag(),
     )
 
 
 class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
-    """A relation between source blocks and destination slots, over a domain.
+    """A relation between source blocks and destination slots, over a domain: one a module.
 
     ``indices`` names the domain's indices. The first ``num_source_dims`` enumerate the source
     segments; each of the others has a constant extent, and ``fanout`` is their product. In a
@@ -158,6 +161,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 
     @classmethod
     def check(cls, op):
+        if len(ops_of(op.operation.parent, Shuffle)) > 1:
+            raise VerifyError("must be the only one of its module")
         names = [cell["name"] for cell in op.follow("source").read("cells")]
         arriving = [field["name"] for field in op.follow("segment").read("fields")]
         changed = {cast["scales"] for cast in op.read("casts")}
@@ -165,12 +170,18 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
             raise VerifyError(
                 f"moves fields {arriving}, which its source does not hold in this order"
             )
+        casts = [cast["field"] for cast in op.read("casts")]
+        if len(set(casts)) != len(casts):
+            raise VerifyError("must not cast a field twice")
         for cast in op.read("casts"):
             _check_cast(op, cast, names, arriving)
+        target = op.follow("target")
+        if isinstance(target, DefPacked) and target.read("segment") != op.read("segment"):
+            raise VerifyError("has a target for other segments")
         if op.read("num_source_dims") > len(op.read("indices")):
             raise VerifyError("has more source dimensions than indices")
-        if "runs" in op.attributes and names != [run["name"] for run in op.read("runs")]:
-            raise VerifyError("moves other fields than those of its runs")
+        if "runs" in op.attributes:
+            _check_runs(op)
 
     @classmethod
     def check_regions(cls, op):
@@ -183,11 +194,66 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         extents = terminator(op, 0, Domain)
         if len(extents.extents) != num_indices:
             raise VerifyError(f"has {num_indices} indices but {len(extents.extents)} extents")
+        _check_fanout(op, list(extents.extents)[op.read("num_source_dims") :])
         point = terminator(op, 1, Relate, Point)
         if isinstance(point, Point) != ("runs" in op.attributes):
             raise VerifyError("needs the attribute 'runs' exactly when it yields fsc.point")
         if isinstance(point, Relate):
             _check_block(op, point)
+        else:
+            _check_strides(op, point)
+        _check_owner(op, point)
+
+
+def _check_fanout(op, extents):
+    """The points of a segment are as many everywhere."""
+    known = [expression(extent) for extent in extents]
+    if not all(isinstance(extent, int) for extent in known) or prod(known) != op.read("fanout"):
+        raise VerifyError(f"has fan-out extents whose product is not {op.read('fanout')}")
+
+
+def _check_runs(op):
+    """The runs are those of the source's cells, and copied in the unit that they say."""
+    cells = [(cell["name"], *cell["type"]) for cell in op.follow("source").read("cells")]
+    runs = op.read("runs")
+    if [name for name, _, _ in cells] != [run["name"] for run in runs]:
+        raise VerifyError("moves other fields than those of its runs")
+    for run, (name, dtype, shape) in zip(runs, cells, strict=True):
+        if (run["dtype"], run["cell_elems"]) != (dtype, prod(shape)):
+            raise VerifyError(f"has runs of other cells than those of '{name}'")
+        if run["copy_dtype"] != UNITS[run["unit_bytes"]]:
+            raise VerifyError(f"copies '{name}' in other units than {run['unit_bytes']} bytes")
+        if run["run_elems"] * num_bytes(dtype) % run["unit_bytes"]:
+            raise VerifyError(f"cuts runs of '{name}' into units that do not fit")
+        length = run["run_elems"]
+        for dim in reversed(run["run_dims"]):
+            if dim["dst_stride"] != length:
+                raise VerifyError(f"must not leave gaps between runs of '{name}'")
+            length *= dim["count"]
+        if length != run["seg_elems"]:
+            raise VerifyError(f"moves {run['seg_elems']} elements of '{name}' in {length}")
+
+
+def _check_strides(op, point):
+    """Strides that only the run knows are those of the point, in order, in every field."""
+    columns = [f"src_stride{number}" for number in range(len(point.src_strides))]
+    for run in op.read("runs"):
+        strides = [dim["src_stride"] for dim in run["run_dims"]]
+        if [stride for stride in strides if isinstance(stride, str)] != columns:
+            raise VerifyError(f"needs the strides of its point in the runs of '{run['name']}'")
+
+
+def _check_owner(op, point):
+    """Points of a packed target go to the owners of their keys; no others have keys."""
+    target, owner = op.follow("target"), point.rank.owner
+    is_owner = getattr(owner, "name", None) == Owner.OPERATION_NAME
+    if not isinstance(target, DefPacked):
+        if is_owner:
+            raise VerifyError("must not send a slot to the owner of a key")
+        return
+    placement = target.attributes["placement"]
+    if not is_owner or owner.attributes["placement"] != placement:
+        raise VerifyError(f"must send a key to its owner by {placement}")
 
 
 def _check_cast(op, cast, names, arriving):
@@ -215,8 +281,6 @@ def _check_block(op, relate):
     casts = {cast["field"] for cast in op.read("casts")}
     arriving = {field["name"]: field["type"] for field in op.follow("segment").read("fields")}
     lengths = relate.read("lengths")
-    if len(lengths) != source.read("num_dims"):
-        raise VerifyError(f"has {len(lengths)} subscripts for {source.read('num_dims')} dimensions")
     for cell in source.read("cells"):
         name, (cell_dtype, cell_shape) = cell["name"], cell["type"]
         if name not in arriving:
@@ -231,17 +295,24 @@ def _check_block(op, relate):
             )
 
 
+def shuffle_of(op: Any) -> Any:
+    """The shuffle of the module that an operation stands in."""
+    while op.operation.parent is not None:
+        op = op.operation.parent
+    (found,) = ops_of(op, Shuffle)
+    return found
+
+
 class Dispatch(Op, name="dispatch"):
     """The shuffle goes forward, by these policies.
 
     ``dedup`` names the tiers that a segment crosses at most once a destination.
 
     ``"fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()``
+    slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
-        shuffle=Ref("shuffle"),
         dedup=Array(Text("node", "rank"), distinct=True, optional=True),
         balance=Text(*CHOICES["balance"]),
         schedule=Text(*CHOICES["schedule"]),
@@ -254,11 +325,10 @@ class Combine(Op, name="combine"):
 
     ``weight`` is the input with the factor of every point.
 
-    ``"fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()``
+    ``"fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()``
     """
 
     attrs = attributes(
-        shuffle=Ref("shuffle"),
         kind=Text("copy", "sum", "max"),
         weight=Ref("def_input", optional=True),
     )
@@ -267,3 +337,4 @@ class Combine(Op, name="combine"):
     def check(cls, op):
         if op.read("kind") != "sum" and "weight" in op.attributes:
             raise VerifyError("must weigh nothing but the terms of a sum")
+        check_role(op, "weight", "weight")

@@ -5,7 +5,7 @@ Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the fo
 """
 
 from fuscoc.dialect.attrs import Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op
+from fuscoc.dialect.base import Op, check_role
 from fuscoc.lang.policy import CHOICES
 
 BUFFERS = ("source", "carrier", "landing", "target")
@@ -75,3 +75,4 @@ class Collect(Op, name="collect"):
             raise VerifyError("weighs rows that are no longer one a point")
         if "weight" in op.attributes and op.read("kind") != "sum":
             raise VerifyError("must weigh nothing but the terms of a sum")
+        check_role(op, "weight", "weight")

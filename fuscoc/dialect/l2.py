@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op
+from fuscoc.dialect.base import Op, check_role
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import FORWARDERS
 from fuscoc.dialect.mlir import ext
 from fuscoc.lang.dtypes import INTEGERS
@@ -33,6 +34,17 @@ HOLDERS = {
 }  # fmt: skip
 
 
+# From where to where copies and reductions take rows.
+COPIES = (
+    ("source", "slices"), ("carried", "slices"), ("source", "carried"), ("source", "target"),
+    ("landing", "target"), ("returned", "staging"),
+)  # fmt: skip
+REDUCTIONS = (
+    ("rows", "staging"), ("rows", "forward_staging"), ("forward_staging", "return_slices"),
+    ("staging", "result"),
+)  # fmt: skip
+
+
 class TokenType(Fsc.Type, name="token"):
     """What a step leaves to those that come after it: ``!fsc.token``."""
 
@@ -49,13 +61,13 @@ class Step(Op):
         return super().build([each.done for each in after], TokenType.get(), **values)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The buffers whose rows it reads."""
-        return (self.read("src"),)
+    def reads(self) -> str:
+        """The buffer whose rows it reads."""
+        return self.read("src")
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The buffers whose rows it writes."""
+        """The buffers whose rows it may write."""
         return (self.read("dst"),)
 
     @property
@@ -102,14 +114,33 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("needs the attribute 'per' exactly in the path of a dispatch")
 
 
+def check_builder(op, held):
+    """Raise VerifyError unless a list is built by the rank that has what is read by it."""
+    if held.read("builder") != HOLDERS[op.reads]:
+        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+
+
 def _check_list(op, *sides):
     held = op.follow("list")
-    if held.read("builder") != HOLDERS[op.read("src")]:
-        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+    check_builder(op, held)
     columns = held.read("columns")
     for side in sides:
         if not any(f"{side}_{end}" in columns for end in ENDS):
             raise VerifyError(f"needs a list that places the {side} of its rows")
+
+
+def _check_ends(op, ends):
+    found = (op.reads, *op.writes)
+    if found not in ends:
+        raise VerifyError(f"must not go from {found[0]} to {found[1]}")
+
+
+def _check_rows(op):
+    """Rows on the way back have the fields of the source."""
+    shuffle = shuffle_of(op)
+    names = [cell["name"] for cell in shuffle.follow("source").read("cells")]
+    if op.read("rows") and [row["name"] for row in op.read("rows")] != names:
+        raise VerifyError(f"needs rows of the fields {', '.join(names)}")
 
 
 class GatherSend(Step, name="gather_send"):
@@ -135,6 +166,8 @@ class GatherSend(Step, name="gather_send"):
 
     @classmethod
     def check(cls, op):
+        _check_ends(op, COPIES)
+        _check_rows(op)
         if op.read("dst") == "slices" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
         _check_list(op, "src", "dst")
@@ -158,7 +191,7 @@ class Exchange(Step, name="exchange"):
 
     @property
     def reads(self):
-        return ("slices",) if self.is_forth else ("return_slices",)
+        return "slices" if self.is_forth else "return_slices"
 
     @property
     def writes(self):
@@ -181,17 +214,23 @@ class ScatterRecv(Step, name="scatter_recv"):
 
     Slots of a compact target have no rows of their own: its list is empty, and the op only waits.
 
-    ``%copied = "fsc.scatter_recv"(%sent, %forwarded) {dst = "target", list = @local,
-    src = "target", wait = [0 : i64, 1 : i64]} : (!fsc.token, !fsc.token) -> !fsc.token``
+    ``%copied = "fsc.scatter_recv"(%sent, %forwarded) {list = @local, wait = [0 : i64, 1 : i64]}
+    : (!fsc.token, !fsc.token) -> !fsc.token``
     """
 
     attrs = attributes(
         list=Ref("descriptors"),
-        src=Text("target"),
-        dst=Text("target"),
         wait=Array(Integer(0), distinct=True),
         moves=MOVES,
     )
+
+    @property
+    def reads(self):
+        return "target"
+
+    @property
+    def writes(self):
+        return ("target",)
 
     @classmethod
     def check(cls, op):
@@ -232,6 +271,9 @@ class Reduce(Step, name="reduce"):
     @classmethod
     def check(cls, op):
         kind = op.read("kind")
+        _check_ends(op, REDUCTIONS)
+        _check_rows(op)
+        check_role(op, "weight", "weight")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
         _check_list(op, "dst")

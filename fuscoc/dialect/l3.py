@@ -8,7 +8,7 @@ from fuscoc.dialect import l3_values
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, entry_block
 from fuscoc.dialect.dtypes import DType
-from fuscoc.dialect.l2 import HOLDERS, Step
+from fuscoc.dialect.l2 import HOLDERS, Step, check_builder
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir
 
@@ -37,12 +37,11 @@ class Kernel(Op, name="kernel", traits=[ir.IsIsolatedFromAboveTrait, ir.NoTermin
           "fsc.for_each_descriptor"(%num_descriptors) ({ ... }) : (i64) -> ()
         }) {args = [{kind = "scalar", name = "num_descriptors", value = "num_descriptors"},
             {element = i64, kind = "column", name = "src_offset", value = "src_offset"}, ...],
-            num_warps = 4 : i64, shuffle = @moe, sym_name = "moe_pack"} : () -> ()
+            num_warps = 4 : i64, sym_name = "moe_pack"} : () -> ()
     """
 
     attrs = attributes(
         sym_name=Text(),
-        shuffle=Ref("shuffle"),
         args=Array(
             Record(
                 {
@@ -98,6 +97,7 @@ class Launch(Step, name="launch"):
     @classmethod
     def check(cls, op):
         kernel, held = op.follow("kernel"), op.follow("list")
+        check_builder(op, held)
         args = {arg["name"]: arg for arg in kernel.read("args")}
         for bound in op.read("bind"):
             if bound["arg"] not in args:

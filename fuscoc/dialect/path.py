@@ -1,6 +1,6 @@
 """One direction of a shuffle, at every level, and what its operations have to agree on."""
 
-from fuscoc.dialect.attrs import Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
 from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Exchange, GatherSend, Reduce, ScatterRecv
@@ -19,13 +19,11 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
     choose-forwarders, ``schedule`` and ``slice_bytes`` for form-slices.
 
     ``"fsc.path"() ({ ... }) {balance = "none", direction = "dispatch", schedule = "pairwise",
-    shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()``
+    slice_bytes = 8388608 : i64} : () -> ()``
     """
 
     attrs = attributes(
-        sym_name=Text(),
         direction=Text("dispatch", "combine"),
-        shuffle=Ref("shuffle"),
         balance=Text(*CHOICES["balance"], optional=True),
         schedule=Text(*CHOICES["schedule"], optional=True),
         slice_bytes=Integer(1, optional=True),
@@ -34,13 +32,21 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
 
     @classmethod
     def check(cls, op):
-        for policy in ("balance", "schedule", "slice_bytes"):
-            if policy in op.attributes and op.read("direction") == "combine":
-                raise VerifyError(f"goes back as it came, so that it has no {policy}")
+
+        ours = op.read("direction")
+        if [each.read("direction") for each in ops_of(op.operation.parent, Path)].count(ours) > 1:
+            raise VerifyError(f"must be the only path for {ours}")
 
     @classmethod
     def check_regions(cls, op):
         entry_block(op, 0)
+        hops = ops_of(op, Hop)
+        for policy in ("schedule", "slice_bytes"):
+            if (policy in op.attributes) != bool(hops):
+                raise VerifyError(f"needs the attribute '{policy}' exactly while it has hops")
+        picked = any("forwarder" in hop.attributes for hop in hops)
+        if ("balance" in op.attributes) != (bool(hops) and not picked):
+            raise VerifyError("needs the attribute 'balance' exactly until forwarders are chosen")
         if op.read("direction") == "dispatch":
             _check_tiers(op)
         if len({each.read("kind") for each in ops_of(op, Collect, Reduce)}) > 1:
@@ -52,9 +58,12 @@ def _check_tiers(path):
     """What is deduplicated for a tier is so on every copy through it, and on those behind it."""
     found = {"network": set(), "rank": set(), "local": set()}
     for op in ops_of(path, Hop, GatherSend, ScatterRecv, Launch):
-        src, dst = op.read("src"), op.read("dst")
+        if isinstance(op, Hop):
+            src, dst, held = op.read("src"), op.read("dst"), op
+        else:
+            src, (dst,), held = op.reads, op.writes, op.follow("list")
         tier = "local" if src == dst else "rank" if dst == "target" else "network"
-        found[tier].add((op if isinstance(op, Hop) else op.follow("list")).read("per"))
+        found[tier].add(held.read("per"))
     network, rank, local = found.values()
     fits = rank in ({"rank"}, {"point"}) and network in ({"node"}, rank) and local == {"point"}
     if any(found.values()) and not fits:
@@ -71,7 +80,7 @@ def _check_order(path):
     for op in ops_of(path, *WORK):
         first = {token.owner for token in op.after}
         before = known[op.operation] = first.union(*(known[each] for each in first))
-        needed = [(f"reads {buffer}", writers.get(buffer, [])) for buffer in op.reads]
+        needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
         needed += [(f"waits for signal {slot}", [senders.get(slot)]) for slot in op.waits]
         for reason, others in needed:
             if not before.issuperset(others):

@@ -1,7 +1,7 @@
 """What stands inside the regions of ``fsc.shuffle``, beside ``arith``: leaves and terminators."""
 
 from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
-from fuscoc.dialect.base import I64, Op
+from fuscoc.dialect.base import I64, Op, check_role
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.dtypes import INTEGERS
 
@@ -93,6 +93,7 @@ class Lookup(Op, name="lookup", traits=[ext.Pure]):
         dtype, _ = op.follow("input").read("type")
         if dtype not in INTEGERS:
             raise VerifyError(f"must read integers, not {dtype}")
+        check_role(op, "input", "route", "extent")
 
 
 class Owner(Op, name="owner", traits=[ext.Pure]):

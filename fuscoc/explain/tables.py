@@ -16,7 +16,9 @@ from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.tables import titled_table
-from fuscoc_runtime.schema import FieldSpec, LaunchStep, PathSpec, ShuffleSpec
+from fuscoc_runtime.declared import FieldSpec
+from fuscoc_runtime.program import LaunchStep, PathSpec
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 if TYPE_CHECKING:

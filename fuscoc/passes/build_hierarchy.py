@@ -24,14 +24,11 @@ _BALANCES_SENDERS = ("rebalance", "auto")
 def run(module: Any) -> None:
     for dispatch in ops_of(module, Dispatch):
         dedup = dispatch.read("dedup")
-        (shuffle,) = dispatch.read("shuffle")
         per_rank = "rank" if "rank" in dedup else "point"
         per_node = "node" if "node" in dedup else per_rank
         with dispatch.location, ir.InsertionPoint(dispatch):
             path = Path.build(
-                sym_name=f"{shuffle}_dispatch",
                 direction="dispatch",
-                shuffle=shuffle,
                 balance=dispatch.read("balance"),
                 schedule=dispatch.read("schedule"),
                 slice_bytes=dispatch.read("slice_bytes"),

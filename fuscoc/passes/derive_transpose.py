@@ -16,12 +16,11 @@ from fuscoc.dialect.path import Path
 
 
 def run(module: Any) -> None:
-    dispatched = {path.read("shuffle"): path for path in ops_of(module, Path)}
     for combine in ops_of(module, Combine):
-        shuffle = combine.read("shuffle")
-        if shuffle not in dispatched:
+        dispatched = ops_of(module, Path)
+        if not dispatched:
             raise PassError(combine, "has no dispatch to turn around")
-        _transpose(combine, dispatched[shuffle])
+        _transpose(combine, *dispatched)
         combine.operation.erase()
 
 
@@ -29,9 +28,7 @@ def _transpose(combine: Any, dispatch: Any) -> None:
     weight = combine.read("weight")
     with combine.location, ir.InsertionPoint(combine):
         path = Path.build(
-            sym_name=f"{combine.read('shuffle')[0]}_combine",
             direction="combine",
-            shuffle=combine.read("shuffle"),
         )
         with ir.InsertionPoint(path.body.blocks.append()):
             for hop in reversed(ops_of(dispatch, Hop)):

@@ -7,10 +7,11 @@ it reads its terms, and one more reduction at the source merges the legs that en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import NETWORK, Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
@@ -32,7 +33,7 @@ _HOPS: dict[tuple[str, str], tuple[str, str, tuple[str, ...], dict[str, Any]]] =
 
 def run(module: Any) -> None:
     for path in ops_of(module, Path):
-        strides = _stride_columns(path.follow("shuffle"))
+        strides = _stride_columns(shuffle_of(path))
         with ir.InsertionPoint(path.body.blocks[0]):
             if path.read("direction") == "dispatch":
                 _lower_hops(path, strides)
@@ -53,13 +54,11 @@ class _Program:
         self.writers: dict[str, list[Any]] = {}
         self.senders: dict[int, Any] = {}
 
-    def add(self, op: Any, reads: str, wait: Sequence[int] = (), **values: Any) -> None:
-        before = [*self.writers.get(reads, ()), *(self.senders[slot] for slot in wait)]
-        if op is not Exchange:
-            values |= {"src": reads}
-        if wait:
-            values |= {"wait": wait}
-        step = op.build(dict.fromkeys(before), **values)
+    def add(self, op: Any, reads: str = "", **values: Any) -> None:
+        """``reads``: the buffer, where that is not ``src``."""
+        writers = self.writers.get(reads or values["src"], ())
+        senders = (self.senders[slot] for slot in values.get("wait", ()))
+        step = op.build(dict.fromkeys([*writers, *senders]), **values)
         for buffer in step.writes:
             self.writers.setdefault(buffer, []).append(step)
         if step.signals is not None:
@@ -86,8 +85,10 @@ def _lower_hops(path: Any, strides: list[str]) -> None:
                 sym_name=name, builder=builder, per=hop.read("per"), columns=[*read, *written]
             )
             into = "slices" if dst == "landing" else buffers.get(dst, dst)
-            copy = ScatterRecv if src == dst else GatherSend
-            program.add(copy, buffers.get(src, src), list=name, dst=into, **signals)
+            if src == dst:
+                program.add(ScatterRecv, "target", list=name, **signals)
+            else:
+                program.add(GatherSend, src=buffers.get(src, src), dst=into, list=name, **signals)
         if hop is crossing[-1]:  # what a carrier sends leaves with the rows from the source
             [network] = [each for each in hops if (each.read("src"), each.read("dst")) == NETWORK]
             with network.location:
@@ -137,7 +138,7 @@ def _reduce_at_target(
     )
     program.add(
         Reduce,
-        "rows",
+        src="rows",
         list=name,
         kind=kind,
         dst="forward_staging" if forwarded else "staging",
@@ -156,8 +157,8 @@ def _reduce_at_forwarder(program: _Program, path: Any, kind: str) -> None:
     )
     program.add(
         Reduce,
-        "forward_staging",
-        [REDUCE_FORWARD],
+        src="forward_staging",
+        wait=[REDUCE_FORWARD],
         list="reduce_node",
         kind=kind,
         dst="return_slices",
@@ -173,7 +174,7 @@ def _hand_back(program: _Program, path: Any, kind: str) -> None:
         sym_name="hand_back", builder="carrier", columns=["src_row", "dst_peer", "dst_row"]
     )
     program.add(
-        GatherSend, "returned", list="hand_back", dst="staging", signal=HAND_BACK, rows=rows
+        GatherSend, src="returned", dst="staging", list="hand_back", signal=HAND_BACK, rows=rows
     )
 
 
@@ -190,8 +191,8 @@ def _reduce_at_source(
     )
     program.add(
         Reduce,
-        "staging",
-        arrivals,
+        src="staging",
+        wait=arrivals,
         list="reduce_source",
         kind=kind,
         dst="result",
@@ -223,7 +224,7 @@ def _rows(
 ) -> list[dict[str, str]]:
     """The dtypes of a reduction's rows: ``src`` and ``dst`` give those of a sum or maximum."""
     rows = []
-    for field in path.follow("shuffle").follow("source").read("cells"):
+    for field in shuffle_of(path).follow("source").read("cells"):
         dtype, _ = field["type"]
         if kind == "copy":
             rows.append({"name": field["name"], "src": dtype, "dst": dtype})

@@ -13,13 +13,14 @@ from typing import Any
 
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.dtypes import num_bytes
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l2 import GatherSend, ScatterRecv
 from fuscoc.dialect.path import Path
 
 
 def run(module: Any) -> None:
     for path in ops_of(module, Path):
-        shuffle = path.follow("shuffle")
+        shuffle = shuffle_of(path)
         if not shuffle.read("casts"):
             continue
         if path.read("direction") == "combine":  # its rows are those of the source's segment
@@ -28,7 +29,7 @@ def run(module: Any) -> None:
         ends = {"source": "source", "target": "target"}
         ends |= dict.fromkeys(("carried", "slices", "landing"), carried)
         for copy in ops_of(path, GatherSend, ScatterRecv):
-            read, written = ends[copy.read("src")], ends[copy.read("dst")]
+            read, written = (ends[buffer] for buffer in (copy.reads, *copy.writes))
             moves = read if read == written else "cast"
             copy.attributes["moves"] = copy.attrs["moves"].encode(moves)
 

@@ -12,7 +12,7 @@ from typing import Any
 from fuscoc.codegen.points import build_extents, build_relation
 from fuscoc.codegen.rows import RowKernel, build_row_kernel
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.l0 import Shuffle
+from fuscoc.dialect.l0 import Shuffle, shuffle_of
 from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import PassManager, ir
@@ -41,7 +41,7 @@ def run(module: Any) -> None:
                 build_extents(shuffle)
             build_relation(shuffle)
     for path in ops_of(module, Path):
-        shuffle = path.follow("shuffle")
+        shuffle = shuffle_of(path)
         for step in ops_of(path, GatherSend, ScatterRecv, Reduce):
             with step.location:
                 launch = _specialise(module, shuffle, step)
@@ -53,7 +53,7 @@ def run(module: Any) -> None:
 def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
     """The launch of the kernel of a step, before it."""
     reduces = isinstance(step, Reduce)
-    src, dst = ends = step.read("src"), step.read("dst")
+    src, dst = ends = (step.reads, *step.writes)
     descriptors: Descriptors = step.follow("list")
     written = f"peers.{dst}" if "dst_peer" in descriptors.read("columns") else dst
     weight = step.follow("weight") if reduces else None
@@ -85,7 +85,7 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         )
     with ir.InsertionPoint(step):
         return Launch.build(
-            [token.owner.opview for token in step.after],
+            [before.owner.opview for before in step.after],
             kernel=wanted.name,
             list=step.read("list"),
             src=src,

@@ -100,7 +100,7 @@ class PlanFacts:
         side = {"carry": "src", "net_send": "src", "direct": "src", "reduce_source": "dst"}.get(
             name
         )
-        strides = len(self.shuffle.program.addresses) - 1 if side else 0
+        strides = len(self.shuffle.program.relation.addresses) - 1 if side else 0
         return (*COLUMNS[name], *(f"{side}_stride{i}" for i in range(strides)))
 
     @property
@@ -237,7 +237,7 @@ class PlanFacts:
     @cached_property
     def _source_addresses(self) -> list[Ints]:
         fanout = self.shuffle.program.fanout
-        names = self.shuffle.program.addresses
+        names = self.shuffle.program.relation.addresses
         rank = np.repeat(np.arange(len(self.points)), np.diff(self.source_begin))
         columns = [joined([ints(p.columns[n])[::fanout] for p in self.points]) for n in names]
         return [rank, *columns]

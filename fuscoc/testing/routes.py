@@ -15,9 +15,10 @@ from fuscoc.testing.arrays import Ints, ints
 from fuscoc.testing.draws import digits
 from fuscoc.testing.oracle import expect
 from fuscoc.testing.points import Domain, points_of
+from fuscoc_runtime.declared import DenseTarget, PackedTarget
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions
-from fuscoc_runtime.schema import DenseTarget, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

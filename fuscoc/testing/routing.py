@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from fuscoc.testing.points import evaluate
+from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.files import NO_ARRAYS, whole_file
 from fuscoc_runtime.reference import RankData, on_their_ranks
-from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 FORMAT = 1

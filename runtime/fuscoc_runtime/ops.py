@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime import tickets
+from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import LinearMaps
 from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.scalar import Extent, Load, Scope, builtin_extents, evaluate, subexpressions
-from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
+from fuscoc_runtime.schema import ShuffleSpec
 
 DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -20,7 +20,8 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc_runtime import scalar
 from fuscoc_runtime.artifact import SCHEMA
 from fuscoc_runtime.decode import decode
-from fuscoc_runtime.schema import ExchangeStep, LaunchStep, Manifest
+from fuscoc_runtime.program import ExchangeStep, LaunchStep
+from fuscoc_runtime.schema import Manifest
 from tests.codegen.specs import SPECS
 from tests.specs import moe, vit_patches
 

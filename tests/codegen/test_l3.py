@@ -188,7 +188,7 @@ def test_refuses_another_number_of_arguments() -> None:
 
 LAUNCH = """
 "fsc.path"() ({{
-  "fsc.descriptors"() {{builder = "source", columns = [{columns}], per = "node",
+  "fsc.descriptors"() {{columns = [{columns}], per = "node",
     sym_name = "list"}} : () -> ()
   "fsc.launch"() {{bind = [{{arg = "{arg}", buffer = "source.x", dtype = f32}}],
     kernel = @k, list = @list}} : () -> ()

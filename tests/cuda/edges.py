@@ -23,12 +23,12 @@ from benchmarks.moe_cases import (
     shuffle,
 )
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
+from fuscoc_runtime.declared import CastSpec, FieldSpec
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
 from fuscoc_runtime.engine.node.rings import Handle
 from fuscoc_runtime.engine.node.state import Limits, parse_state
 from fuscoc_runtime.reference import cast_fields
-from fuscoc_runtime.schema import CastSpec, FieldSpec
 from tests.cuda.checks import make_source, settle, troubles
 
 TOKENS = 520

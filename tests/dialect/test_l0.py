@@ -13,12 +13,14 @@ DOMAIN = """
 """
 RELATE = """
 ^bb0(%r: i64, %c: i64):
-  "fsc.relate"(%r, %c, %r, %c) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} :
+  %rank = "fsc.owner"(%c) {placement = @spec.place} : (i64) -> i64
+  "fsc.relate"(%rank, %c, %r, %c) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} :
     (i64, i64, i64, i64) -> ()
 """
 POINT = """
 ^bb0(%r: i64, %c: i64):
-  "fsc.point"(%r, %r, %c) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+  %rank = "fsc.owner"(%c) {placement = @spec.place} : (i64) -> i64
+  "fsc.point"(%r, %rank, %c) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
 """
 ATTRIBUTES = (
     'fanout = 1 : i64, indices = ["r", "c"], num_source_dims = 1 : i64, ragged = 0 : i64, '
@@ -85,10 +87,43 @@ VALID = [
     shuffle(),
     shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
     WIDE + shuffle(attributes=f'{DOUBLE}, casts = [{{field = "x"}}]'),
-    WIDE + shuffle(attributes=SCALED),
+    WIDE + shuffle(relation=RELATE.replace("(%rank,", "(%r,"), attributes=SCALED),
 ]
 
 INVALID = [
+    (
+        op("combine", 'kind = "sum", shuffle = @s, weight = @spec.keys'),
+        "'fsc.combine' op must not take its weight from an input for route",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("fanout = 1", "fanout = 2")),
+        "'fsc.shuffle' op has fan-out extents whose product is not 2",
+    ),
+    (
+        shuffle(attributes=DOUBLE + ', casts = [{field = "x"}, {field = "x"}]'),
+        "'fsc.shuffle' op must not cast a field twice",
+    ),
+    (
+        shuffle(attributes=SCALED.replace("target = @spec.double", "target = @spec.by_key")),
+        "'fsc.shuffle' op has a target for other segments",
+    ),
+    (
+        shuffle(relation=RELATE.replace("(%rank, %c,", "(%c, %c,")),
+        "'fsc.shuffle' op must send a key to its owner by @spec.place",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("@spec.by_key", "@spec.by_row")),
+        "'fsc.shuffle' op must not send a slot to the owner of a key",
+    ),
+    *(
+        (shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace(*edit)}]"), why)
+        for edit, why in (
+            (("dtype = f32", "dtype = i32"), "has runs of other cells than those of 'x'"),
+            (("copy_dtype = i64", "copy_dtype = i8"), "copies 'x' in other units than 16 bytes"),
+            (("run_elems = 4", "run_elems = 2"), "cuts runs of 'x' into units that do not fit"),
+            (("seg_elems = 4", "seg_elems = 8"), "moves 8 elements of 'x' in 4"),
+        )
+    ),
     (op("def_extent", ""), "'fsc.def_extent' op needs the attribute 'sym_name'"),
     (
         op("def_extent", 'sym_name = ""'),

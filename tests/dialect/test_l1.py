@@ -6,12 +6,22 @@ import pytest
 
 from tests.dialect.support import PRELUDE, error_of, printed, round_trips
 
+WAITING = ', balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'
 
-def path(body: str, attributes: str = "") -> str:
+
+def path(body: str, attributes: str = "", direction: str = "dispatch") -> str:
     return (
-        f'{PRELUDE}"fsc.path"() ({{ {body} }}) {{direction = "dispatch", shuffle = @s, '
+        f'{PRELUDE}"fsc.path"() ({{ {body} }}) {{direction = "{direction}", shuffle = @s, '
         f'sym_name = "s_dispatch"{attributes}}} : () -> ()'
     )
+
+
+def there(body: str, waiting: str = WAITING) -> str:
+    return path(body, waiting)
+
+
+def back(body: str, waiting: str = WAITING) -> str:
+    return path(body, waiting, "combine")
 
 
 def hop(scope: str, src: str, dst: str, more: str = "") -> str:
@@ -28,15 +38,17 @@ def collect(scope: str, src: str, dst: str, more: str = "", per: str = "rank") -
     )
 
 
+CHOSEN = WAITING.replace(', balance = "none"', "")
+
 VALID = [
-    path("^bb0:", ', balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'),
-    path(hop("node", "source", "landing", ', forwarder = "same_local_rank"')),
-    path(hop("rank", "source", "target")),
-    path(hop("rank", "landing", "target")),
-    path(hop("local", "target", "target")),
-    path(collect("node", "landing", "source", ', forwarder = "same_local_rank"')),
-    path(collect("rank", "target", "landing")),
-    path(collect("local", "target", "target", ", weight = @spec.factors", per="point")),
+    path("^bb0:"),
+    there(hop("node", "source", "landing", ', forwarder = "same_local_rank"'), CHOSEN),
+    there(hop("rank", "source", "target")),
+    there(hop("rank", "landing", "target")),
+    there(hop("local", "target", "target")),
+    back(collect("node", "landing", "source", ', forwarder = "same_local_rank"'), CHOSEN),
+    back(collect("rank", "target", "landing")),
+    back(collect("local", "target", "target", ", weight = @spec.factors", per="point")),
 ]
 
 INVALID = [
@@ -49,6 +61,24 @@ INVALID = [
     (
         path("^bb0:").replace("shuffle = @s", "shuffle = @spec.row"),
         "names @spec.row, a fsc.def_segment",
+    ),
+    (path("^bb0:", WAITING), "needs the attribute 'schedule' exactly while it has hops"),
+    (path(hop("rank", "source", "target")), "needs the attribute 'schedule' exactly while it"),
+    (
+        there(hop("rank", "source", "target"), CHOSEN),
+        "'fsc.path' op needs the attribute 'balance' exactly until forwarders are chosen",
+    ),
+    (
+        there(hop("rank", "source", "target")).replace('"none"', '"luck"'),
+        "attribute 'balance' must be one of none, auto, static, greedy, lpt, split, rebalance",
+    ),
+    (
+        back(hop("rank", "source", "target")),
+        "'fsc.path' op has legs of another direction than combine",
+    ),
+    (
+        path("^bb0:") + path("^bb0:").removeprefix(PRELUDE).replace("s_dispatch", "again"),
+        "'fsc.path' op must be the only path for dispatch of its shuffle",
     ),
     (PRELUDE + hop("rank", "source", "target"), "'fsc.hop' op must stand inside fsc.path"),
     (

@@ -7,13 +7,13 @@ import pytest
 from tests.dialect.support import PRELUDE, error_of, printed, round_trips
 
 LISTS = """
-"fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node",
+"fsc.descriptors"() {columns = ["src_offset", "dst_row"], per = "node",
   sym_name = "out"} : () -> ()
-"fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
+"fsc.descriptors"() {columns = ["dst_row", "term_begin", "term_end"],
   per = "rank", sym_name = "back", terms = ["term_slot"]} : () -> ()
-"fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
+"fsc.descriptors"() {columns = ["dst_row", "term_begin", "term_end"],
   per = "rank", sym_name = "weighed", terms = ["term_slot", "term_point"]} : () -> ()
-"fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_peer", "term_begin",
+"fsc.descriptors"() {columns = ["src_offset", "dst_peer", "term_begin",
   "term_end"], per = "node", sym_name = "nowhere"} : () -> ()
 """
 
@@ -27,6 +27,15 @@ def path(body: str) -> str:
 
 def step(name: str, attributes: str) -> str:
     return path(f'"fsc.{name}"() {{{attributes}}} : () -> ()')
+
+
+def back(held: str) -> str:
+    """What left comes back, by the list ``held``."""
+    exchange = EXCHANGE.replace('"forward"', '"back"').replace("@out", held)
+    return (
+        f'"fsc.path"() ({{ "fsc.exchange"() {{{exchange}}} : () -> () }}) '
+        '{direction = "combine", shuffle = @s, sym_name = "s_combine"} : () -> ()'
+    )
 
 
 COPY = 'dst = "target", list = @out, scope = "rank", signal = 0 : i64, src = "source"'
@@ -50,41 +59,47 @@ VALID = [
     step("reduce", f"{SUM.replace('@back', '@weighed')}, wait = [2], weight = @spec.factors"),
     step("reduce", SUM.replace("dst = bf16", "dst = f32")),
     step("reduce", COPY_BACK),
-    path("")
-    + f'"fsc.path"() ({{ "fsc.exchange"() {{{EXCHANGE.replace("@out", "@s_dispatch::@out")}}} : '
-    '() -> () }) {direction = "combine", shuffle = @s, sym_name = "s_combine"} : () -> ()',
+    step("exchange", EXCHANGE) + back("@s_dispatch::@out"),
 ]
 
 INVALID = [
+    (
+        step("exchange", EXCHANGE.replace('"forward"', '"back"')),
+        "'fsc.exchange' op must come back exactly in a path for combine",
+    ),
+    (
+        step("exchange", EXCHANGE) + back("@s_dispatch::@back"),
+        "'fsc.exchange' op comes back by @s_dispatch::@back, with which nothing left",
+    ),
+    (
+        step("gather_send", COPY.replace('"source"', '"landing"').replace("target", "staging")),
+        "'fsc.gather_send' op must not go from landing to staging",
+    ),
+    (step("reduce", SUM.replace('"rank"', '"local"')), "'fsc.reduce' op must have the scope rank"),
+    (step("reduce", SUM.replace('"x"', '"y"')), "'fsc.reduce' op needs rows of the fields x"),
     (
         path(LISTS),
         "'fsc.descriptors' op redefines @out",
     ),
     (
-        step("descriptors", 'builder = "source", columns = [], per = "node", sym_name = "n"'),
+        step("descriptors", 'columns = [], per = "node", sym_name = "n"'),
         "'fsc.descriptors' op attribute 'columns' must not be empty",
     ),
     (
-        step(
-            "descriptors", 'builder = "source", columns = ["a", "a"], per = "node", sym_name = "n"'
-        ),
+        step("descriptors", 'columns = ["a", "a"], per = "node", sym_name = "n"'),
         "attribute 'columns' must not repeat an element",
-    ),
-    (
-        step("descriptors", 'builder = "host", columns = ["a"], per = "node", sym_name = "n"'),
-        "attribute 'builder' must be one of source, carrier, forwarder, target, not 'host'",
     ),
     (
         step(
             "descriptors",
-            'builder = "source", columns = ["term_begin"], per = "node", sym_name = "n"',
+            'columns = ["term_begin"], per = "node", sym_name = "n"',
         ),
         "'fsc.descriptors' op needs both of the columns term_begin and term_end, or neither",
     ),
     (
         step(
             "descriptors",
-            'builder = "source", columns = ["a"], per = "node", sym_name = "n", terms = ["b"]',
+            'columns = ["a"], per = "node", sym_name = "n", terms = ["b"]',
         ),
         "'fsc.descriptors' op has terms but no columns term_begin and term_end",
     ),
@@ -98,7 +113,7 @@ INVALID = [
     ),
     (
         step("gather_send", COPY.replace('"target"', '"slice"')),
-        "'fsc.gather_send' op must fill slices exactly when its scope is node",
+        "'fsc.gather_send' op must have the scope node",
     ),
     (
         step("gather_send", COPY.replace("target", "slice").replace("rank", "node")),

@@ -7,10 +7,12 @@ import pytest
 from tests.dialect.support import PRELUDE, error_of, printed, round_trips
 
 END = """
-  "fsc.point"(%a, %a, %b) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+  %rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64
+  "fsc.point"(%a, %rank, %b) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
 """
 RELATE = (
-    '"fsc.relate"(%a, %b, %a, %b) {lengths = [1], '
+    '%rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64 '
+    '"fsc.relate"(%rank, %b, %a, %b) {lengths = [1], '
     "operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()"
 )
 RUNS = (
@@ -79,10 +81,13 @@ INVALID = [
         "'fsc.relate' op attribute 'lengths' element 0 must be at least 1, not 0",
     ),
     (
-        f"func.func @f(%a: i64, %b: i64) {{ {RELATE} }}",
+        f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {RELATE} }}",
         "'fsc.relate' op must stand inside fsc.shuffle",
     ),
-    (f"func.func @f(%a: i64, %b: i64) {{ {END} }}", "'fsc.point' op must stand inside fsc.shuffle"),
+    (
+        f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {END} }}",
+        "'fsc.point' op must stand inside fsc.shuffle",
+    ),
     (
         'func.func @f(%a: i64) { "fsc.domain"(%a, %a) {operandSegmentSizes = array<i32: 1, 1>} : '
         "(i64, i64) -> () }",

@@ -40,7 +40,8 @@ from fuscoc_runtime.errors import (
     from_json,
     to_json,
 )
-from fuscoc_runtime.schema import Manifest, PackedTarget, ShuffleSpec
+from fuscoc_runtime.program import PackedSlots
+from fuscoc_runtime.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.specs import moe, moe_fp8, vit_patches
@@ -125,12 +126,13 @@ def test_the_worst_capacity_is_always_enough(
     align: int, num_ranks: int, kind: str, data: st.DataObject
 ) -> None:
     """Whatever keys the points have, no rank needs more slots."""
-    target = spec().declared.target
-    assert isinstance(target, PackedTarget)
+    target = spec().program.target
+    assert isinstance(target, PackedSlots)
     placement = dataclasses.replace(target.placement, kind=kind)
     num_keys = data.draw(st.integers(num_ranks, 12))
     target = dataclasses.replace(target, num_keys=num_keys, align=align, placement=placement)
-    shuffle = dataclasses.replace(spec(), target=target)
+    program = dataclasses.replace(spec().program, target=target)
+    shuffle = dataclasses.replace(spec(), program=program)
     owner = {
         "block": lambda key: key // -(-num_keys // num_ranks),
         "cyclic": lambda key: key % num_ranks,

@@ -14,7 +14,6 @@ from fuscoc_runtime.engine import dispatch as dispatch_module
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.steps import steps_by_list
 from fuscoc_runtime.errors import (
     CapacityError,
     FuscoRuntimeError,
@@ -340,7 +339,7 @@ def test_a_dispatch_that_failed_overwrites_nothing() -> None:
 def test_a_signal_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """In lockstep nobody waits for it: it is a mistake of fuscoc's own."""
     shuffle = lockstep.__wrapped__(ROUTED, "1x2")  # not one for other tests: its ranks lose step
-    steps = steps_by_list(shuffle.spec.program.dispatch)
+    steps = {step.list: step for step in shuffle.spec.program.dispatch.launches}
     launch = Machine.launch
 
     def all_but_one(machine: Machine, kernel: str, *arguments: Any) -> None:

@@ -18,7 +18,6 @@ from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Late, Machine
 from fuscoc_runtime.engine.meeting import meet_node
-from fuscoc_runtime.engine.steps import steps_by_list
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -59,7 +58,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def meeting(spec: ShuffleSpec) -> list[str]:
     """Every rank signals, and then waits, before they agree."""
-    steps = steps_by_list(spec.program.dispatch)
+    steps = {step.list: step for step in spec.program.dispatch.launches}
     num_ranks = NODES.num_ranks
     return [steps["direct"].kernel] * num_ranks + [steps["local"].kernel] * num_ranks + ["agree"]
 

@@ -26,7 +26,7 @@ from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.steps import PreparedStep
-from fuscoc_runtime.schema import LaunchStep
+from fuscoc_runtime.program import LaunchStep
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.skew import HIDDEN, KEYS, skewed

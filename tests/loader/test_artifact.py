@@ -15,92 +15,123 @@ from typing import Any
 import pytest
 
 from fuscoc_runtime import load_artifact
+from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.program import ExchangeStep, LaunchStep
 from fuscoc_runtime.scalar import Extent, Index, Load
-from fuscoc_runtime.schema import ExchangeStep, LaunchStep, PackedTarget
 
 ROOT = Path(__file__).parents[2]
 KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 2,
+    "schema": 3,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
         {
             "name": "rows",
-            "constants": {"hidden": 16},
-            "extents": ["tokens"],
-            "inputs": [
-                {
-                    "name": "idx",
-                    "dtype": "i64",
-                    "shape": [{"extent": "tokens"}, 2],
-                    "role": "route",
-                }
-            ],
-            "domain": [
-                {"name": "t", "extent": {"extent": "tokens"}},
-                {"name": "k", "extent": 2},
-                {"name": "l", "extent": 3},
-            ],
-            "num_source_dims": 1,
-            "ragged": False,
-            "segment": "row",
-            "fields": [FIELD],
-            "source": {
-                "layout": "by_token",
-                "fields": [FIELD],
-                "dims": [{"extent": "tokens"}],
-                "subscripts": [{"start": {"index": "t"}, "length": None}],
-            },
-            "target": {
-                "kind": "packed",
-                "layout": "by_key",
-                "key": {"load": "idx", "at": [{"index": "t"}, {"index": "k"}]},
-                "num_keys": 8,
-                "align": 1,
-                "capacity": None,
-                "placement": {"kind": "block", "table": None},
-            },
-            "combine": {"kind": "sum", "weight": None},
-            "policy": {
-                "dedup": ["node", "rank"],
-                "balance": "none",
-                "schedule": "pairwise",
-                "slice_bytes": 1024,
-                "backend": "triton",
-            },
-            "src_strides": 0,
-            "runs": [
-                {
-                    "name": "x",
-                    "dtype": "bf16",
-                    "run_elems": 16,
-                    "run_dims": [{"count": 2, "src_stride": "src_stride0", "dst_stride": 8}],
-                    "seg_elems": 16,
-                    "cell_elems": 16,
-                    "unit_bytes": 16,
-                    "copy_dtype": "i64",
-                }
-            ],
-            "relation": {"kernel": "rows_relation", "block": 256, "outputs": ["source", "rank"]},
-            "extents_kernel": None,
-            "dispatch": {
-                "steps": [
+            "declared": {
+                "constants": {"hidden": 16},
+                "extents": ["tokens"],
+                "inputs": [
                     {
-                        "op": "launch",
-                        "kernel": "rows_send",
-                        "list": "direct",
-                        "bind": {"x_src": "source.x"},
-                        "signal": 0,
-                    },
-                    {"op": "exchange", "list": "net_send", "direction": "forward"},
+                        "name": "idx",
+                        "dtype": "i64",
+                        "shape": [{"extent": "tokens"}, 2],
+                        "role": "route",
+                    }
                 ],
-                "dtypes": {},
+                "domain": [
+                    {"name": "t", "extent": {"extent": "tokens"}},
+                    {"name": "k", "extent": 2},
+                    {"name": "l", "extent": 3},
+                ],
+                "num_source_dims": 1,
+                "segment": "row",
+                "fields": [FIELD],
+                "source": {
+                    "layout": "by_token",
+                    "fields": [FIELD],
+                    "dims": [{"extent": "tokens"}],
+                    "subscripts": [{"start": {"index": "t"}, "length": None}],
+                },
+                "target": {
+                    "kind": "packed",
+                    "layout": "by_key",
+                    "key": {"load": "idx", "at": [{"index": "t"}, {"index": "k"}]},
+                    "num_keys": 8,
+                    "align": 1,
+                    "capacity": None,
+                    "placement": {"kind": "block", "table": None},
+                },
+                "combine": {"kind": "sum", "weight": None},
             },
-            "combine_steps": None,
+            "program": {
+                "inputs": ["idx"],
+                "extents": ["tokens"],
+                "fanout": 6,
+                "relation": {
+                    "kernel": "rows_relation",
+                    "extents_kernel": None,
+                    "block": 256,
+                    "outputs": ["source", "src_offset", "rank", "key"],
+                    "addresses": ["src_offset"],
+                },
+                "target": {
+                    "kind": "packed",
+                    "num_keys": 8,
+                    "align": 1,
+                    "capacity": None,
+                    "compact": False,
+                    "placement": {"kind": "block", "table": None},
+                },
+                "runs": [
+                    {
+                        "name": "x",
+                        "dtype": "bf16",
+                        "run_elems": 16,
+                        "run_dims": [{"count": 2, "src_stride": "src_stride0", "dst_stride": 8}],
+                        "seg_elems": 16,
+                        "cell_elems": 16,
+                        "unit_bytes": 16,
+                        "copy_dtype": "i64",
+                    }
+                ],
+                "buffers": {"source": [FIELD]},
+                "dispatch": {
+                    "lists": [
+                        {
+                            "name": "direct",
+                            "builder": "source",
+                            "per": "rank",
+                            "columns": ["src_offset", "dst_peer", "dst_slot"],
+                            "terms": [],
+                        }
+                    ],
+                    "steps": [
+                        {
+                            "op": "launch",
+                            "after": [],
+                            "kernel": "rows_send",
+                            "list": "direct",
+                            "src": "source",
+                            "dst": "target",
+                            "bind": {"x_src": "source.x"},
+                            "signal": 0,
+                            "wait": [],
+                        },
+                        {
+                            "op": "exchange",
+                            "after": [],
+                            "forwarder": "static",
+                            "schedule": "pairwise",
+                            "slice_bytes": 1024,
+                        },
+                    ],
+                },
+                "combine": None,
+            },
             "baked": {},
         }
     ],
@@ -141,8 +172,10 @@ def test_loads(artifact: Path) -> None:
     assert isinstance(shuffle.declared.target, PackedTarget)
     assert shuffle.declared.target.key == Load("idx", (Index("t"), Index("k")))
     assert shuffle.program.dispatch.steps == (
-        LaunchStep("launch", "rows_send", "direct", {"x_src": "source.x"}, signal=0),
-        ExchangeStep("exchange", "net_send", "forward"),
+        LaunchStep(
+            "launch", (), "rows_send", "direct", "source", "target", {"x_src": "source.x"}, 0, ()
+        ),
+        ExchangeStep("exchange", (), "static", "pairwise", 1024),
     )
     assert shuffle.program.combine is None
     kernel = loaded.kernels["rows_send"]

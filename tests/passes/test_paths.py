@@ -12,7 +12,7 @@ from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.path import Path
 from fuscoc.lang.checked import CheckedShuffle, Combine
-from fuscoc.passes import choose_forwarders, derive_transpose
+from fuscoc.passes import derive_transpose
 from fuscoc.pipeline import compile_to_ir
 from tests import specs
 from tests.dialect.support import PRELUDE, fresh_context, parse
@@ -76,13 +76,10 @@ def test_rows_may_go_to_another_sender_first(balance: str) -> None:
 def test_lists_of_rows_for_other_senders() -> None:
     both = Paths(specs.moe(policy=specs.rebalanced()), "form-slices")
     found = {**lists(both["dispatch"]), **lists(both["combine"])}
-    assert {
-        name: (found[name].read("builder"), found[name].read("columns"))
-        for name in ("carry", "carried", "hand_back")
-    } == {
-        "carry": ("source", ("src_offset", "dst_peer", "dst_row")),
-        "carried": ("carrier", ("src_row", "dst_row")),
-        "hand_back": ("carrier", ("src_row", "dst_peer", "dst_row")),
+    assert {name: found[name].read("columns") for name in ("carry", "carried", "hand_back")} == {
+        "carry": ("src_offset", "dst_peer", "dst_row"),
+        "carried": ("src_row", "dst_row"),
+        "hand_back": ("src_row", "dst_peer", "dst_row"),
     }
 
 
@@ -153,22 +150,14 @@ def test_every_balance_has_its_rule(balance: str, rule: str) -> None:
     assert {hop.read("forwarder") for hop in hops} == {rule, None}
 
 
-def test_unknown_balance_is_refused() -> None:
-    path = '"fsc.path"() ({ ^bb0: }) {balance = "luck", direction = "dispatch", shuffle = @s, '
-    with fresh_context():
-        module = parse(f'{PRELUDE}{path} sym_name = "p"}} : () -> ()')
-        with pytest.raises(PassError, match="no forwarder rule for the balance 'luck'"):
-            choose_forwarders.run(module)
-
-
 def test_lists_of_dispatch() -> None:
     both = Paths(specs.vit_patches(), "form-slices")
     found = lists(both["dispatch"])
-    assert {name: (item.read("builder"), item.read("columns")) for name, item in found.items()} == {
-        "net_send": ("source", ("src_offset", "src_stride0", "dst_row")),
-        "direct": ("source", ("src_offset", "src_stride0", "dst_peer", "dst_slot")),
-        "forward": ("forwarder", ("src_row", "dst_peer", "dst_slot")),
-        "local": ("target", ("src_slot", "dst_slot")),
+    assert {name: item.read("columns") for name, item in found.items()} == {
+        "net_send": ("src_offset", "src_stride0", "dst_row"),
+        "direct": ("src_offset", "src_stride0", "dst_peer", "dst_slot"),
+        "forward": ("src_row", "dst_peer", "dst_slot"),
+        "local": ("src_slot", "dst_slot"),
     }
 
 
@@ -178,14 +167,11 @@ def test_lists_of_combine(*, weighted: bool) -> None:
     found = lists(both["combine"])
     to_peer = ("dst_peer", "dst_row", "term_begin", "term_end")
     at_target = ("term_slot", "term_point") if weighted else ("term_slot",)
-    assert {
-        name: (item.read("builder"), item.read("columns"), item.read("terms"))
-        for name, item in found.items()
-    } == {
-        "reduce_forward": ("target", to_peer, at_target),
-        "reduce_direct": ("target", to_peer, at_target),
-        "reduce_node": ("forwarder", ("term_begin", "term_end", "dst_row"), ()),
-        "reduce_source": ("source", ("dst_offset", "term_begin", "term_end"), ("term_row",)),
+    assert {name: (item.read("columns"), item.read("terms")) for name, item in found.items()} == {
+        "reduce_forward": (to_peer, at_target),
+        "reduce_direct": (to_peer, at_target),
+        "reduce_node": (("term_begin", "term_end", "dst_row"), ()),
+        "reduce_source": (("dst_offset", "term_begin", "term_end"), ("term_row",)),
     }
 
 

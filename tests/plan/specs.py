@@ -141,7 +141,7 @@ def relation(spec: ShuffleSpec, topology: Topology, rank: int, data: RankData) -
             {outer.name: value, **dict(zip(names, values, strict=True))}
             for values in itertools.product(*extents)
         ]
-    num_strides = len(spec.program.addresses) - 1
+    num_strides = len(spec.program.relation.addresses) - 1
     columns: dict[str, list[int]] = {"source": [], "src_offset": [], "rank": []}
     columns |= {f"src_stride{i}": [] for i in range(num_strides)}
     columns["key" if spec.declared.target.kind == "packed" else "slot"] = []

@@ -17,7 +17,7 @@ from fuscoc_runtime.plan.flows import Demand
 from fuscoc_runtime.plan.network import choose_natively
 from fuscoc_runtime.plan.rounds import arrange_stages, slice_rows, slices
 from fuscoc_runtime.plan.schedule import KINDS
-from fuscoc_runtime.schema import Rules
+from fuscoc_runtime.program import Rules
 from tests.schedule.strategies import demands, models
 
 models_of_clusters = st.builds(

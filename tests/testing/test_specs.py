@@ -14,7 +14,8 @@ from rich.console import Console
 import fuscoc
 from fuscoc.testing import Spec, load_spec, run_tests, specs
 from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.schema import FieldSpec, ShuffleSpec
+from fuscoc_runtime.declared import FieldSpec
+from fuscoc_runtime.schema import ShuffleSpec
 from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,7 +35,7 @@ def check_program(shuffle: ShuffleSpec) -> None:
     runs = tuple(expected_runs(field, source) for field in source.fields)
     assert tuple(map(copy_shape, program.runs)) == runs
     strides = {dim.src_stride for dim in runs[0].run_dims if isinstance(dim.src_stride, str)}
-    assert len(program.addresses) == 1 + len(strides)
+    assert len(program.relation.addresses) == 1 + len(strides)
     assert (program.relation.extents_kernel is not None) == is_ragged(declared)
     assert program.extents == declared.extents
     assert program.inputs == tuple(i.name for i in declared.inputs if i.role != "weight")

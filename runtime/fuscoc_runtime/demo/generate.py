@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.declared import FieldSpec, InputSpec, PackedTarget
 from fuscoc_runtime.demo.packing import fill_places, pack_routes
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
@@ -30,7 +31,7 @@ from fuscoc_runtime.scalar import (
     evaluate,
     subexpressions,
 )
-from fuscoc_runtime.schema import FieldSpec, InputSpec, PackedTarget, ShuffleSpec
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 DROP = 1 / 8

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from fuscoc_runtime.declared import DenseTarget, DomainIndex
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import (
@@ -19,7 +20,7 @@ from fuscoc_runtime.scalar import (
     render,
     subexpressions,
 )
-from fuscoc_runtime.schema import DenseTarget, DomainIndex, ShuffleSpec
+from fuscoc_runtime.schema import ShuffleSpec
 
 SPARE_SLOTS = 2
 

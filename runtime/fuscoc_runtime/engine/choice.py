@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.state import MAX_RANKS
-from fuscoc_runtime.schema import CudaVariant, NodeSpec, PackedSlots, ShuffleSpec
+from fuscoc_runtime.program import PackedSlots
+from fuscoc_runtime.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

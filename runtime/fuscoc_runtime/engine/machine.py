@@ -22,7 +22,8 @@ from fuscoc_runtime.engine.waits import Waits
 from fuscoc_runtime.kernels.loader import Kernel, load_kernel
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.schema import Program, ShuffleSpec
+from fuscoc_runtime.program import Program
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 RING_SLOTS = 8

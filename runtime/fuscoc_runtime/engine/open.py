@@ -28,7 +28,8 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
-from fuscoc_runtime.schema import PackedSlots, ShuffleSpec
+from fuscoc_runtime.program import PackedSlots
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2

@@ -16,7 +16,7 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.explain import explain_extents
-from fuscoc_runtime.schema import PackedSlots
+from fuscoc_runtime.program import PackedSlots
 
 MAX_PROGRAMS = 2**16
 """Of a relation kernel, which counts the first point of a program, and its stride, in 32 bits."""

@@ -33,7 +33,7 @@ from fuscoc_runtime.plan.schedule import (
     spread_out_peers,
 )
 from fuscoc_runtime.plan.types import PlanContext
-from fuscoc_runtime.schema import Rules
+from fuscoc_runtime.program import Rules
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.schema import PackedSlots
+from fuscoc_runtime.program import PackedSlots
 from fuscoc_runtime.topology import Topology
 
 

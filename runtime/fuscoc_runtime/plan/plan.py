@@ -21,7 +21,8 @@ from fuscoc_runtime.plan.store import read, write
 from fuscoc_runtime.plan.summary import HopLoad, NicLoad, PlanSummary
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
-from fuscoc_runtime.schema import Rules, ShuffleSpec
+from fuscoc_runtime.program import Rules
+from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

@@ -155,7 +155,7 @@ def source_lists(
 def source_addresses(ctx: PlanContext, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Columns that say where a source is read, [num_sources] each: one of its points knows."""
     fanout = ctx.program.fanout
-    return {name: columns[name][::fanout].contiguous() for name in ctx.program.addresses}
+    return {name: columns[name][::fanout].contiguous() for name in ctx.program.relation.addresses}
 
 
 def source_terms(hops: Hops, num_sources: int) -> DescriptorList:

@@ -17,7 +17,7 @@ from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.placement import KeyOrder
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.types import PlanContext
-from fuscoc_runtime.schema import PackedSlots
+from fuscoc_runtime.program import PackedSlots
 
 MAX_SLOTS = 1 << 47
 """A slot takes a byte at least, and no process addresses more of them."""

@@ -33,7 +33,8 @@ from fuscoc_runtime.kernels.loader import (
     load_kernel,
 )
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.schema import NodeSpec, PackedSlots, ShuffleSpec
+from fuscoc_runtime.program import PackedSlots
+from fuscoc_runtime.schema import NodeSpec, ShuffleSpec
 
 LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""

@@ -32,7 +32,7 @@ def has_kernels(ctx: PlanContext, num_points: int) -> bool:
         and ctx.program.fanout <= MAX_FANOUT
         and ctx.topology.num_ranks <= MAX_RANKS
         and num_keys(ctx) <= MAX_KEYS
-        and len(ctx.program.addresses) <= 1 + MAX_STRIDES
+        and len(ctx.program.relation.addresses) <= 1 + MAX_STRIDES
         and num_points // FEWEST_TILE_POINTS * num_counts * COUNT_BYTES <= MAX_TABLE_BYTES
     )
 

@@ -125,7 +125,7 @@ class ListedByKernels:
 def place_points(ctx: PlanContext, points: Points) -> Placed:
     """Count, and prepare to place all that needs no word from the other ranks."""
     shuffle, topology, device = ctx.shuffle, ctx.topology, ctx.device
-    names = list(ctx.program.addresses)
+    names = list(ctx.program.relation.addresses)
     num_points, fanout = len(points.columns["rank"]), shuffle.program.fanout
     num_ranks, keys = topology.num_ranks, num_keys(ctx)
     num_counts = 1 + 2 * num_ranks + topology.num_nodes + keys
@@ -176,7 +176,7 @@ def list_placed(ctx: PlanContext, placed: Placed, census: Census) -> ListedByKer
     """What the census says of the columns."""
     return ListedByKernels(
         placed,
-        list(ctx.program.addresses),
+        list(ctx.program.relation.addresses),
         int(census.points[ctx.rank].sum()),
         census.num_copies(ctx.topology, ctx.rank),
         placed.num_points // ctx.program.fanout,

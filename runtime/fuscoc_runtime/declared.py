@@ -1,0 +1,184 @@
+"""What a spec declares, as an artifact says it: relation and shapes, as the checker wrote them.
+
+The reference, the checks of arguments, and messages read it; what is executed follows the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """A data tensor passed with every call; its shape is in the rank's own extents."""
+
+    name: str
+    dtype: str
+    shape: tuple[Scalar, ...]
+    role: Literal["route", "weight", "extent", "placement"]
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """A typed part of a segment or of a cell."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_elems(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class DomainIndex:
+    """One loop of the iteration space; the extent may load inputs at earlier indices (ragged)."""
+
+    name: str
+    extent: Scalar
+
+
+@dataclass(frozen=True)
+class Subscript:
+    """One subscript of the source access: an index, or a run of ``length`` cells."""
+
+    start: Scalar
+    length: int | None
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged."""
+
+    layout: str
+    fields: tuple[FieldSpec, ...]
+    dims: tuple[Scalar, ...]
+    subscripts: tuple[Subscript, ...]
+
+
+@dataclass(frozen=True)
+class PlacementSpec:
+    """Which rank owns a key; ``table`` names an int64 input [num_keys]."""
+
+    kind: Literal["block", "cyclic", "table"]
+    table: str | None
+
+
+@dataclass(frozen=True)
+class PackedTarget:
+    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``.
+
+    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
+    """
+
+    kind: Literal["packed"]
+    layout: str
+    key: Scalar
+    num_keys: int
+    align: int
+    capacity: int | None
+    placement: PlacementSpec
+    compact: bool = False
+
+
+@dataclass(frozen=True)
+class DenseTarget:
+    """Slots computed by the spec, ``length`` of them on a rank."""
+
+    kind: Literal["dense"]
+    layout: str
+    slot: Scalar
+    rank: Scalar
+    length: Scalar
+
+
+@dataclass(frozen=True)
+class CastSpec:
+    """A field whose dtype changes on the way.
+
+    ``scales`` is a field of the target alone, made from ``block`` consecutive elements each, or of
+    the source alone, applied to as many.
+    """
+
+    field: str
+    scales: str | None
+    block: int | None
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """Factor of every domain point in a weighted combine: ``input``, read in domain order."""
+
+    name: str
+    input: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class CombineSpec:
+    """The way back; ``copy`` moves bits, ``sum`` adds in f32."""
+
+    kind: Literal["copy", "sum", "max"]
+    weight: WeightSpec | None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the spec declares: relation and shapes, as the checker wrote them.
+
+    Read by the reference, by the checks of arguments, and for messages. What is executed follows
+    ``Program``. ``fields`` are those of a segment that arrives.
+    """
+
+    constants: Mapping[str, int]
+    extents: tuple[str, ...]
+    inputs: tuple[InputSpec, ...]
+    domain: tuple[DomainIndex, ...]
+    num_source_dims: int
+    segment: str
+    fields: tuple[FieldSpec, ...]
+    source: SourceSpec
+    target: PackedTarget | DenseTarget
+    combine: CombineSpec | None
+    casts: tuple[CastSpec, ...] = ()
+
+    @property
+    def source_fields(self) -> tuple[FieldSpec, ...]:
+        """The fields of a segment as it leaves; those of the rows that combine brings back."""
+        lengths = tuple(s.length for s in self.source.subscripts if s.length is not None)
+        return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
+        return self.combine is not None and self.combine.kind != "max" and not self.casts
+
+    @property
+    def computes_slots(self) -> bool:
+        """Whether destinations follow from indices and extents, on which ranks must then agree."""
+        target = self.target
+        return target.kind == "dense" and not any(
+            isinstance(part, Load)
+            for scalar in (target.slot, target.rank)
+            for part in subexpressions(scalar)
+        )
+
+    @property
+    def places(self) -> tuple[Inside, ...]:
+        """What a point looks up by values of inputs, inner ones before what they are inside of."""
+        target = self.target
+        ends = (target.key,) if target.kind == "packed" else (target.rank, target.slot)
+        scalars = (*(each.start for each in self.source.subscripts), *ends)
+        found = [
+            part
+            for scalar in scalars
+            for part in reversed(tuple(subexpressions(scalar)))
+            if isinstance(part, Inside)
+        ]
+        return tuple(dict.fromkeys(found))

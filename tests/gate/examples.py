@@ -1,0 +1,99 @@
+"""Small shuffles that between them need every attribute of every operation, and where they run.
+
+Routings are skewed and slices are small, so that policies have something to decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from fuscoc.lang.check import check_file
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.source import SourceFile
+from tests.engine import specs
+
+
+@dataclass(frozen=True)
+class Example:
+    """A spec of one shuffle; ``topologies`` are those that it runs on, the quickest first."""
+
+    name: str
+    text: str
+    topologies: tuple[str, ...]
+    tokens: int = 6
+
+    @cached_property
+    def checked(self) -> CheckedShuffle:
+        (shuffle,) = check_file(SourceFile(f"{self.name}.fsc", self.text), {}).shuffles
+        return shuffle
+
+
+QUANTISED = """
+    shuffle quantised {
+      const hidden = 32, block = 8, keys = 12, topk = 3
+      index t : tokens   index k : topk   index e : keys
+      segment wide { x : bf16[hidden] }
+      segment token { x : f8e4m3[hidden], scales : f32[hidden / block] }
+      layout by_token[t] of wide
+      layout by_key[e, s] of token packed(s) align 2
+      place e on rank by block
+      route r(t, k) -> e = input idx : int64
+      dispatch by_token[t] -> by_key[r(t, k), *] cast(x by scales) slice 96 B
+      combine reverse reduce sum
+    }"""
+
+DEALT = """
+    shuffle dealt {
+      const rows = 24, columns = 3
+      index i : rows / ranks
+      segment row { x : f32[columns] }
+      layout block[i] of row
+      layout cyclic[j] of row dense(rows / ranks)
+      dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+        on (rank * (rows / ranks) + i) % ranks
+      combine reverse
+    }"""
+
+PAGES = """
+    shuffle pages {
+      const layers = 2, width = 12288
+      index m : moves   index b : pages   index s : slots
+      segment kept { x : bf16[layers, width] }
+      layout cache[l, b] of bf16[width] dense(layers, pages)
+      layout arrived[s] of kept
+      route from(m) -> page_idx = input source_page : int64
+      route to(m) -> (rank, slot) = input destination : int64[2]
+      view leaving[m] = cache[0 .. layers, from(m)]
+      dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+    }"""
+
+EXAMPLES = (
+    Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
+    Example("quantised", QUANTISED, ("2x2",)),
+    Example("moved", specs.MOVED, ("2x2",)),
+    Example("patches", specs.patches(p=14), ("2x1",)),
+    Example("pages", PAGES, ("2x1",)),
+    Example("dealt", DEALT, ("2x2",)),
+    Example("maxima", specs.MAXIMA, ("2x2",)),
+    Example("grid", specs.GRID, ("2x2",)),
+    Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
+    Example(
+        "table",
+        specs.routed("f32", placement="table owner", options="dedup(rank) balance lpt slice 96 B"),
+        ("3x2",),
+        tokens=9,
+    ),
+    Example(
+        "rebalanced",
+        specs.routed("bf16", options="balance rebalance schedule fast slice 96 B"),
+        ("2x2", "3x2"),
+        tokens=9,
+    ),
+)
+
+
+@cache
+def by_name(name: str) -> Example:
+    """The example of that name."""
+    return next(example for example in EXAMPLES if example.name == name)
