@@ -297,7 +297,7 @@ def _check_block(op, relate):
 
 def shuffle_of(op: Any) -> Any:
     """The shuffle of the module that an operation stands in."""
-    while op.operation.parent is not None:
+    while op.operation.name != "builtin.module":
         op = op.operation.parent
     (found,) = ops_of(op, Shuffle)
     return found

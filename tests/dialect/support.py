@@ -19,10 +19,10 @@ PRELUDE = """
 "fsc.def_input"() {role = "placement", sym_name = "spec.table", type = tensor<16xi64>} : () -> ()
 "fsc.def_segment"() {fields = [{name = "x", type = tensor<4xf32>}], sym_name = "spec.row"} :
   () -> ()
-"fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf32>}], num_dims = 1 : i64,
+"fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf32>}],
   sym_name = "spec.by_row"} : () -> ()
 "fsc.def_placement"() {kind = "block", num_keys = 16 : i64, sym_name = "spec.place"} : () -> ()
-"fsc.def_packed"() {align = 1 : i64, placement = @spec.place, segment = @spec.row,
+"fsc.def_packed"() {align = 1 : i64, compact = 0 : i64, placement = @spec.place, segment = @spec.row,
   sym_name = "spec.by_key"} : () -> ()
 "fsc.shuffle"() ({
 ^bb0(%r: i64):

@@ -31,11 +31,11 @@ RUNS = (
     "seg_elems = 4 : i64, unit_bytes = 16 : i64}"
 )
 WIDE = """
-"fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}], num_dims = 1 : i64,
+"fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}],
   sym_name = "spec.wide"} : () -> ()
-"fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf64>}], num_dims = 1 : i64,
+"fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf64>}],
   sym_name = "spec.double"} : () -> ()
-"fsc.def_layout"() {cells = [{name = "y", type = tensor<4xf32>}], num_dims = 1 : i64,
+"fsc.def_layout"() {cells = [{name = "y", type = tensor<4xf32>}],
   sym_name = "spec.renamed"} : () -> ()
 "fsc.def_segment"() {fields = [{name = "x", type = tensor<4xf8E4M3FN>},
   {name = "s", type = tensor<2xf32>}], sym_name = "spec.scaled"} : () -> ()
@@ -185,7 +185,7 @@ INVALID = [
     (
         op(
             "def_layout",
-            'cells = [{name = "x", type = tensor<i8>}], num_dims = 0 : i64, sym_name = "spec.n"',
+            'cells = [{name = "x", type = tensor<i8>}], sym_name = "spec.n"',
         ),
         "'fsc.def_layout' op attribute 'num_dims' must be at least 1",
     ),
