@@ -16,33 +16,32 @@ from __future__ import annotations
 
 import argparse
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import fuscoc
-from fuscoc_runtime import Topology, load_artifact
+from fuscoc.testing import load_spec
+from fuscoc_runtime import Topology
 from fuscoc_runtime.plan import Points, RankPlan, key_to_rank, plan_all
 from fuscoc_runtime.schema import ShuffleSpec
 
 SPEC = Path(__file__).parent.parent / "examples" / "moe.fsc"
+DEDUP = "dedup(node, rank)"
 TOPK, NUM_KEYS = 8, 256
 TOPOLOGIES = ["1x8", "2x8", "8x8"]
 BAR_SECONDS = 2.0
-POLICIES: list[tuple[tuple[str, ...], str]] = [
-    (("node", "rank"), "none"),
-    (("node", "rank"), "greedy"),
-    (("node", "rank"), "lpt"),
-    (("node", "rank"), "split"),
-    (("node", "rank"), "auto"),
-    ((), "none"),
+POLICIES = [
+    ("node, rank", "static"),
+    ("node, rank", "greedy"),
+    ("node, rank", "lpt"),
+    ("node, rank", "split"),
+    ("node, rank", "auto"),
+    ("none", "static"),
 ]
 """Deduplication and balance; without deduplication there is the most to do."""
 
@@ -87,8 +86,8 @@ ROUTINGS: dict[str, Callable[[int, int, torch.Generator], Tensor]] = {
 
 def make_points(spec: ShuffleSpec, topology: Topology, tables: Sequence[Tensor]) -> list[Points]:
     """What the relation kernel puts out for a routing table of every rank."""
-    assert spec.declared.target.kind == "packed"
-    owner = key_to_rank(spec.declared.target, topology, 0, {})
+    assert spec.program.target.kind == "packed"
+    owner = key_to_rank(spec.program.target, topology, 0, {})
     points = []
     for table in tables:
         key = table.flatten()
@@ -106,11 +105,11 @@ def check(
     for rank, (each, plan) in enumerate(zip(points, plans, strict=True)):
         source, to = each.columns["source"].numpy(), each.columns["rank"].numpy()
         first = topology.node(rank) * topology.ranks_per_node
-        if "rank" in spec.policy.dedup:
+        if spec.program.copies_once("rank"):
             pairs = np.unique(np.stack([source, to]), axis=1)
             near = pairs[1] // topology.ranks_per_node == topology.node(rank)
             assert len(plan.lists["direct"]["dst_slot"]) == near.sum()
-        if "node" in spec.policy.dedup:
+        if spec.program.copies_once("node"):
             nodes = np.unique(np.stack([source, to // topology.ranks_per_node]), axis=1)
             handed = plan.lists["carry"]["dst_peer"] if "carry" in plan.lists else ()
             sent = plan.rows.slices - plan.rows.carried + len(handed)
@@ -126,25 +125,32 @@ def check(
         assert writes.sum() == plan.key_counts.sum()
 
 
-def measure(spec: ShuffleSpec, topology: Topology, num_tokens: int, repeats: int) -> list[Result]:
+def moe(dedup: str, forwarder: str) -> ShuffleSpec:
+    """The example with a policy."""
+    text = SPEC.read_text()
+    assert DEDUP in text
+    return load_spec(text.replace(DEDUP, f"dedup({dedup})")).with_rules(forwarder=forwarder).shuffle
+
+
+def measure(topology: Topology, num_tokens: int, repeats: int) -> list[Result]:
     """Every routing with every policy, interleaved."""
+    policies = POLICIES if topology.num_nodes > 1 else POLICIES[::5]
+    specs = {policy: moe(*policy) for policy in policies}
     generator = torch.Generator().manual_seed(0)
     cases = {}
     for routing, make in ROUTINGS.items():
         tables = [
             make(num_tokens, topology.num_ranks, generator) for _ in range(topology.num_ranks)
         ]
-        points = make_points(spec, topology, tables)
-        for dedup, balance in POLICIES if topology.num_nodes > 1 else POLICIES[::5]:
-            policy: Any = {"dedup": dedup, "balance": balance}
-            variant = replace(spec, policy=replace(spec.policy, **policy))
-            check(variant, topology, points, plan_all(variant, topology, points).ranks)
-            cases[routing, "+".join(dedup) or "none", balance] = variant, points
+        points = make_points(specs[POLICIES[0]], topology, tables)
+        for (dedup, balance), spec in specs.items():
+            check(spec, topology, points, plan_all(spec, topology, points).ranks)
+            cases[routing, dedup, balance] = spec, points
     times: dict[tuple[str, str, str], list[float]] = {case: [] for case in cases}
     for _ in range(repeats):
-        for case, (variant, points) in cases.items():
+        for case, (spec, points) in cases.items():
             before = time.perf_counter()
-            plan_all(variant, topology, points)
+            plan_all(spec, topology, points)
             times[case].append(time.perf_counter() - before)
     results = []
     for (routing, dedup, balance), seconds in times.items():
@@ -181,16 +187,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--artifact", type=Path, help="default: compile examples/moe.fsc")
     parser.add_argument("--markdown", type=Path, help="where to write the table")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = options.artifact or fuscoc.compile(SPEC, Path(scratch) / "moe")
-        spec = load_artifact(path).shuffle()
     results = []
     for text in options.topology:
-        results += measure(spec, Topology.parse(text), options.tokens, options.repeats)
+        results += measure(Topology.parse(text), options.tokens, options.repeats)
     table = render(results, options.tokens)
     print(table)
     if options.markdown is not None:

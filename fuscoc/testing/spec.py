@@ -1,8 +1,4 @@
-"""A checked spec as its manifest says it, derived without the compiler's back half.
-
-What the artifact of a spec says is compared with this, so it shares nothing with the passes: the
-copy shape is worked out again here.
-"""
+"""A spec as its manifest says it, lowered but without its files."""
 
 from __future__ import annotations
 

@@ -64,7 +64,11 @@ def test_compile_leaves_a_foreign_directory_alone(fuscoc, tmp_path: Path) -> Non
 def test_defines_reach_the_manifest(fuscoc) -> None:
     code, out, _ = fuscoc("compile", MOE, "--emit", "manifest", *SMALL)
     assert code == 0
-    assert json.loads(out)["shuffles"][0]["constants"] == {"hidden": 64, "experts": 8, "topk": 2}
+    assert json.loads(out)["shuffles"][0]["declared"]["constants"] == {
+        "hidden": 64,
+        "experts": 8,
+        "topk": 2,
+    }
 
 
 @pytest.mark.parametrize("define", ["hidden", "hidden=", "hidden=x", "=3", "hidden=-1"])

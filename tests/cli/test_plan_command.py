@@ -104,7 +104,7 @@ def test_compiles_a_spec_and_saves_the_plan(plan: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "saved" in err
     saved = Plan.load(file)
-    assert (str(saved.topology), saved.shuffle.policy.balance) == ("2x2", "lpt")
+    assert (str(saved.topology), saved.rules.forwarder) == ("2x2", "lpt")
     assert saved.summary().num_segments == 64
 
 

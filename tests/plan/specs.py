@@ -1,4 +1,4 @@
-"""Small shuffles for planner and reference tests, as manifests say them, and data for them."""
+"""Small shuffles for planner and reference tests, as spec texts, and data for them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.decode import decode
+from fuscoc.testing import load_spec
 from fuscoc_runtime.plan import PlanContext, Points, key_to_rank
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, evaluate
@@ -20,47 +21,33 @@ from fuscoc_runtime.topology import Topology
 
 ALL_DEDUP = ("node", "rank")
 
-Balance = Literal["none", "static", "greedy", "lpt", "split", "rebalance", "auto"]
+Balance = Literal["static", "greedy", "lpt", "split", "rebalance", "auto"]
 
 
-def index(name: str) -> dict[str, str]:
-    return {"index": name}
-
-
-def load(name: str, *at: Any) -> dict[str, Any]:
-    return {"load": name, "at": list(at)}
-
-
-def op(symbol: str, lhs: Any, rhs: Any) -> dict[str, Any]:
-    return {"op": symbol, "args": [lhs, rhs]}
-
-
-def spec_json(**parts: Any) -> dict[str, Any]:
-    """A shuffle's JSON: ``parts`` over what no planner test depends on."""
-    return {
-        "constants": {},
-        "policy": {
-            "dedup": list(parts.pop("dedup", ALL_DEDUP)),
-            "balance": "none",
-            "schedule": "pairwise",
-            "slice_bytes": 4096,
-            "backend": "triton",
-        },
-        "segment": "segment",
-        "ragged": False,
-        "src_strides": 0,
-        "relation": {"kernel": "relation", "block": 1024, "outputs": []},
-        "extents_kernel": None,
-        "dispatch": {"steps": [], "dtypes": {}},
-        "combine_steps": {"steps": [], "dtypes": {}},
-        "baked": {},
-        **parts,
-    }
+@cache
+def compiled(text: str) -> ShuffleSpec:
+    """The shuffle of a spec text, compiled once."""
+    return load_spec(text).shuffle
 
 
 def balanced(spec: ShuffleSpec, balance: Balance) -> ShuffleSpec:
     """The same shuffle with another balance policy."""
-    return replace(spec, policy=replace(spec.policy, balance=balance))
+    return with_rules(spec, forwarder=balance)
+
+
+def with_rules(spec: ShuffleSpec, **changes: Any) -> ShuffleSpec:
+    """The same shuffle with other rules of the network hop."""
+    return replace(spec, program=spec.program.with_rules(**changes))
+
+
+def declaring(spec: ShuffleSpec, **changes: Any) -> ShuffleSpec:
+    """The same shuffle, but for what it declares."""
+    return replace(spec, declared=replace(spec.declared, **changes))
+
+
+def options(dedup: Sequence[str]) -> str:
+    """How a dispatch says it; slices are small."""
+    return f"dedup({', '.join(dedup) or 'none'}) slice 4096 B"
 
 
 def routed(
@@ -72,117 +59,42 @@ def routed(
     placement: str = "block",
     dedup: Sequence[str] = ALL_DEDUP,
     hidden: int = 3,
+    compact: bool = False,
 ) -> ShuffleSpec:
-    """Rows of [tokens, hidden] to the keys in ``idx`` [tokens, topk], weighted sum back."""
-    value = {
-        "inputs": [
-            {
-                "name": "idx",
-                "dtype": "i64",
-                "shape": [{"extent": "tokens"}, topk],
-                "role": "route",
-            },
-            {
-                "name": "weights",
-                "dtype": "f32",
-                "shape": [{"extent": "tokens"}, topk],
-                "role": "weight",
-            },
-        ],
-        "extents": ["tokens"],
-        "domain": [
-            {"name": "t", "extent": {"extent": "tokens"}},
-            {"name": "k", "extent": topk},
-        ],
-        "num_source_dims": 1,
-        "fields": [{"name": "x", "dtype": "f32", "shape": [hidden]}],
-        "source": {
-            "layout": "rows",
-            "fields": [{"name": "x", "dtype": "f32", "shape": [hidden]}],
-            "dims": [{"extent": "tokens"}],
-            "subscripts": [{"start": index("t"), "length": None}],
-        },
-        "target": {
-            "kind": "packed",
-            "layout": "by_key",
-            "key": load("idx", index("t"), index("k")),
-            "num_keys": num_keys,
-            "align": align,
-            "capacity": capacity,
-            "placement": {
-                "kind": placement,
-                "table": "owner" if placement == "table" else None,
-            },
-        },
-        "combine": {
-            "kind": "sum",
-            "weight": {"name": "w", "input": "weights", "dtype": "f32"},
-        },
-        "runs": [runs("x", "f32", hidden, [], hidden, hidden)],
-    }
-    return decode(ShuffleSpec, spec_json(name="routed", dedup=dedup, **value))
+    """Rows of [tokens, hidden] to the keys in ``idx`` [tokens, topk], weighted sum back.
+
+    A ``table`` is the input ``owner``.
+    """
+    return compiled(f"""
+    shuffle routed {{
+      index t : tokens   index k : {topk}   index e : {num_keys}
+      segment row {{ x : f32[{hidden}] }}
+      layout rows[t] of row
+      layout by_key[e, s] of row packed(s) {"compact" if compact else ""} align {align}
+        capacity {"exact" if capacity is None else f"max {capacity}"}
+      place e on rank by {"table owner" if placement == "table" else placement}
+      route r(t, k) -> e = input idx : int64
+      weight w(t, k) : f32 = input weights
+      dispatch rows[t] -> by_key[r(t, k), *] {options(dedup)}
+      combine reverse reduce sum(w)
+    }}""")
 
 
 def patches(*, p: int = 2, channels: int = 3, dedup: Sequence[str] = ALL_DEDUP) -> ShuffleSpec:
     """p x p patches of ragged pictures to slots and ranks that ``packing`` [images, 2] says."""
-
-    def patch_count(size: str) -> dict[str, Any]:
-        return op("/", load(size, index("n")), p)
-
-    start = op("+", load("packing", index("n"), 1), op("*", index("i"), patch_count("width")))
-    value = {
-        "inputs": [
-            {"name": name, "dtype": "i64", "shape": [{"extent": "images"}, *more], "role": role}
-            for name, more, role in (
-                ("height", [], "extent"),
-                ("width", [], "extent"),
-                ("packing", [2], "route"),
-            )
-        ],
-        "extents": ["images", "length"],
-        "domain": [
-            {"name": "n", "extent": {"extent": "images"}},
-            {"name": "i", "extent": patch_count("height")},
-            {"name": "j", "extent": patch_count("width")},
-        ],
-        "num_source_dims": 3,
-        "ragged": True,
-        "fields": [{"name": "pixels", "dtype": "u8", "shape": [p, p, channels]}],
-        "source": {
-            "layout": "pictures",
-            "fields": [{"name": "pixels", "dtype": "u8", "shape": [channels]}],
-            "dims": [
-                {"extent": "images"},
-                load("height", index("n")),
-                load("width", index("n")),
-            ],
-            "subscripts": [
-                {"start": index("n"), "length": None},
-                {"start": op("*", index("i"), p), "length": p},
-                {"start": op("*", index("j"), p), "length": p},
-            ],
-        },
-        "target": {
-            "kind": "dense",
-            "layout": "sequence",
-            "slot": op("+", start, index("j")),
-            "rank": load("packing", index("n"), 0),
-            "length": {"extent": "length"},
-        },
-        "combine": {"kind": "copy", "weight": None},
-        "src_strides": 1,
-        "runs": [
-            runs(
-                "pixels",
-                "u8",
-                p * channels,
-                [{"count": p, "src_stride": "src_stride0", "dst_stride": p * channels}],
-                p * p * channels,
-                channels,
-            )
-        ],
-    }
-    return decode(ShuffleSpec, spec_json(name="patches", dedup=dedup, **value))
+    return compiled(f"""
+    shuffle patches {{
+      const p = {p}
+      index n : images   index i : height(n) / p   index j : width(n) / p   index s : length
+      segment patch {{ pixels : u8[p, p, {channels}] }}
+      layout pictures[n, y, x] of u8[{channels}] dense(height(n), width(n))
+      view cut[n, i, j] = pictures[n, i*p .. i*p+p, j*p .. j*p+p]
+      layout sequence[s] of patch dense(length)
+      route where(n) -> (rank, slot) = input packing : int64[2]
+      dispatch cut[n, i, j] -> sequence[where(n).slot + i * width(n) / p + j] on where(n).rank
+        {options(dedup)}
+      combine reverse
+    }}""")
 
 
 def tiles(*, copies: int = 2, width: int = 4, dedup: Sequence[str] = ALL_DEDUP) -> ShuffleSpec:
@@ -191,76 +103,18 @@ def tiles(*, copies: int = 2, width: int = 4, dedup: Sequence[str] = ALL_DEDUP) 
     Two fields with different cells; ``where`` [tile_rows, tiles in a row, copies, 2] holds rank
     and slot.
     """
-    columns = width // 2
-    fields = [("a", "f32", [3]), ("b", "i32", [])]
-    at = [index("i"), index("j"), index("k")]
-    value = {
-        "inputs": [
-            {
-                "name": "where",
-                "dtype": "i64",
-                "shape": [{"extent": "tile_rows"}, columns, copies, 2],
-                "role": "route",
-            }
-        ],
-        "extents": ["tile_rows", "length"],
-        "domain": [
-            {"name": "i", "extent": {"extent": "tile_rows"}},
-            {"name": "j", "extent": columns},
-            {"name": "k", "extent": copies},
-        ],
-        "num_source_dims": 2,
-        "fields": [{"name": n, "dtype": d, "shape": [2, 2, *cell]} for n, d, cell in fields],
-        "source": {
-            "layout": "grid",
-            "fields": [{"name": n, "dtype": d, "shape": cell} for n, d, cell in fields],
-            "dims": [op("*", {"extent": "tile_rows"}, 2), width],
-            "subscripts": [
-                {"start": op("*", index("i"), 2), "length": 2},
-                {"start": op("*", index("j"), 2), "length": 2},
-            ],
-        },
-        "target": {
-            "kind": "dense",
-            "layout": "tiles",
-            "slot": load("where", *at, 1),
-            "rank": load("where", *at, 0),
-            "length": {"extent": "length"},
-        },
-        "combine": {"kind": "sum", "weight": None},
-        "runs": [
-            runs(
-                name,
-                dtype,
-                2 * math.prod(cell),
-                [{"count": 2, "src_stride": width, "dst_stride": 2 * math.prod(cell)}],
-                4 * math.prod(cell),
-                math.prod(cell),
-            )
-            for name, dtype, cell in fields
-        ],
-    }
-    return decode(ShuffleSpec, spec_json(name="tiles", dedup=dedup, **value))
-
-
-def runs(
-    name: str,
-    dtype: str,
-    run_elems: int,
-    run_dims: list[dict[str, Any]],
-    seg_elems: int,
-    cell_elems: int,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "dtype": dtype,
-        "run_elems": run_elems,
-        "run_dims": run_dims,
-        "seg_elems": seg_elems,
-        "cell_elems": cell_elems,
-        "unit_bytes": 1,
-        "copy_dtype": "i8",
-    }
+    return compiled(f"""
+    shuffle tiles {{
+      index i : tile_rows   index j : {width // 2}   index k : {copies}   index s : length
+      segment cell {{ a : f32[3], b : f16 }}
+      segment tile {{ a : f32[2, 2, 3], b : f16[2, 2] }}
+      layout grid[y, x] of cell dense(2 * tile_rows, {width})
+      view cut[i, j] = grid[2*i .. 2*i+2, 2*j .. 2*j+2]
+      layout tiles[s] of tile dense(length)
+      route to(i, j, k) -> (rank, slot) = input where : int64[2]
+      dispatch cut[i, j] -> tiles[to(i, j, k).slot] on to(i, j, k).rank {options(dedup)}
+      combine reverse reduce sum
+    }}""")
 
 
 def routed_data(
@@ -287,18 +141,19 @@ def relation(spec: ShuffleSpec, topology: Topology, rank: int, data: RankData) -
             {outer.name: value, **dict(zip(names, values, strict=True))}
             for values in itertools.product(*extents)
         ]
+    num_strides = len(spec.program.relation.addresses) - 1
     columns: dict[str, list[int]] = {"source": [], "src_offset": [], "rank": []}
-    columns |= {f"src_stride{i}": [] for i in range(spec.src_strides)}
+    columns |= {f"src_stride{i}": [] for i in range(num_strides)}
     columns["key" if spec.declared.target.kind == "packed" else "slot"] = []
     owner = None
-    if spec.declared.target.kind == "packed":
-        owner = key_to_rank(spec.declared.target, topology, rank, data.inputs)
+    if spec.program.target.kind == "packed":
+        owner = key_to_rank(spec.program.target, topology, rank, data.inputs)
     for number, at in enumerate(points):
         here = scope.at(at)
         columns["source"].append(number // spec.program.fanout)
         offset, stride = _address(spec, scope, here)
         columns["src_offset"].append(offset)
-        if spec.src_strides:
+        if num_strides:
             columns["src_stride0"].append(stride)
         if spec.declared.target.kind == "packed" and owner is not None:
             key = evaluate(spec.declared.target.key, here)
@@ -322,7 +177,7 @@ def _address(spec: ShuffleSpec, scope: Scope, here: Scope) -> tuple[int, int]:
     """First cell of the segment, and the distance of its rows: row-major arithmetic by hand."""
     starts = [evaluate(subscript.start, here) for subscript in spec.declared.source.subscripts]
     dims = [evaluate(dim, here) for dim in spec.declared.source.dims]
-    if not spec.ragged:
+    if spec.program.relation.extents_kernel is None:
         offset = 0
         for start, dim in zip(starts, dims, strict=True):
             offset = offset * dim + start

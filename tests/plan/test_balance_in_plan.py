@@ -58,7 +58,7 @@ def received(of: Plan) -> list[int]:
 
 def test_loads_of_eight_to_one() -> None:
     """Greedy pairs neighbours (8 with 7), whole flows leave one rank with 8, a cut one with 5."""
-    assert received(eight_to_one("none")) == LOADS
+    assert received(eight_to_one("static")) == LOADS
     groups = eight_to_one("greedy").traffic.network
     pairs = groups + groups.T
     assert pairs.max() == 15
@@ -130,7 +130,7 @@ def test_only_cut_flows_are_gathered_again() -> None:
         )
         return counted // 4
 
-    assert {gathers(policy, 3) for policy in ("none", "static", "greedy", "lpt")} == {1}
+    assert {gathers(policy, 3) for policy in ("static", "greedy", "lpt")} == {1}
     assert gathers("split", 3) == 1, "two equal flows into a node need no cut"
     assert gathers("auto", 3) == 1
 
@@ -215,7 +215,6 @@ def test_forwarders_are_those_of_the_policy(
     demand = planned.traffic.demand
     demand.check()
     shares = {name: assign(demand).share for name, assign in POLICIES.items()}
-    shares["static"] = shares["none"]
     wanted = list(shares.values()) if balance == "auto" else [shares[balance]]
     assert any(np.array_equal(planned.forwarders.share, share) for share in wanted)
 

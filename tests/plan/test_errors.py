@@ -12,15 +12,15 @@ import torch
 
 from fuscoc_runtime import errors
 from fuscoc_runtime.comm.lockstep import run_lockstep
-from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import PlanContext, key_to_rank, plan_rank, planner
 from fuscoc_runtime.plan.explain import explain_extents
+from fuscoc_runtime.program import PackedSlots
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
-from tests.plan.specs import contexts, patches, relation, routed, routed_data, tiles
+from tests.plan.specs import contexts, declaring, patches, relation, routed, routed_data, tiles
 
 TWO = Topology(2, 1)
 
@@ -137,7 +137,9 @@ def test_capacity_counts_padding() -> None:
 def test_padding_beyond_all_integers(align: int) -> None:
     """Three keys of ``align`` slots each are more than 64 bits can count."""
     ranks = [routed_data(torch.tensor([[0, 1], [2, -1]]), rank) for rank in range(2)]
-    error = failure_of_every_rank(routed(num_keys=8, align=align), TWO, ranks)[0]
+    spec = routed()
+    program = replace(spec.program, target=replace(slots(spec), align=align))
+    error = failure_of_every_rank(replace(spec, program=program), TWO, ranks)[0]
     assert isinstance(error, errors.CapacityError)
     assert (error.rank, error.num_slots) == (0, 3 * align)
 
@@ -187,8 +189,8 @@ def test_the_lowest_failing_rank_is_reported() -> None:
 
 
 def test_block_placement_needs_a_dividing_number_of_ranks() -> None:
-    with pytest.raises(errors.TopologyError, match=r"`by_key` has 8 keys, which 3 ranks \(3x1\)"):
-        key_to_rank(packed_target(routed()), Topology(3, 1), 0, {})
+    with pytest.raises(errors.TopologyError, match=r"there are 8 keys, which 3 ranks \(3x1\)"):
+        key_to_rank(slots(routed()), Topology(3, 1), 0, {})
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_block_placement_needs_a_dividing_number_of_ranks() -> None:
     ],
 )
 def test_bad_placement_table(table: torch.Tensor | None, message: str) -> None:
-    target = packed_target(routed(num_keys=3, placement="table"))
+    target = slots(routed(num_keys=3, placement="table"))
     with pytest.raises(FuscoRuntimeError) as caught:
         key_to_rank(target, TWO, 1, {} if table is None else {"owner": table})
     assert message in str(caught.value)
@@ -218,7 +220,7 @@ def test_computed_size_below_zero() -> None:
     spec = patches(p=1)
     outer, inner, *rest = spec.declared.domain
     shrunk = replace(inner, extent=BinaryOp("-", inner.extent, 3))
-    spec = replace(spec, domain=(outer, shrunk, *rest))
+    spec = declaring(spec, domain=(outer, shrunk, *rest))
     inputs = {"height": torch.tensor([3, 2]), "width": torch.tensor([1, 1])}
     error = explain_extents(spec, 1, inputs, {"images": 2, "length": 9}, 1)
     assert isinstance(error, errors.InputError)
@@ -234,8 +236,9 @@ def test_computed_key_is_explained_as_an_expression() -> None:
 
 def hashed(modulus: int) -> ShuffleSpec:
     spec = routed(topk=1)
-    target = packed_target(spec)
-    return replace(spec, target=replace(target, key=BinaryOp("%", target.key, modulus)))
+    target = spec.declared.target
+    assert target.kind == "packed"
+    return declaring(spec, target=replace(target, key=BinaryOp("%", target.key, modulus)))
 
 
 def hashed_data(rank: int, value: int) -> RankData:
@@ -293,9 +296,9 @@ def test_errors_survive_the_wire(
     assert str(arrived) == str(error) == f"[{error.code}] {error.message}"
 
 
-def packed_target(spec: ShuffleSpec) -> PackedTarget:
-    assert spec.declared.target.kind == "packed"
-    return spec.declared.target
+def slots(spec: ShuffleSpec) -> PackedSlots:
+    assert spec.program.target.kind == "packed"
+    return spec.program.target
 
 
 def patches_data(sizes: list[tuple[int, int]], packing: list[list[int]], length: int) -> RankData:
@@ -313,5 +316,5 @@ def tiles_data(where: torch.Tensor, length: int) -> RankData:
     rows = len(where)
     for slot, place in enumerate(where.view(-1, 2)):
         place[1] = slot
-    source = {"a": torch.zeros(2 * rows, 4, 3), "b": torch.zeros(2 * rows, 4, dtype=torch.int32)}
+    source = {"a": torch.zeros(2 * rows, 4, 3), "b": torch.zeros(2 * rows, 4, dtype=torch.float16)}
     return RankData(source, {"where": where}, {"tile_rows": rows, "length": length})

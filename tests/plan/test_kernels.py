@@ -22,7 +22,7 @@ from fuscoc_runtime.plan.device.source import place_points
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
-from tests.plan.specs import Balance, balanced, contexts, relation, routed, routed_data
+from tests.plan.specs import Balance, contexts, relation, routed, routed_data, with_rules
 from tests.plan.test_plan import patches_case, tiles_case
 
 TOPOLOGIES = ["1x1", "1x2", "2x1", "3x1", "2x2", "3x2", "1x4"]
@@ -78,13 +78,19 @@ def routings(draw: st.DrawFn) -> Case:
     placement = draw(st.sampled_from(["block", "cyclic", "table"]))
     dedup = draw(st.sampled_from([(), ("rank",), ("node",), ("node", "rank")]))
     align = draw(st.sampled_from([1, 4]))
-    spec = routed(topk=topk, num_keys=num_keys, align=align, placement=placement, dedup=dedup)
-    if "rank" in dedup and draw(st.booleans()):
-        assert spec.declared.target.kind == "packed"
-        spec = replace(spec, target=replace(spec.declared.target, compact=True))
-    spec = balanced(spec, draw(st.sampled_from(get_args(Balance))))
-    slice_bytes = draw(st.sampled_from([24, 4096]))
-    spec = replace(spec, policy=replace(spec.policy, slice_bytes=slice_bytes))
+    compact = "rank" in dedup and draw(st.booleans())
+    spec = with_rules(
+        routed(
+            topk=topk,
+            num_keys=num_keys,
+            align=align,
+            placement=placement,
+            dedup=dedup,
+            compact=compact,
+        ),
+        forwarder=draw(st.sampled_from(get_args(Balance))),
+        slice_bytes=draw(st.sampled_from([24, 4096])),
+    )
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     owners = torch.randint(0, topology.num_ranks, (num_keys,), generator=generator)
     more = {"owner": owners} if placement == "table" else {}
@@ -114,8 +120,7 @@ def test_more_than_the_kernels_take() -> None:
     idx = torch.arange(2 * 200).view(2, 200) % 4
     wide = routed(topk=200, num_keys=4)
     check_case((wide, Topology(2, 1), [routed_data(idx, rank) for rank in range(2)]))
-    spec = routed(topk=1, num_keys=2)
-    spec = replace(spec, policy=replace(spec.policy, slice_bytes=1))
+    spec = with_rules(routed(topk=1, num_keys=2), slice_bytes=1)
     idx = torch.ones(MAX_ROUNDS + 1, 1, dtype=torch.int64)
     ranks = [routed_data(idx, 0), routed_data(idx[:0], 1)]
     case = spec, Topology(2, 1), ranks

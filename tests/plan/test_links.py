@@ -22,6 +22,6 @@ from tests.engine import specs
 def test_rows_are_as_long_as_in_the_direction_that_has_more(
     text: str, there: int, back: int
 ) -> None:
-    spec = specs.artifact(text).shuffle()
-    assert segment_bytes(spec) == there
-    assert network_row_bytes(spec) == max(there, back)
+    program = specs.artifact(text).shuffle().program
+    assert segment_bytes(program) == there
+    assert network_row_bytes(program) == max(there, back)

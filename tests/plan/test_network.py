@@ -17,6 +17,7 @@ from fuscoc_runtime.plan.flows import Demand
 from fuscoc_runtime.plan.network import choose_natively
 from fuscoc_runtime.plan.rounds import arrange_stages, slice_rows, slices
 from fuscoc_runtime.plan.schedule import KINDS
+from fuscoc_runtime.program import Rules
 from tests.schedule.strategies import demands, models
 
 models_of_clusters = st.builds(
@@ -51,9 +52,10 @@ def test_c_and_numpy_choose_alike(
 ) -> None:
     """One rank may have a compiler where another has none."""
     rank = number % demand.num_ranks
-    found = choose_natively(demand, policy, kind, model, row_bytes, rank, room)
+    rules = Rules(policy, kind, model.slice_bytes)
+    found = choose_natively(demand, rules, model, row_bytes, rank, room)
     alone = demand.num_nodes == 1 or demand.ranks_per_node == 1
-    assignment = balance(demand, "none" if alone else policy, model)
+    assignment = balance(demand, "static" if alone else policy, model)
     np.testing.assert_array_equal(found.share, assignment.share)
     np.testing.assert_array_equal(found.pairs, assignment.pairs)
     assert found.carried == assignment.carried
@@ -80,7 +82,8 @@ def test_many_nodes_take_little_memory(kind: str) -> None:
     tracemalloc.start()
     try:
         model = CostModel(50e9, 450e9, 1e-5, 1 << 14)
-        found = choose_natively(demand, "none", kind, model, 1 << 14, 7, 1000)
+        rules = Rules("static", kind, model.slice_bytes)
+        found = choose_natively(demand, rules, model, 1 << 14, 7, 1000)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

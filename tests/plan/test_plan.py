@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,9 +95,9 @@ def check_combine(spec: ShuffleSpec, executor: Executor, ranks: list[RankData], 
 
 def check_invariants(spec: ShuffleSpec, topology: Topology, executor: Executor) -> None:
     """What holds for every plan, whatever the routing."""
-    if "node" in spec.policy.dedup:
+    if spec.program.copies_once("node"):
         assert all(count == 1 for count in executor.traffic.network.values())
-    if "rank" in spec.policy.dedup:
+    if spec.program.copies_once("rank"):
         assert all(count == 1 for count in executor.traffic.nvlink.values())
     else:
         assert executor.traffic.local == 0
@@ -113,10 +115,21 @@ def check_invariants(spec: ShuffleSpec, topology: Topology, executor: Executor) 
         assert plan.rows.forward_staging == len(list(entries(plan, "forward")))
         served = [(each["src_row"], each["dst_peer"]) for each in entries(plan, "forward")]
         assert served == sorted(served), "forward is ordered by landing row, then rank"
-        if spec.policy.balance in ("none", "static"):
+        if spec.program.exchange.forwarder == "static":
             for to, count in enumerate(plan.net_send_counts):
                 same_group = topology.local_rank(to) == topology.local_rank(plan.rank)
                 assert same_group or count == 0
+
+
+@pytest.mark.parametrize("dedup", DEDUPS, ids="+".join)
+@pytest.mark.parametrize("make", [routed, patches, tiles])
+def test_copies_are_for_what_the_text_says(
+    make: Callable[..., ShuffleSpec], dedup: tuple[str, ...]
+) -> None:
+    """What ``check_invariants`` relies on."""
+    program = make(dedup=dedup).program
+    tiers: tuple[Literal["node", "rank"], ...] = ("node", "rank")
+    assert tuple(tier for tier in tiers if program.copies_once(tier)) == dedup
 
 
 @st.composite
@@ -202,7 +215,7 @@ def tiles_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]:
             dropped = draw(st.integers(0, 3)) == 0
             place[:] = torch.tensor([-1, 0] if dropped else next(chosen))
         a = torch.arange(rows * 24, dtype=torch.float32).view(rows * 2, 4, 3) + 1000 * rank
-        b = torch.arange(rows * 8, dtype=torch.int32).view(rows * 2, 4) - 1000 * rank
+        b = torch.arange(rows * 8, dtype=torch.float16).view(rows * 2, 4) - 100 * rank
         extents = {"tile_rows": rows, "length": num_points + 1}
         ranks.append(RankData({"a": a, "b": b}, {"where": where}, extents))
     return balanced(tiles(copies=copies, dedup=draw(dedups)), draw(balances)), topology, ranks

@@ -34,7 +34,7 @@ def plan_case(case: Case, schedule: str | None = None) -> Plan:
     return plan_all(spec, topology, points, schedule=schedule)
 
 
-def worked(balance: Balance = "none", **spec: Any) -> Plan:
+def worked(balance: Balance = "static", **spec: Any) -> Plan:
     """The routing of ``test_lists``, 12-byte segments."""
     routing = [[[0, 2, 6], [7, 6, -1], [4, 7, 0]], [[0, -1, -1]], [], [[6, 6, 6], [1, 5, -1]]]
     idx = [torch.tensor(rows, dtype=torch.int64).view(len(rows), 3) for rows in routing]
@@ -70,12 +70,13 @@ def test_traffic_is_conserved(case: Case) -> None:
     assert (traffic.nvlink.sum(axis=0) + traffic.local).tolist() == [
         sum(each.point_recv_counts) for each in plan.ranks
     ]
-    if spec.policy.dedup != ("node",):  # else a row may have several copies for one rank
+    once_a_node, once_a_rank = map(spec.program.copies_once, ("node", "rank"))
+    if once_a_rank or not once_a_node:  # else a row may have several copies for one rank
         traffic.demand.check()
     static = traffic.unbalanced()
     assert static.by_node(static.network).tolist() == traffic.by_node(traffic.network).tolist()
     assert static.nvlink.sum(axis=0).tolist() == traffic.nvlink.sum(axis=0).tolist()
-    if spec.policy.balance in ("none", "static"):
+    if spec.program.exchange.forwarder == "static":
         assert np.array_equal(static.network, traffic.network)
         assert np.array_equal(static.nvlink, traffic.nvlink)
 
@@ -89,7 +90,7 @@ def test_summary() -> None:
     assert (summary.nic.busiest, summary.nic.mean, summary.nic.imbalance) == (3, 1.0, 3.0)
     assert summary.predicted >= summary.oracle > 0
     assert str(summary) == (
-        "routed on 2x2: 6 segments of 12 B to 14 slots, balance none, 1 stages (pairwise)\n"
+        "routed on 2x2: 6 segments of 12 B to 14 slots, balance static, 1 stages (pairwise)\n"
         "  hop      rows  bytes  plain all-to-all  saved\n"
         "  network     4   48 B                 6    33%\n"
         "  NVLink      7   84 B                 3       \n"

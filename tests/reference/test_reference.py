@@ -121,7 +121,7 @@ def test_tiles_keep_their_fields_and_sum_their_copies() -> None:
     """Two tiles, the first sent twice, the second once."""
     where = torch.tensor([[[[0, 2], [0, 0]], [[-1, 0], [0, 1]]]])
     a = torch.arange(24, dtype=torch.float32).view(2, 4, 3)
-    b = torch.arange(8, dtype=torch.int32).view(2, 4)
+    b = torch.arange(8, dtype=torch.float16).view(2, 4)
     data = RankData({"a": a, "b": b}, {"where": where}, {"tile_rows": 1, "length": 3})
     (rows,) = reference.dispatch(tiles(), [data])
     assert torch.equal(rows.fields["a"][0], a[:, :2])

@@ -47,12 +47,12 @@ def test_equal_demands_get_equal_assignments(demand: Demand, policy: str) -> Non
 
 
 @given(demands())
-def test_none_keeps_the_local_rank(demand: Demand) -> None:
+def test_static_keeps_the_local_rank(demand: Demand) -> None:
     m = demand.ranks_per_node
     rank = np.arange(demand.num_ranks)[:, None]
     expected = np.arange(demand.num_nodes) * m + rank % m
     expected = np.where(demand.flows > 0, expected, -1)
-    assert np.array_equal(POLICIES["none"](demand).forwarder(), expected)
+    assert np.array_equal(POLICIES["static"](demand).forwarder(), expected)
 
 
 @given(demands())
@@ -96,7 +96,7 @@ def test_two_nodes_loaded_8_to_1() -> None:
     carried = demand.flows.sum(axis=1)[communication_groups(demand)].sum(axis=1)
     assert carried.max() == 15
     assert {a + b for a, b in zip(loads, reversed(loads), strict=True)} == {9}
-    for policy, most in (("none", 8), ("greedy", 8), ("lpt", 8), ("split", 5), ("rebalance", 5)):
+    for policy, most in (("static", 8), ("greedy", 8), ("lpt", 8), ("split", 5), ("rebalance", 5)):
         _, received = oracle.nic_loads(demand, POLICIES[policy](demand))
         assert received.max() == most, policy
     sent, _ = oracle.nic_loads(demand, POLICIES["rebalance"](demand))
@@ -213,7 +213,7 @@ def test_auto_moves_rows_over_nvlink_only_if_that_pays() -> None:
 
 def test_auto_leaves_even_traffic_alone() -> None:
     demand = Demand.without_sharing(np.full((16, 16), 100, np.int64), 4)
-    expected = POLICIES["none"](demand).share
+    expected = POLICIES["static"](demand).share
     assert np.array_equal(balance(demand, "auto", model()).share, expected)
 
 

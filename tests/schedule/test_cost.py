@@ -97,7 +97,7 @@ def test_seconds() -> None:
     demand = Demand.without_sharing(copies, 2)
     wires = CostModel(10e9, 100e9, 5e-6, 10**6, slice_bytes=10**9)
     assert oracle(demand, wires) == pytest.approx(50 * 1e6 / 10e9)
-    plain = predict_assignment(demand, POLICIES["none"](demand), wires)
+    plain = predict_assignment(demand, POLICIES["static"](demand), wires)
     assert plain.network == pytest.approx(10e-3 + 5e-6)
     assert plain.local == pytest.approx(3e-3)
     assert plain.balance == 0
@@ -110,7 +110,7 @@ def test_a_thousand_nodes() -> None:
     """Tables of all pairs of nodes are larger than a stack."""
     flows = 1 - np.eye(1000, dtype=np.int64)
     demand = Demand(flows, flows)
-    assignment, wires = POLICIES["none"](demand), model(stage_latency=1e-5)
+    assignment, wires = POLICIES["static"](demand), model(stage_latency=1e-5)
     seconds = completion_seconds(demand, assignment, wires)
     assert seconds == predict_assignment(demand, assignment, wires).completion
     assert seconds >= oracle(demand, wires)

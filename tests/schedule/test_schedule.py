@@ -177,7 +177,7 @@ def test_worked_example_of_four_servers() -> None:
     demand = Demand.without_sharing(matrix, 1)
     schedule = fast(demand, model())
     assert sorted(stage.length for stage in schedule.stages) == [2, 3, 4]
-    spread = arrange("spread-out", demand, POLICIES["none"](demand), model())
+    spread = arrange("spread-out", demand, POLICIES["static"](demand), model())
     assert sorted(stage.length for stage in spread.stages) == [3, 5, 7]
     assert oracle(demand, model()) == pytest.approx(model().nic_seconds(9))
 

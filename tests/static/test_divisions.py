@@ -14,6 +14,7 @@ from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import DivisorError, FuscoRuntimeError, InexactDivisionError
 from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar, render, subexpressions
 from tests.engine import specs as routed_specs
+from tests.plan.specs import declaring
 from tests.static import specs
 
 EXTENTS = {"rows": 12, "ranks": 4, "rank": 1, "none": 0}
@@ -110,7 +111,7 @@ def test_every_division_is_right_or_named(
         given_sizes, computed = size, place
     else:
         target = replace(spec.declared.target, key=place[1])
-    spec = replace(
+    spec = declaring(
         spec,
         domain=(replace(spec.declared.domain[0], extent=size[0]),),
         source=replace(

@@ -53,8 +53,8 @@ def routing() -> Routing:
 
 
 @cache
-def plan(*, schedule: str | None = None, **policy: Any) -> Plan:
-    return plan_of(spec().with_policy(**policy), routing(), schedule=schedule)
+def plan(*, schedule: str | None = None, **rules: Any) -> Plan:
+    return plan_of(spec().with_rules(**rules), routing(), schedule=schedule)
 
 
 def edit(plan: Plan, rank: int, **changes: Any) -> Plan:

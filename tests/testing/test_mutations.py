@@ -14,6 +14,7 @@ import torch
 
 from fuscoc.testing import PlanViolation, check_plan, plan_of
 from fuscoc_runtime.plan import Plan
+from tests.plan.specs import declaring
 from tests.testing.broken import (
     TERM_COLUMNS,
     TEXT,
@@ -34,9 +35,23 @@ PADDING = 7
 Break = Callable[[Plan], Plan]
 
 
-def claim(made: Plan, **policy: Any) -> Plan:
-    """A plan that says that it was made by another policy."""
-    return replace(made, shuffle=spec().with_policy(**policy).shuffle)
+def claim(made: Plan, **rules: Any) -> Plan:
+    """A plan that says that it was made by other rules."""
+    return replace(made, shuffle=spec().with_rules(**rules).shuffle)
+
+
+def with_capacity(made: Plan, capacity: int) -> Plan:
+    """A plan for a target that is declared to hold no more."""
+    target = made.shuffle.declared.target
+    assert target.kind == "packed"
+    shuffle = declaring(made.shuffle, target=replace(target, capacity=capacity))
+    return replace(made, shuffle=shuffle)
+
+
+def without_dedup(option: str) -> Plan:
+    """The plan of a dispatch with ``option``, which says that it has the default."""
+    text = TEXT.replace("by_key[r(t, k), *]\n", f"by_key[r(t, k), *] {option}\n")
+    return claim(plan_of(spec(text), routing()))
 
 
 def useless_row(broken: Plan, forwarder: int) -> Plan:
@@ -157,13 +172,7 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "fewer weights than expected": ("check_exchanges", counts("point_recv_counts", 1, 1)),
     "more slots than the capacity": (
         "check_capacity",
-        lambda broken: replace(
-            broken,
-            shuffle=replace(
-                broken.shuffle,
-                target=replace(broken.shuffle.target, capacity=19),  # type: ignore
-            ),
-        ),
+        lambda broken: with_capacity(broken, 19),
     ),
     "a double write": ("check_writes", at(0, "local", "dst_slot", entry(0, 1))),
     "a write into padding": ("check_writes", at(0, "local", "dst_slot", entry(0, PADDING))),
@@ -191,9 +200,12 @@ MUTATIONS: dict[str, tuple[str, Break]] = {
     "a key at no multiple of the alignment": ("check_keys", tensor(0, "key_offsets", larger)),
     "a network row to the own node": ("check_hops", lambda broken: useless_row(broken, 1)),
     "a network row that is not passed on": ("check_hops", lambda broken: useless_row(broken, 5)),
-    "no dedup of nodes": ("check_node_dedup", lambda _: claim(plan(dedup=("rank",)))),
-    "no dedup of ranks": ("check_rank_dedup", lambda _: claim(plan(dedup=("node",)))),
-    "wrong forwarders": ("check_groups", lambda _: claim(plan(balance="lpt"), balance="greedy")),
+    "no dedup of nodes": ("check_node_dedup", lambda _: without_dedup("dedup(rank)")),
+    "no dedup of ranks": ("check_rank_dedup", lambda _: without_dedup("dedup(node)")),
+    "wrong forwarders": (
+        "check_groups",
+        lambda _: claim(plan(forwarder="lpt"), forwarder="greedy"),
+    ),
     "a weight to the wrong rank": ("check_points_sent", tensor(0, "point_order", swapped(0, -1))),
     "a weight twice": ("check_points_sent", tensor(0, "point_order", entry(0, 15))),
     "weights in another order": ("check_combine_terms", tensor(0, "point_order", swapped(0, 1))),
@@ -237,9 +249,9 @@ def test_check_plan_catches(name: str) -> None:
 
 
 def test_the_unbroken_plan_is_valid() -> None:
-    for balance in ("none", "greedy", "lpt", "split", "rebalance"):
+    for forwarder in ("static", "greedy", "lpt", "split", "rebalance"):
         for schedule in (None, "pairwise", "fast"):
-            check_plan(plan(balance=balance, schedule=schedule), routing())
+            check_plan(plan(forwarder=forwarder, schedule=schedule), routing())
 
 
 # Rank 2 has no rows and sends some of rank 3, its neighbour.
@@ -258,11 +270,11 @@ HANDED_OVER: dict[str, tuple[str, Break]] = {
     ),
     "no need to hand rows over": (
         "check_senders",
-        lambda broken: claim(broken, balance="lpt"),
+        lambda broken: claim(broken, forwarder="lpt"),
     ),
     "senders as they were": (
         "check_senders",
-        lambda _: claim(plan(balance="split"), balance="rebalance"),
+        lambda _: claim(plan(forwarder="split"), forwarder="rebalance"),
     ),
 }
 
@@ -271,7 +283,7 @@ HANDED_OVER: dict[str, tuple[str, Break]] = {
 def test_check_plan_catches_what_is_handed_over(name: str) -> None:
     invariant, mutate = HANDED_OVER[name]
     with pytest.raises(PlanViolation) as caught:
-        check_plan(mutate(plan(balance="rebalance")), routing())
+        check_plan(mutate(plan(forwarder="rebalance")), routing())
     assert caught.value.invariant == invariant, str(caught.value)
 
 
@@ -360,7 +372,7 @@ SCHEDULES: dict[str, Break] = {
     "a gap": stages(late, "begin"),
     "a tile too large": stages(larger, "tile"),
     "a schedule of other forwarders": lambda broken: replace(
-        broken, schedule=plan(balance="split", schedule="pairwise").schedule
+        broken, schedule=plan(forwarder="split", schedule="pairwise").schedule
     ),
 }
 

@@ -84,7 +84,7 @@ def test_a_planted_placement_bug_is_found_and_shrunk(
     """The artifact deals the keys out one by one; the spec says in blocks."""
     planted = copy_artifact(built, tmp_path / "planted")
     manifest = json.loads((planted / "manifest.json").read_text())
-    manifest["shuffles"][0]["target"]["placement"]["kind"] = "cyclic"
+    manifest["shuffles"][0]["program"]["target"]["placement"]["kind"] = "cyclic"
     (planted / "manifest.json").write_text(json.dumps(manifest))
 
     report, printed = outcome(spec_file, artifact=planted, examples=100)

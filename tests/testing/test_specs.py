@@ -1,9 +1,10 @@
-"""What ``describe`` says of a spec is what the compiler writes into the manifest."""
+"""What ``describe`` says of a spec is what the compiler writes, and what the spec declares."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,24 +14,43 @@ from rich.console import Console
 import fuscoc
 from fuscoc.testing import Spec, load_spec, run_tests, specs
 from fuscoc_runtime.artifact import load_artifact
+from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.schema import ShuffleSpec
+from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMPILED = (
-    *("relation", "extents_kernel", "dispatch", "combine_steps", "baked"),
-    *("cuda", "cuda_note", "node", "node_note"),
-)
-"""What only the compiler knows."""
 
 
 def compare(spec: Spec, artifact: Path) -> None:
     manifest = load_artifact(artifact).shuffle(spec.shuffle.name)
-    for field in fields(ShuffleSpec):
-        wanted, found = getattr(spec.shuffle, field.name), getattr(manifest, field.name)
-        if field.name == "runs":
-            found = tuple(replace(each, unit_bytes=1, copy_dtype="i8") for each in found)
-        if field.name not in COMPILED:
-            assert found == wanted, field.name
+    assert manifest.declared == spec.shuffle.declared
+    assert manifest.program == spec.shuffle.program
+    check_program(manifest)
+
+
+def check_program(shuffle: ShuffleSpec) -> None:
+    """What is executed, against what is declared, which no pass has touched."""
+    declared, program = shuffle.declared, shuffle.program
+    source = declared.source
+    runs = tuple(expected_runs(field, source) for field in source.fields)
+    assert tuple(map(copy_shape, program.runs)) == runs
+    strides = {dim.src_stride for dim in runs[0].run_dims if isinstance(dim.src_stride, str)}
+    assert len(program.relation.addresses) == 1 + len(strides)
+    assert (program.relation.extents_kernel is not None) == is_ragged(declared)
+    assert program.extents == declared.extents
+    assert program.inputs == tuple(i.name for i in declared.inputs if i.role != "weight")
+    fan_out = [index.extent for index in declared.domain[declared.num_source_dims :]]
+    assert program.fanout == math.prod(each for each in fan_out if isinstance(each, int))
+    assert all(isinstance(each, int) for each in fan_out)
+    assert program.target.kind == declared.target.kind
+    if program.target.kind == "packed":
+        for field in fields(program.target):
+            assert getattr(program.target, field.name) == getattr(declared.target, field.name)
+    weight = declared.combine and declared.combine.weight
+    assert program.weight == (FieldSpec(weight.input, weight.dtype, ()) if weight else None)
+    assert (program.combine is None) == (declared.combine is None)
+    arriving = {field.name: field.shape for field in declared.fields}
+    assert {field.name: field.shape for field in program.buffers["target"]} == arriving
 
 
 @given(specs())

@@ -9,7 +9,7 @@ from fuscoc.testing.facts import PlanFacts, require_all
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.plan.schedule import Schedule
 
-GROUPED = ("none", "static", "greedy")
+GROUPED = ("static", "greedy")
 """Balance policies whose forwarders form communication groups."""
 
 
