@@ -27,6 +27,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
+from fuscoc_runtime.engine.sizes import input_shape
 from fuscoc_runtime.schema import ShuffleSpec
 
 Fields = list[Tensor]
