@@ -51,7 +51,7 @@ class CompiledShuffle:
         if self.checked.policy.backend == "triton":
             return "the spec says `backend triton`"
         try:
-            return cuda_kernels(self.checked)
+            return cuda_kernels(self.checked, self.module)
         except Unsupported as reason:
             return str(reason)
 

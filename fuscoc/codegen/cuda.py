@@ -2,7 +2,7 @@
 
 The kernels themselves are the readable headers in ``fuscoc_runtime/kernels/include``; what is
 printed here only instantiates them. ``Shape`` carries the row layout and the tile sizes chosen
-from it, ``Relation`` the spec's expressions.
+from it, ``Relation`` (``cuda_relation.py``) the spec's expressions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import cast_problem, print_casts
-from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import (
     STATIC_SHARED,
     WARP,
@@ -27,7 +26,6 @@ from fuscoc.codegen.cuda_types import (
     SUMMABLE,
     CudaShuffle,
     Unsupported,
-    fanout,
     row_bytes,
     unit_bytes,
 )
@@ -57,19 +55,21 @@ class CudaSource:
 
 def print_cuda(
     shuffle: CudaShuffle,
+    relation: str,
     target: CudaTarget | None = None,
     tile: Tile | None = None,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
-    """The shuffle's kernels as CUDA C++; ``header`` is comment lines to begin with.
+    """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
+    lines to begin with.
 
     Raises:
-        Unsupported: the fan-out, the number of fields, inputs or extents, or an input's type is
-            beyond the headers' limits.
+        Unsupported: the fan-out, the number of fields, inputs or extents is beyond the headers'
+            limits.
     """
     target = target or CudaTarget()
-    if not 1 <= fanout(shuffle) <= MAX_FANOUT:
-        raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
+    if not 1 <= shuffle.fanout <= MAX_FANOUT:
+        raise Unsupported(f"a segment has {shuffle.fanout} destinations, more than {MAX_FANOUT}")
     if max(len(shuffle.fields), len(shuffle.leaving)) > MAX_FIELDS:
         raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
     if max(len(shuffle.inputs), len(shuffle.extents)) > MAX_INPUTS:
@@ -80,7 +80,7 @@ def print_cuda(
         raise Unsupported("its combine takes back several fields; only of one field it has kernels")
     if shuffle.combine in ("sum", "max") and shuffle.leaving[0].dtype not in SUMMABLE:
         raise Unsupported(f"a {shuffle.combine} needs a field of bf16, f16 or f32")
-    if shuffle.combine == "copy" and fanout(shuffle) > 1:
+    if shuffle.combine == "copy" and shuffle.fanout > 1:
         raise Unsupported("its combine copies, but segments have several destinations")
     problem = cast_problem(shuffle.casts, shuffle.leaving, shuffle.fields)
     if problem is not None:
@@ -128,7 +128,7 @@ def print_cuda(
             *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.casts else []),
             print_shape(shuffle, tile),
             "",
-            print_relation(shuffle),
+            relation,
             f"static_assert(sizeof(PlanShared<Shape>) <= {plan_shared});",
             "}  // namespace",
             "",
@@ -153,7 +153,7 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
     units = [unit_bytes(f) for f in fields]
     constants = {
         "num_fields": len(fields),
-        "fanout": fanout(shuffle),
+        "fanout": shuffle.fanout,
         "num_passes": tile.num_passes,
     }
     if name == "Shape":

@@ -1,14 +1,15 @@
 """Checked shuffle -> CUDA kernels, or the reason why the CUDA backend has none for it.
 
-The CUDA backend starts from the checked shuffle and not from the IR: it fuses all steps of a path
-into one kernel, so nothing that the passes decide about steps and lists concerns it, and
-``fuscoc check`` can tell what it supports without loading MLIR.
+The CUDA backend fuses all steps of a path into one kernel, so of the IR it takes the relation, and
+nothing that the passes decide about steps and lists. What it supports follows from the checked
+shuffle, and ``fuscoc check`` can tell it without loading MLIR.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import fuscoc
 from fuscoc.codegen.cuda import CudaSource, print_cuda
@@ -22,7 +23,6 @@ from fuscoc.codegen.cuda_types import (
     Unsupported,
 )
 from fuscoc.lang.checked import (
-    BinaryOp,
     CheckedShuffle,
     Const,
     IndexRef,
@@ -33,7 +33,6 @@ from fuscoc.lang.checked import (
     Subscript,
 )
 from fuscoc.lang.scalars import loads, parts
-from fuscoc.spec_json import scalar_json
 
 # Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
 TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
@@ -63,18 +62,29 @@ class CudaKernels:
         return next(fitting, None)
 
 
-def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
-    """The CUDA kernels of a shuffle.
+def check_cuda(checked: CheckedShuffle) -> None:
+    """Raise ``Unsupported`` where ``cuda_kernels`` would; no module is needed to know that."""
+    _kernels(checked, cuda_shuffle(checked), relation="")
+
+
+def cuda_kernels(checked: CheckedShuffle, module: Any) -> CudaKernels:
+    """The CUDA kernels of a shuffle; ``module`` is its own, from coalesce-segments on.
 
     Raises:
         Unsupported: the backend has none for it; the message says why.
     """
+    from fuscoc.codegen.cuda_relation import print_relation  # loads MLIR
+
     shuffle = cuda_shuffle(checked)
+    return _kernels(checked, shuffle, print_relation(module, shuffle))
+
+
+def _kernels(checked: CheckedShuffle, shuffle: CudaShuffle, relation: str) -> CudaKernels:
     header = _header(checked)
     variants = []
     for target in TARGETS:
         suffix = "" if target is TARGETS[0] else f".{target.arch}"
-        source = print_cuda(shuffle, target, header=header)
+        source = print_cuda(shuffle, relation, target, header=header)
         variants.append(CudaVariant(target, f"kernels/{checked.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, tuple(variants))
@@ -113,17 +123,11 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         fields=_arriving(checked) if checked.casts else _leaving(source),
         extents=checked.extents,
         inputs=tuple(
-            CudaInput(given.name, given.dtype, tuple(scalar_json(size) for size in given.shape))
-            for given in checked.inputs
-            if given.role != "weight"
+            CudaInput(given.name, given.dtype) for given in checked.inputs if given.role != "weight"
         ),
-        domain=tuple((index.name, scalar_json(index.extent)) for index in checked.domain),
-        num_source_dims=checked.num_source_dims,
-        source_cell=scalar_json(_first_cell(source)),
-        key=scalar_json(target.key),
+        fanout=checked.fanout,
         num_keys=target.num_keys,
         align=target.align,
-        placement=target.placement.table or target.placement.kind,
         combine="none" if combine is None else combine.kind,
         weighted=combine is not None and combine.weight is not None,
         casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
@@ -176,16 +180,6 @@ def _is_in_order(checked: CheckedShuffle) -> bool:
         and not any(map(_spans, subscripts[:outer]))
         and all(map(_is_whole, subscripts[outer:], dims[outer:]))
     )
-
-
-def _first_cell(source: Source) -> Scalar:
-    """The row-major position of a segment's first cell."""
-    cell: Scalar = source.subscripts[0].start
-    for subscript, dim in zip(source.subscripts[1:], source.dims[1:], strict=True):
-        cell = BinaryOp("*", cell, dim)
-        if subscript.start != Const(0):
-            cell = BinaryOp("+", cell, subscript.start)
-    return cell
 
 
 def _header(checked: CheckedShuffle) -> tuple[str, ...]:

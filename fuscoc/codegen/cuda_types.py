@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from fuscoc.lang.dtypes import ITEM_BYTES
 
@@ -14,10 +14,6 @@ MAX_FIELDS = 8
 MAX_INPUTS = 8
 MAX_RANKS = 8
 MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
-
-# The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
-# {"op": …, "args": [a, b]}.
-Scalar: TypeAlias = "int | dict[str, object]"
 
 
 class Unsupported(Exception):
@@ -36,11 +32,10 @@ class CudaField:
 
 @dataclass(frozen=True)
 class CudaInput:
-    """An input tensor of the relation; ``shape`` gives the strides of its subscripts."""
+    """An input tensor of the relation."""
 
     name: str
     dtype: str
-    shape: tuple[Scalar, ...]
 
 
 @dataclass(frozen=True)
@@ -56,11 +51,10 @@ class CudaCast:
 class CudaShuffle:
     """What the backend needs to know of a shuffle whose segments are contiguous rows.
 
-    ``domain`` lists (index, extent), outermost first; the first ``num_source_dims`` enumerate
-    source segments. ``source_cell`` is the segment's first cell. ``placement`` is ``block``,
-    ``cyclic`` or the name of the int64 input tensor [num_keys] that maps keys to ranks. ``fields``
-    are those of a row that arrives; where ``casts`` make them, ``source_fields`` leave. With
-    ``compact`` a segment has one row on a rank, and slots refer to rows.
+    ``inputs`` and ``extents`` are those of a call, in order. ``fanout`` is the number of
+    destinations of a segment. ``fields`` are those of a row that arrives; where ``casts`` make
+    them, ``source_fields`` leave. With ``compact`` a segment has one row on a rank, and slots refer
+    to rows.
     """
 
     name: str
@@ -68,13 +62,9 @@ class CudaShuffle:
     fields: tuple[CudaField, ...]
     extents: tuple[str, ...]
     inputs: tuple[CudaInput, ...]
-    domain: tuple[tuple[str, Scalar], ...]
-    num_source_dims: int
-    source_cell: Scalar
-    key: Scalar
+    fanout: int
     num_keys: int
     align: int
-    placement: str
     combine: Literal["none", "sum", "max", "copy"]
     weighted: bool
     casts: tuple[CudaCast, ...] = ()
@@ -90,16 +80,6 @@ class CudaShuffle:
     def leaving(self) -> tuple[CudaField, ...]:
         """The fields of a row that leaves the source, and of one that combine sums."""
         return self.source_fields or self.fields
-
-
-def fanout(shuffle: CudaShuffle) -> int:
-    """Destinations of one source segment: the constant extents after the source dimensions."""
-    product = 1
-    for name, extent in shuffle.domain[shuffle.num_source_dims :]:
-        if not isinstance(extent, int):
-            raise Unsupported(f"the extent of `{name}` is not a constant")
-        product *= extent
-    return product
 
 
 def row_bytes(field: CudaField) -> int:

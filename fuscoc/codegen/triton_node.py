@@ -18,7 +18,6 @@ from fuscoc.codegen.cuda_types import (
     MAX_RANKS,
     CudaShuffle,
     Unsupported,
-    fanout,
     row_bytes,
 )
 from fuscoc.codegen.triton_expressions import wrapped
@@ -116,8 +115,8 @@ def triton_node(checked: CheckedShuffle) -> NodeKernels:
 def _check(shuffle: CudaShuffle) -> None:
     if shuffle.casts:
         raise Unsupported(f"`{shuffle.casts[0].field}` is cast on the way")
-    if not 1 <= fanout(shuffle) <= MAX_FANOUT:
-        raise Unsupported(f"a segment has {fanout(shuffle)} destinations, more than {MAX_FANOUT}")
+    if not 1 <= shuffle.fanout <= MAX_FANOUT:
+        raise Unsupported(f"a segment has {shuffle.fanout} destinations, more than {MAX_FANOUT}")
     if len(shuffle.fields) > MAX_FIELDS:
         raise Unsupported(f"a segment has {len(shuffle.fields)} fields, more than {MAX_FIELDS}")
     most = MAX_KEYS - (MAX_RANKS if shuffle.compact else 0)
@@ -142,7 +141,7 @@ class _Printer:
 
     def __init__(self, shuffle: CudaShuffle, words: Mapping[str, Sequence[str]]) -> None:
         self.shuffle, self.words = shuffle, words
-        self.lanes = _power_of_two(fanout(shuffle))
+        self.lanes = _power_of_two(shuffle.fanout)
         self.tile = (TILE_POINTS // self.lanes, self.lanes)
         self.columns = shuffle.num_columns
         self.keys = _power_of_two(self.columns)
@@ -160,7 +159,7 @@ class _Printer:
 
     def plan(self) -> list[str]:
         sizes: dict[str, object] = {
-            "fanout": fanout(self.shuffle),
+            "fanout": self.shuffle.fanout,
             "num_keys": self.shuffle.num_keys,
             "columns": self.columns,
             "keys": self.keys,
@@ -211,7 +210,7 @@ class _Printer:
 
     def row_sizes(self) -> dict[str, object]:
         return {
-            "fanout": fanout(self.shuffle),
+            "fanout": self.shuffle.fanout,
             "lanes": self.lanes,
             "parts": num_parts(self.shuffle),
             "weighted": self.shuffle.weighted,

@@ -11,11 +11,11 @@ def check_backend(dispatch: ast.Dispatch, checked: CheckedShuffle, scope: Scope)
     """Report a shuffle that demands CUDA kernels where the backend has none."""
     if checked.policy.backend != "cuda":
         return
-    from fuscoc.codegen.cuda_shuffle import cuda_kernels
+    from fuscoc.codegen.cuda_shuffle import check_cuda
     from fuscoc.codegen.cuda_types import Unsupported
 
     try:
-        cuda_kernels(checked)
+        check_cuda(checked)
     except Unsupported as reason:
         choices = (each for each in dispatch.options if isinstance(each, ast.Choice))
         scope.sink.report(

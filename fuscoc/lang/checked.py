@@ -8,6 +8,7 @@ written into the manifest for the runtime's reference to interpret.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal, TypeAlias
 
 from fuscoc.source import SourceFile, Span
@@ -240,3 +241,14 @@ class CheckedShuffle:
     dispatch_span: Span
     builtins: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
+
+    @property
+    def fanout(self) -> int:
+        """Destinations of a source segment."""
+        fan = [index.extent for index in self.domain[self.num_source_dims :]]
+        return prod(extent.value for extent in fan if isinstance(extent, Const))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether rank and number of ranks alone decide the plan, so that it never changes."""
+        return not self.extents and all(each.role == "weight" for each in self.inputs)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
+from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, exists
 from fuscoc_runtime.schema import CastSpec, DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
 
 LEAST_AMAX = 2.0**-100
@@ -234,9 +234,8 @@ def route(
     if target.kind == "dense":
         layouts = [SlotLayout(evaluate(target.length, scope)) for scope in scopes]
         return [
-            Delivery(origin, rank, evaluate(target.slot, here))
+            Delivery(origin, evaluate(target.rank, here), evaluate(target.slot, here))
             for origin, here in _points(shuffle, scopes)
-            if (rank := evaluate(target.rank, here)) != -1
         ], layouts
 
     arrivals: dict[int, list[Origin]] = defaultdict(list)
@@ -256,12 +255,12 @@ def route(
 
 
 def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
-    """Every domain point of every rank that depends on no -1, with the values of its indices."""
+    """Every domain point of every rank that is not dropped, with the values of its indices."""
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.domain, scope)):
             here = scope.at(at)
-            if any(evaluate(place.value, here) == -1 for place in shuffle.places):
+            if any(exists(each, here) and evaluate(each, here) == -1 for each in shuffle.drops):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
             yield Origin(rank, point // shuffle.fanout, point, cells), here

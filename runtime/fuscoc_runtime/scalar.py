@@ -120,6 +120,16 @@ def evaluate(scalar: Scalar, scope: Scope) -> int:
             return evaluate(value, scope)
 
 
+def exists(scalar: Scalar, scope: Scope) -> bool:
+    """Whether all places exist that ``scalar`` is looked up by."""
+    places = [part for part in subexpressions(scalar) if isinstance(part, Inside)]
+    # Inner ones first: what is looked up where nothing is has no value.
+    return all(
+        0 <= evaluate(place.value, scope) < evaluate(place.limit, scope)
+        for place in reversed(places)
+    )
+
+
 def subexpressions(scalar: Scalar) -> Iterator[Scalar]:
     """``scalar`` and everything inside it, outermost first, left to right."""
     yield scalar
