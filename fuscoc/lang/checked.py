@@ -37,7 +37,10 @@ class ExtentRef:
 
 @dataclass(frozen=True)
 class Load:
-    """An element of an input tensor, e.g. ``topk_idx[t, k]`` or ``height[n]``."""
+    """An element of an input tensor, e.g. ``topk_idx[t, k]`` or ``height[n]``.
+
+    One of -1 in a route drops every point that depends on it, whatever is computed of it.
+    """
 
     input: str
     at: tuple[Scalar, ...]

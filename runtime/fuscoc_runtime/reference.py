@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, exists
+from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
 from fuscoc_runtime.schema import CastSpec, DomainIndex, FieldSpec, PackedTarget, ShuffleSpec
 
 LEAST_AMAX = 2.0**-100
@@ -260,7 +260,7 @@ def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Ori
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.domain, scope)):
             here = scope.at(at)
-            if any(exists(each, here) and evaluate(each, here) == -1 for each in shuffle.drops):
+            if is_dropped(shuffle.drops, here):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
             yield Origin(rank, point // shuffle.fanout, point, cells), here

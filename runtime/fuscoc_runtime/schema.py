@@ -333,8 +333,8 @@ class ShuffleSpec:
 
     @property
     def drops(self) -> tuple[Scalar, ...]:
-        """What drops a point where it is -1, provided that what it is looked up by exists: what
-        the point reads from routes, its places, its key or rank."""
+        """What drops a point where it is -1: what the point reads from routes, its places, its key
+        or rank."""
         routes = {given.name for given in self.inputs if given.role == "route"}
         read = [part for part in self._parts if isinstance(part, Load) and part.input in routes]
         end = self.target.key if self.target.kind == "packed" else self.target.rank
