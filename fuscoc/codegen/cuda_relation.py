@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaShuffle
-from fuscoc.codegen.regions import DROPPED, Language, Region, divisors, regions_of
+from fuscoc.codegen.language import DROPPED, Language
+from fuscoc.codegen.regions import Region, divisors, regions_of
 from fuscoc.dialect.mlir import arith
 from fuscoc.dialect.relation import Lookup, Point
 

@@ -20,7 +20,8 @@ from fuscoc.codegen.arguments import (
     of_spec,
     scalar,
 )
-from fuscoc.codegen.regions import Language, Region, divisors, is_packed, routed
+from fuscoc.codegen.language import Language
+from fuscoc.codegen.regions import Region, divisors, is_packed, routed
 from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
 from fuscoc.dialect.l3_values import LoadScalar, StoreScalar

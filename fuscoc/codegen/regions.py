@@ -7,12 +7,11 @@ is decided here for all: owners of keys, places that exist, and which points are
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
-from typing import Any, Generic, TypeVar
+from contextlib import nullcontext
+from typing import Any, Generic
 
+from fuscoc.codegen.language import DROPPED, OUT_OF_RANGE, Language, Value
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.dialect.mlir import arith, ir
@@ -28,101 +27,41 @@ from fuscoc.dialect.relation import (
     Point,
 )
 
-DROPPED = -1
-OUT_OF_RANGE = -2
 
-V = TypeVar("V")
-
-
-class Language(ABC, Generic[V]):
-    """How operations on i64 and on conditions are spelled.
-
-    ``named`` is entered around the making of a value that has a name in the text.
-    """
-
-    @abstractmethod
-    def constant(self, value: int) -> V: ...
-
-    @abstractmethod
-    def arithmetic(self, op: str, lhs: V, rhs: V) -> V:
-        """``addi``, ``subi``, ``muli``, ``divsi``, ``remsi``, ``floordivsi``: as in ``arith``, and
-        ``andi``, ``ori`` of conditions. Divisors are positive."""
-
-    @abstractmethod
-    def compare(self, predicate: str, lhs: V, rhs: V) -> V:
-        """A condition; ``eq``, ``ne``, ``slt`` or ``sge``, as in ``arith``."""
-
-    @abstractmethod
-    def select(self, condition: V, then: V, otherwise: V) -> V: ...
-
-    @abstractmethod
-    def extent(self, name: str) -> V: ...
-
-    @abstractmethod
-    def lookup(self, name: str, offset: V) -> V:
-        """The element of an input at a row-major offset."""
-
-    @abstractmethod
-    def owner(self, key: V) -> V:
-        """The rank of a key that exists."""
-
-    @abstractmethod
-    def cell_base(self, outer: V) -> V:
-        """The cells before an outer index of a ragged source."""
-
-    def named(self, name: str) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def located(self, op: Any) -> AbstractContextManager[Any]:
-        """Entered around the spelling of ``op``."""
-        return nullcontext()
-
-    def between(self, name: str, value: V, first: int, end: V) -> V:
-        """Whether ``first <= value < end``."""
-        bounds = self.compare("sge", value, self.constant(first)), self.compare("slt", value, end)
-        with self.named(name):
-            return self.arithmetic("andi", *bounds)
-
-    def fold(self, op: str, values: Sequence[V]) -> V:
-        """Several values, at least one, joined by ``op``."""
-        return reduce(lambda lhs, rhs: self.arithmetic(op, lhs, rhs), values)
-
-    def is_dropped(self, value: V) -> V:
-        return self.compare("eq", value, self.constant(DROPPED))
-
-
-class Region(Generic[V]):
+class Region(Generic[Value]):
     """Values of a shuffle's region in a language, each spelled once and only if asked for.
 
     ``arguments`` are those of the region's block. ``exact`` collects the operands of divisions that
     must leave no remainder, ``places`` every value of ``fsc.inside`` with whether it is inside.
     """
 
-    def __init__(self, language: Language[V], arguments: Mapping[Any, V]) -> None:
+    def __init__(self, language: Language[Value], arguments: Mapping[Any, Value]) -> None:
         self.language = language
-        self.exact: list[tuple[V, V]] = []
-        self.places: dict[Any, V] = {}
+        self.exact: list[tuple[Value, Value]] = []
+        self.places: dict[Any, Value] = {}
         self._known = dict(arguments)
 
-    def value(self, value: Any, name: str | None = None) -> V:
+    def value(self, value: Any, name: str | None = None) -> Value:
         """An SSA value, which the text may call ``name``."""
         if value not in self._known:
             op, language = value.owner, self.language
             operands = [self.value(operand) for operand in op.operands]
             with language.located(op), language.named(name) if name else nullcontext():
                 self._known[value] = self._spelled(op.opview, *operands)
-        spelled: V = self._known[value]
+        spelled: Value = self._known[value]
         return spelled
 
-    def extents(self, names: Iterable[str], values: Iterable[Any]) -> list[V]:
+    def extents(self, names: Iterable[str], values: Iterable[Any]) -> list[Value]:
         """The extents of the indices ``names``."""
         return [self.value(v, f"num_{name}") for name, v in zip(names, values, strict=True)]
 
-    def row_major(self, place: V, names: Sequence[str], extents: Sequence[V]) -> list[V]:
+    def row_major(
+        self, place: Value, names: Sequence[str], extents: Sequence[Value]
+    ) -> list[Value]:
         """The indices at a place of a row-major array; ``extents`` are those of ``names[1:]``."""
         if not names:
             return []
-        language, indices = self.language, list[V]()
+        language, indices = self.language, list[Value]()
         for position in reversed(range(1, len(names))):
             extent = extents[position - 1]
             with language.named(names[position]):
@@ -131,7 +70,7 @@ class Region(Generic[V]):
                 place = language.arithmetic("divsi", place, extent)
         return [place, *indices]
 
-    def destination(self, point: Point, num_ranks: V, packed: bool) -> tuple[V, V]:
+    def destination(self, point: Point, num_ranks: Value, packed: bool) -> tuple[Value, Value]:
         """The rank and the key or slot of a point.
 
         The rank is DROPPED if the point is, and OUT_OF_RANGE if it, the key or a place that the
@@ -154,7 +93,7 @@ class Region(Generic[V]):
         rank = language.select(dropped, nowhere, rank)
         return rank, language.select(dropped, nowhere, place) if packed else place
 
-    def dropped(self, point: Point, packed: bool) -> V | None:
+    def dropped(self, point: Point, packed: bool) -> Value | None:
         """Whether a point is dropped, beyond what its key or rank says itself; None: never.
 
         That is the one rule: a value of a route, a place to look something up at, a key or a rank
@@ -165,10 +104,9 @@ class Region(Generic[V]):
         for value in values:
             self.value(value)
         values += [place.owner.operands[0] for place in self.places]
-        # A place that does not exist makes an error of the point: then -1 has to be seen before.
-        tested = dict.fromkeys([*values, end] if self.places else values)
-        if not self.places:
-            tested.pop(end, None)
+        tested = dict.fromkeys([*values, end])
+        if not self.places:  # where one may be missing, the rank alone would not show the -1
+            del tested[end]
         conditions = []
         for value in tested:
             known = [self.places[place] for place in _below(value, self.places)]
@@ -179,7 +117,7 @@ class Region(Generic[V]):
         with self.language.named("dropped"):
             return self.language.fold("ori", conditions)
 
-    def _spelled(self, op: Any, *operands: V) -> V:
+    def _spelled(self, op: Any, *operands: Value) -> Value:
         language = self.language
         match op:
             case Extent():
@@ -200,13 +138,13 @@ class Region(Generic[V]):
                 return language.constant(ir.IntegerAttr(op.value).value)
         return language.arithmetic(op.operation.name.removeprefix("arith."), *operands)
 
-    def _inside(self, result: Any, value: V, limit: V) -> V:
+    def _inside(self, result: Any, value: Value, limit: Value) -> Value:
         """The value, or 0 where it is not inside, so that it may be looked up."""
         language = self.language
         is_inside = self.places[result] = language.between("is_inside", value, 0, limit)
         return language.select(is_inside, value, language.constant(0))
 
-    def _owner(self, num_keys: int, key: V) -> V:
+    def _owner(self, num_keys: int, key: Value) -> Value:
         """The owner of a key; only a key in range is looked up."""
         language = self.language
         is_key = language.between("is_key", key, 0, language.constant(num_keys))

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc.codegen.regions import Language, Region, is_packed, regions_of
+from fuscoc.codegen.language import Language
+from fuscoc.codegen.regions import Region, is_packed, regions_of
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.explain import explain_extents
 from fuscoc_runtime.reference import RankData, on_their_ranks
