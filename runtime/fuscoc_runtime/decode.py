@@ -53,7 +53,11 @@ def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
     unknown = sorted(value.keys() - hints.keys())
     if unknown:
         raise _mismatch(path, f"unknown key `{unknown[0]}`")
-    required = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+    required = {
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
     missing = sorted(required - value.keys())
     if missing:
         raise _mismatch(path, f"missing key `{missing[0]}`")
