@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
 from fuscoc.codegen.cuda import print_cuda
+from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
-from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle, fanout
+from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle
+from fuscoc.lang.check import check
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import NodeShuffle
 from fuscoc_runtime.engine.node.program import NodeProgram
@@ -83,23 +87,16 @@ def spec(model: Model, backend: str = "auto") -> str:
 
 
 def shuffle(model: Model) -> CudaShuffle:
-    tokens = {"extent": "tokens"}
-    inputs = [CudaInput("topk_idx", "i64", (tokens, model.topk))]
-    if model.placement == "expert_to_rank":
-        inputs.append(CudaInput("expert_to_rank", "i64", (model.experts,)))
+    table = [model.placement] if model.placement == "expert_to_rank" else []
     return CudaShuffle(
         name="moe",
         spec="moe.fsc",
         fields=tuple(CudaField(name, dtype, n, n) for name, dtype, n in model.fields),
         extents=("tokens",),
-        inputs=tuple(inputs),
-        domain=(("t", tokens), ("k", model.topk)),
-        num_source_dims=1,
-        source_cell={"index": "t"},
-        key={"load": "topk_idx", "at": [{"index": "t"}, {"index": "k"}]},
+        inputs=tuple(CudaInput(name, "i64") for name in ("topk_idx", *table)),
+        fanout=model.topk,
         num_keys=model.experts,
         align=model.align,
-        placement=model.placement,
         combine="sum" if model.sums else "none",
         weighted=model.sums,
         compact=model.compact,
@@ -113,18 +110,23 @@ def gpu_target() -> CudaTarget:
 
 
 def program(model: Model, tile: Tile | None = None) -> NodeProgram:
-    return node_program(shuffle(model), tile)
+    return node_program(model, shuffle(model), tile)
 
 
-def node_program(shuffle: CudaShuffle, tile: Tile | None = None) -> NodeProgram:
-    printed = print_cuda(shuffle, gpu_target(), tile)
+def node_program(model: Model, shuffle: CudaShuffle, tile: Tile | None = None) -> NodeProgram:
+    """The program of ``shuffle``, whose relation is the model's."""
+    floats = replace(model, dtype="f32", extra=())
+    (checked,) = check(SourceFile("moe.fsc", spec(floats)))
+    lowered = compile_to_ir(checked, after="coalesce-segments")
+    relation = print_relation(lowered.module, shuffle)
+    printed = print_cuda(shuffle, relation, gpu_target(), tile)
     [summed, *_] = shuffle.leaving
     return NodeProgram(
         name=shuffle.name,
         text=printed.text,
         launches={n: (c.threads, c.shared_bytes) for n, c in printed.launches.items()},
         fields=tuple((TORCH_DTYPES[field.dtype], field.elems) for field in shuffle.fields),
-        fanout=fanout(shuffle),
+        fanout=shuffle.fanout,
         num_keys=shuffle.num_keys,
         weighted=shuffle.weighted,
         teams=printed.tile.teams,

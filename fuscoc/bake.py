@@ -16,8 +16,9 @@ from typing import Any
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.scalars import extents
-from fuscoc.testing.points import points_of
-from fuscoc.testing.spec import describe
+from fuscoc.manifest import CompiledShuffle, build_manifest
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.planning.points import points_of
 from fuscoc_runtime.decode import decode
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -30,7 +31,7 @@ CODE = "FSC057"
 
 
 def baker(
-    shuffles: Sequence[CheckedShuffle], topologies: Sequence[str]
+    shuffles: Sequence[CompiledShuffle], topologies: Sequence[str]
 ) -> Callable[[dict[str, Any]], dict[str, bytes]]:
     """``bake`` for these shuffles and topologies, such as ``2x4``.
 
@@ -42,7 +43,7 @@ def baker(
 
 
 def bake(
-    shuffles: Sequence[CheckedShuffle],
+    shuffles: Sequence[CompiledShuffle],
     manifest: dict[str, Any],
     topologies: Sequence[Topology],
 ) -> dict[str, bytes]:
@@ -53,18 +54,18 @@ def bake(
     Raises:
         CompileError: no shuffle is static, or a static one cannot be planned for a topology.
     """
-    sink = DiagnosticSink(shuffles[0].source_file)
+    sink = DiagnosticSink(shuffles[0].checked.source_file)
     specs = [decode(ShuffleSpec, each) for each in manifest["shuffles"]]
     files: dict[str, bytes] = {}
-    for checked, spec, entry in zip(shuffles, specs, manifest["shuffles"], strict=True):
-        for topology, plan in _plans(checked, spec, topologies, sink):
+    for item, spec, entry in zip(shuffles, specs, manifest["shuffles"], strict=True):
+        for topology, plan in _plans(item, spec, topologies, sink):
             path = f"plans/{spec.name}.{topology}.npz"
             files[path] = _saved(plan)
             entry["baked"][str(topology)] = path
     sink.raise_errors()
     if not files:
-        for checked in shuffles:
-            _report_dynamic(checked, sink)
+        for item in shuffles:
+            _report_dynamic(item.checked, sink)
         sink.raise_errors()
     return files
 
@@ -75,32 +76,36 @@ def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topolog
     Raises:
         CompileError: with every shuffle and topology for which it cannot.
     """
-    sink = DiagnosticSink(shuffles[0].source_file)
-    for checked in shuffles:
-        _plans(checked, describe(checked), topologies, sink)
+    source = shuffles[0].source_file
+    sink = DiagnosticSink(source)
+    for checked in (each for each in shuffles if each.is_static):
+        lowered = compile_to_ir(checked)
+        item = CompiledShuffle(checked, lowered.module, lowered.dumps)
+        (entry,) = build_manifest(source, [item], {})["shuffles"]
+        _plans(item, decode(ShuffleSpec, entry), topologies, sink)
     sink.raise_errors()
 
 
 def _plans(
-    checked: CheckedShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
+    item: CompiledShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
 ) -> list[tuple[Topology, Plan]]:
     """The plans of a static shuffle; one report names all topologies for which there is none."""
     plans, problems = [], {}
     for topology in topologies if spec.program.is_static else ():
         try:
-            plans.append((topology, make_plan(spec, topology)))
+            plans.append((topology, make_plan(item.module, spec, topology)))
         except FuscoRuntimeError as error:
             problems[topology] = f"{error.code}: {error.message}"
     if problems:
         names = " and ".join(map(str, problems))
         notes = [f"{topology}: {problem}" for topology, problem in problems.items()]
         message = f"`{spec.name}` cannot be planned for {names}"
-        sink.report(CODE, checked.dispatch_span, message, notes=notes)
+        sink.report(CODE, item.checked.dispatch_span, message, notes=notes)
     return plans
 
 
-def make_plan(spec: ShuffleSpec, topology: Topology) -> Plan:
-    """The plan of a static shuffle for all ranks of a topology.
+def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
+    """The plan of a static shuffle for all ranks of a topology; ``module`` is the shuffle's own.
 
     Raises:
         FuscoRuntimeError: what every dispatch would raise there.
@@ -108,7 +113,7 @@ def make_plan(spec: ShuffleSpec, topology: Topology) -> Plan:
     ranks = [RankData({}, {}, {}) for _ in range(topology.num_ranks)]
     for rank, data in enumerate(on_their_ranks(ranks)):
         check_divisions(spec, rank, data.extents)
-    return plan_all(spec, topology, points_of(spec, topology, ranks))
+    return plan_all(spec, topology, points_of(module, spec, topology, ranks))
 
 
 def _saved(plan: Plan) -> bytes:

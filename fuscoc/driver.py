@@ -115,7 +115,7 @@ def _files(
     from fuscoc.topologies import check_placements
 
     check_placements([each.checked for each in compiled], topologies)
-    bake = baker([each.checked for each in compiled], topologies)
+    bake = baker(compiled, topologies)
     return artifact_files(source, compiled, bake, assembler)
 
 

@@ -45,7 +45,7 @@ class CompiledShuffle:
     def cuda(self) -> CudaKernels | str:
         """Its CUDA kernels, or why there are none."""
         fault = find_fault(self.checked, CUDA)
-        return cuda_kernels(self.checked) if fault is None else fault.reason
+        return cuda_kernels(self.checked, self.module) if fault is None else fault.reason
 
     @cached_property
     def node(self) -> NodeKernels | str:

@@ -111,6 +111,12 @@ def compile_to_ir(
     return Lowered(module, dumps)
 
 
+def parse_module(text: str) -> Any:
+    """The module of a text that a dump holds; raises ``ir.MLIRError`` for any other."""
+    with _one_thread, new_context():
+        return ir.Module.parse(text)
+
+
 _one_thread = RLock()
 """The bindings keep what they know of a dialect for all threads alike."""
 

@@ -51,9 +51,7 @@ def check_topologies(shuffles: Sequence[CheckedShuffle], topologies: Sequence[st
         CompileError: with every placement, or every static shuffle, that does not fit.
     """
     check_placements(shuffles, topologies)
-    from fuscoc.testing.spec import describe
-
-    if any(describe(shuffle).program.is_static for shuffle in shuffles):
-        from fuscoc.bake import check_plans  # loads torch, with which plans are made
+    if any(shuffle.is_static for shuffle in shuffles):
+        from fuscoc.bake import check_plans  # loads MLIR, and torch, with which plans are made
 
         check_plans(shuffles, [Topology.parse(each) for each in topologies])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fuscoc.codegen.cuda_shuffle import CudaKernels, cuda_kernels
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import (
     BinaryOp,
@@ -32,6 +33,7 @@ from fuscoc.lang.checked import (
     Subscript,
     Weight,
 )
+from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile, Span
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -54,6 +56,11 @@ def checked_example(name: str) -> CheckedShuffle:
     """An example's shuffle as the language gives it."""
     (shuffle,) = check_file(example(f"{name}.fsc"), {}).shuffles
     return shuffle
+
+
+def cuda_of(checked: CheckedShuffle) -> CudaKernels:
+    """The CUDA kernels of a shuffle that has some."""
+    return cuda_kernels(checked, compile_to_ir(checked, after="coalesce-segments").module)
 
 
 def span_of(source: SourceFile, text: str) -> Span:

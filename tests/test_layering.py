@@ -67,6 +67,12 @@ def test_compiler_needs_no_gpu_stack(path: Path) -> None:
         assert not imported_roots(path) & {"torch", "triton", "fuscoc_runtime"}
 
 
+@pytest.mark.parametrize("path", COMPILER, ids=relative)
+def test_only_tests_test(path: Path) -> None:
+    if not relative(path).startswith(("fuscoc/testing/", "fuscoc/commands/testing.py")):
+        assert not [name for name in imports(path) if name.startswith("fuscoc.testing")]
+
+
 @pytest.mark.parametrize("path", RUNTIME, ids=relative)
 def test_nothing_is_unpickled(path: Path) -> None:
     """Neither by Python's own means nor by torch's, whose collectives of objects pickle them."""

@@ -2,7 +2,7 @@
 
 The kernels themselves are the readable headers in ``fuscoc_runtime/kernels/include``; what is
 printed here only instantiates them. ``Shape`` carries the row layout and the tile sizes chosen
-from it, ``Relation`` the spec's expressions.
+from it, ``Relation`` (``cuda_relation.py``) the spec's expressions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import print_casts
-from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     WARP,
@@ -24,7 +23,6 @@ from fuscoc.codegen.cuda_tiles import (
 from fuscoc.codegen.cuda_types import (
     SUMMABLE,
     CudaShuffle,
-    fanout,
     row_bytes,
     unit_bytes,
 )
@@ -53,11 +51,13 @@ class CudaSource:
 
 def print_cuda(
     shuffle: CudaShuffle,
+    relation: str,
     target: CudaTarget | None = None,
     tile: Tile | None = None,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
-    """The shuffle's kernels as CUDA C++; ``header`` is comment lines to begin with."""
+    """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
+    lines to begin with."""
     tile = tile or choose_tile(shuffle, target or CudaTarget())
     combines = shuffle.combine != "none"
     plan_shared = planner_bytes(shuffle.num_columns)
@@ -98,7 +98,7 @@ def print_cuda(
             *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.casts else []),
             print_shape(shuffle, tile),
             "",
-            print_relation(shuffle),
+            relation,
             f"static_assert(sizeof(PlanShared<Shape>) <= {plan_shared});",
             "}  // namespace",
             "",
@@ -123,7 +123,7 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
     units = [unit_bytes(f) for f in fields]
     constants = {
         "num_fields": len(fields),
-        "fanout": fanout(shuffle),
+        "fanout": shuffle.fanout,
         "num_passes": tile.num_passes,
     }
     if name == "Shape":

@@ -1,99 +1,158 @@
-"""The functor ``Relation``: the spec's key, placement and source expressions as CUDA C++."""
+"""The functor ``Relation``: a shuffle's key, placement and source expressions as CUDA C++."""
 
 from __future__ import annotations
 
-from fuscoc.codegen.cuda_types import CudaShuffle, Scalar
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-C_TYPES = {"i32": "int", "i64": "i64"}
-FLOORING = {"/": "floor_div", "%": "floor_mod"}
+from fuscoc.codegen.cuda_types import CudaShuffle
+from fuscoc.codegen.language import DROPPED, Language
+from fuscoc.codegen.regions import Region, divisors, regions_of
+from fuscoc.dialect.mlir import arith
+from fuscoc.dialect.relation import Lookup, Point
+
 BUILTIN_EXTENTS = {"rank": "i64(call.rank)", "ranks": "i64(call.num_ranks)"}
+ARITHMETIC = {"addi": "+", "subi": "-", "muli": "*", "divsi": "/", "remsi": "%"}
+CONDITIONS = {"andi": "&&", "ori": "||"}
+COMPARISONS = {"eq": "==", "ne": "!=", "slt": "<", "sge": ">="}
+SYMBOLS = ARITHMETIC | CONDITIONS | COMPARISONS
+PER_RANK = "((num_keys + call.num_ranks - 1) / call.num_ranks)"
+
+Result = Callable[[Region[str], Point], str]
 
 
-def print_relation(shuffle: CudaShuffle) -> str:
-    """The functor with the spec's key, placement and source expressions."""
-    per_rank = "(num_keys + call.num_ranks - 1) / call.num_ranks"
-    place = {"block": f"key / ({per_rank})", "cyclic": "key % call.num_ranks"}.get(
-        shuffle.placement
-    ) or _load(shuffle, shuffle.placement, "key")
-    source_domain = shuffle.domain[: shuffle.num_source_dims]
-    return "\n".join(
-        [
-            "struct Relation {",
-            "  const Call& call;",
-            f"  static constexpr int num_keys = {shuffle.num_keys};",
-            "  __device__ __forceinline__ i64 key(i64 point) const {",
-            *_indices(shuffle, shuffle.domain, "point", shuffle.key),
-            f"    return {_scalar(shuffle, shuffle.key)};",
-            "  }",
-            "  __device__ __forceinline__ int place(int key) const {",
-            f"    return int({place});",
-            "  }",
-            "  __device__ __forceinline__ i64 source_cell(i64 source) const {",
-            *_indices(shuffle, source_domain, "source", shuffle.source_cell),
-            f"    return {_scalar(shuffle, shuffle.source_cell)};",
-            "  }",
-            "};",
-        ]
-    )
+def print_relation(module: Any, shuffle: CudaShuffle) -> str:
+    """The functor of a module, from coalesce-segments on; ``shuffle`` says in which order a call
+    has inputs and extents."""
+    with module.context:
+        op, _, point = regions_of(module)
+        placement = op.follow("target").follow("placement")
+        table = placement.read("table")
+        places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
+        place = _Text(shuffle).lookup(table[0], "key") if table else places[placement.read("kind")]
+        num_indices, num_source_dims = len(op.read("indices")), op.read("num_source_dims")
+        return "\n".join(
+            [
+                "struct Relation {",
+                "  const Call& call;",
+                f"  static constexpr int num_keys = {placement.read('num_keys')};",
+                *_function("key", "point", _key, shuffle, op, point, num_indices),
+                "  __device__ __forceinline__ int place(int key) const {",
+                f"    return int({place});",
+                "  }",
+                *_function("source_cell", "source", _cell, shuffle, op, point, num_source_dims),
+                "};",
+            ]
+        )
 
 
-def _indices(
-    shuffle: CudaShuffle, domain: tuple[tuple[str, Scalar], ...], linear: str, used_by: Scalar
+def _key(region: Region[str], point: Point) -> str:
+    key, dropped = region.value(point.place), region.dropped(point, packed=True)
+    language = region.language
+    return key if dropped is None else language.select(dropped, language.constant(DROPPED), key)
+
+
+def _cell(region: Region[str], point: Point) -> str:
+    return region.value(point.src_offset)
+
+
+def _function(
+    name: str,
+    linear: str,
+    result: Result,
+    shuffle: CudaShuffle,
+    op: Any,
+    point: Point,
+    num_indices: int,
 ) -> list[str]:
-    """Declarations of the indices that an expression uses, from a row-major linear index."""
-    used = _names(used_by)
-    lines, rest = [], linear
-    for position, (name, extent) in reversed(list(enumerate(domain))):
-        size = _scalar(shuffle, extent)
-        if name in used:
-            value = f"({rest}) % ({size})" if position > 0 else rest
-            lines.append(f"    const i64 index_{name} = {value};")
-        rest = f"({rest}) / ({size})"
-    return lines
+    """A function of a place in the first ``num_indices`` indices, row by row."""
+    text = _Text(shuffle)
+    names, sizes = op.read("indices")[:num_indices], Region(text, {})
+    extents = sizes.extents(names[1:], divisors(op)[: num_indices - 1])
+    indices = sizes.row_major(linear, names, extents)
+    arguments = op.relation.blocks[0].arguments
+    returned = result(Region(text, dict(zip(arguments, indices, strict=False))), point)
+    return [
+        f"  __device__ __forceinline__ i64 {name}(i64 {linear}) const {{",
+        *text.declarations(returned),
+        f"    return {returned};",
+        "  }",
+    ]
 
 
-def _names(scalar: Scalar) -> set[str]:
-    if isinstance(scalar, int):
-        return set()
-    if "index" in scalar:
-        return {str(scalar["index"])}
-    children = scalar.get("at", scalar.get("args", ()))
-    assert isinstance(children, (list, tuple))
-    return set().union(*(_names(child) for child in children))
+class _Text(Language[str]):
+    """C++ expressions of type i64, or bool; what has a name is a variable."""
 
+    def __init__(self, shuffle: CudaShuffle) -> None:
+        self.shuffle = shuffle
+        self.variables: dict[str, str] = {}
+        self.wish: str | None = None
 
-def _load(shuffle: CudaShuffle, name: str, offset: str) -> str:
-    position, tensor = next((i, t) for i, t in enumerate(shuffle.inputs) if t.name == name)
-    value = f"static_cast<const {C_TYPES[tensor.dtype]}*>(call.inputs[{position}])[{offset}]"
-    return value if tensor.dtype == "i64" else f"i64({value})"
+    def declarations(self, result: str) -> list[str]:
+        """Those of the variables that an expression depends on."""
+        used, lines = result, list[str]()
+        for name, value in reversed(self.variables.items()):
+            if re.search(rf"\b{name}\b", used):
+                lines.insert(0, f"    const auto {name} = {value};")
+                used += f" {value}"
+        return lines
 
+    def constant(self, value: int) -> str:
+        return f"i64({value})"
 
-def _scalar(shuffle: CudaShuffle, scalar: Scalar) -> str:
-    """A scalar expression of the manifest as a C++ expression of type i64."""
-    if isinstance(scalar, int):
-        return f"i64({scalar})"
-    if "index" in scalar:
-        return f"index_{scalar['index']}"
-    if "extent" in scalar:
-        name = str(scalar["extent"])
-        if name not in shuffle.extents:
+    def arithmetic(self, op: str, lhs: str, rhs: str) -> str:
+        if op == "floordivsi":
+            return self._made(f"floor_div({lhs}, {rhs})")
+        return self._made(f"{lhs} {SYMBOLS[op]} {rhs}", binds=False)
+
+    def compare(self, predicate: str, lhs: str, rhs: str) -> str:
+        return self.arithmetic(predicate, lhs, rhs)
+
+    def select(self, condition: str, then: str, otherwise: str) -> str:
+        return self._made(f"{condition} ? {then} : {otherwise}", binds=False)
+
+    def extent(self, name: str) -> str:
+        if name not in self.shuffle.extents:
             return BUILTIN_EXTENTS[name]
-        return f"call.extents[{shuffle.extents.index(name)}]"
-    if "load" in scalar:
-        at = scalar["at"]
-        assert isinstance(at, (list, tuple))
-        name = str(scalar["load"])
-        shape = next(t.shape for t in shuffle.inputs if t.name == name)
-        offset = "i64(0)"
-        for subscript, size in zip(at, shape, strict=True):
-            step = _scalar(shuffle, subscript)
-            offset = (
-                step if offset == "i64(0)" else f"({offset}) * {_scalar(shuffle, size)} + {step}"
-            )
-        return _load(shuffle, name, offset)
-    args = scalar["args"]
-    assert isinstance(args, (list, tuple))
-    lhs, rhs = (_scalar(shuffle, arg) for arg in args)
-    if scalar["op"] in FLOORING:
-        return f"{FLOORING[str(scalar['op'])]}({lhs}, {rhs})"
-    return f"({lhs} {scalar['op']} {rhs})"
+        return f"call.extents[{self.shuffle.extents.index(name)}]"
+
+    def lookup(self, name: str, offset: str) -> str:
+        position, given = next(
+            (i, each) for i, each in enumerate(self.shuffle.inputs) if each.name == name
+        )
+        kind = {"i32": "int", "i64": "i64"}[given.dtype]
+        value = f"static_cast<const {kind}*>(call.inputs[{position}])[{offset}]"
+        return self._made(value if kind == "i64" else f"i64({value})")
+
+    def owner(self, key: str) -> str:
+        return f"place({key})"
+
+    def cell_base(self, outer: str) -> str:
+        raise NotImplementedError("the device headers know no ragged source")
+
+    @contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        before, self.wish = self.wish, name
+        yield
+        self.wish = before
+
+    def located(self, op: Any) -> AbstractContextManager[Any]:
+        """What is used twice is computed once."""
+        view = op.opview
+        if isinstance(view, Lookup):
+            return self.named(view.read("input"))
+        shared = len(list(op.results[0].uses)) > 1 and not isinstance(view, arith.ConstantOp)
+        return self.named("value") if shared else super().located(op)
+
+    def _made(self, text: str, *, binds: bool = True) -> str:
+        """An expression, or the variable that holds it."""
+        if self.wish is None:
+            return text if binds else f"({text})"
+        name, number = f"{self.wish}_", 0
+        while name in self.variables:
+            number += 1
+            name = f"{self.wish}_{number}"
+        self.variables[name], self.wish = text, None
+        return name

@@ -1,16 +1,18 @@
 """Checked shuffle -> CUDA kernels, for a shuffle that the table of their faults lets through.
 
-The CUDA backend starts from the checked shuffle and not from the IR: it fuses all steps of a path
-into one kernel, so nothing that the passes decide about steps and lists concerns it.
+The CUDA backend fuses all steps of a path into one kernel, so of the IR it takes the relation, and
+nothing that the passes decide about steps and lists.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import fuscoc
 from fuscoc.capabilities import CUDA, find_fault
 from fuscoc.codegen.cuda import CudaSource, print_cuda
+from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget
 from fuscoc.codegen.cuda_types import (
     CudaCast,
@@ -19,14 +21,9 @@ from fuscoc.codegen.cuda_types import (
     arriving_fields,
     leaving_fields,
 )
-from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import (
-    BinaryOp,
     CheckedShuffle,
-    Const,
     PackedTarget,
-    Scalar,
-    Source,
 )
 
 
@@ -54,15 +51,18 @@ class CudaKernels:
         return next(fitting, None)
 
 
-def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
-    """The CUDA kernels of a shuffle, which has them: ``capabilities.CUDA`` finds no fault."""
+def cuda_kernels(checked: CheckedShuffle, module: Any) -> CudaKernels:
+    """The CUDA kernels of a shuffle, which has them: ``capabilities.CUDA`` finds no fault.
+
+    ``module`` is its own, from coalesce-segments on.
+    """
     assert find_fault(checked, CUDA) is None
-    shuffle = cuda_shuffle(checked)
-    header = _header(checked)
+    shuffle, header = cuda_shuffle(checked), _header(checked)
+    relation = print_relation(module, shuffle)
     variants = []
     for target in TARGETS:
         suffix = "" if target is TARGETS[0] else f".{target.arch}"
-        source = print_cuda(shuffle, target, header=header)
+        source = print_cuda(shuffle, relation, target, header=header)
         variants.append(CudaVariant(target, f"kernels/{checked.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, tuple(variants))
@@ -70,7 +70,7 @@ def cuda_kernels(checked: CheckedShuffle) -> CudaKernels:
 
 def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
     """What the kernels of one node need to know of a shuffle that has some."""
-    source, target, combine = checked.source, checked.target, checked.combine
+    target, combine = checked.target, checked.combine
     assert isinstance(target, PackedTarget)
     return CudaShuffle(
         name=checked.name,
@@ -78,33 +78,17 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         fields=arriving_fields(checked) if checked.casts else leaving_fields(checked),
         extents=checked.extents,
         inputs=tuple(
-            CudaInput(given.name, given.dtype, tuple(scalar_json(size) for size in given.shape))
-            for given in checked.inputs
-            if given.role != "weight"
+            CudaInput(given.name, given.dtype) for given in checked.inputs if given.role != "weight"
         ),
-        domain=tuple((index.name, scalar_json(index.extent)) for index in checked.domain),
-        num_source_dims=checked.num_source_dims,
-        source_cell=scalar_json(_first_cell(source)),
-        key=scalar_json(target.key),
+        fanout=checked.fanout,
         num_keys=target.num_keys,
         align=target.align,
-        placement=target.placement.table or target.placement.kind,
         combine="none" if combine is None else combine.kind,
         weighted=combine is not None and combine.weight is not None,
         casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
         source_fields=leaving_fields(checked) if checked.casts else (),
         compact=target.compact,
     )
-
-
-def _first_cell(source: Source) -> Scalar:
-    """The row-major position of a segment's first cell."""
-    cell: Scalar = source.subscripts[0].start
-    for subscript, dim in zip(source.subscripts[1:], source.dims[1:], strict=True):
-        cell = BinaryOp("*", cell, dim)
-        if subscript.start != Const(0):
-            cell = BinaryOp("+", cell, subscript.start)
-    return cell
 
 
 def _header(checked: CheckedShuffle) -> tuple[str, ...]:

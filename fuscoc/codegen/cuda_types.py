@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.dtypes import ITEM_BYTES
@@ -14,10 +14,6 @@ SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
 MAX_RANKS = 8
-
-# The manifest's scalar expressions: an int, {"index": …}, {"extent": …}, {"load": …, "at": […]},
-# {"op": …, "args": [a, b]}.
-Scalar: TypeAlias = "int | dict[str, object]"
 
 
 @dataclass(frozen=True)
@@ -32,11 +28,10 @@ class CudaField:
 
 @dataclass(frozen=True)
 class CudaInput:
-    """An input tensor of the relation; ``shape`` gives the strides of its subscripts."""
+    """An input tensor of the relation."""
 
     name: str
     dtype: str
-    shape: tuple[Scalar, ...]
 
 
 @dataclass(frozen=True)
@@ -52,11 +47,10 @@ class CudaCast:
 class CudaShuffle:
     """What the backend needs to know of a shuffle whose segments are contiguous rows.
 
-    ``domain`` lists (index, extent), outermost first; the first ``num_source_dims`` enumerate
-    source segments. ``source_cell`` is the segment's first cell. ``placement`` is ``block``,
-    ``cyclic`` or the name of the int64 input tensor [num_keys] that maps keys to ranks. ``fields``
-    are those of a row that arrives; where ``casts`` make them, ``source_fields`` leave. With
-    ``compact`` a segment has one row on a rank, and slots refer to rows.
+    ``inputs`` and ``extents`` are those of a call, in order. ``fanout`` is the number of
+    destinations of a segment. ``fields`` are those of a row that arrives; where ``casts`` make
+    them, ``source_fields`` leave. With ``compact`` a segment has one row on a rank, and slots refer
+    to rows.
     """
 
     name: str
@@ -64,13 +58,9 @@ class CudaShuffle:
     fields: tuple[CudaField, ...]
     extents: tuple[str, ...]
     inputs: tuple[CudaInput, ...]
-    domain: tuple[tuple[str, Scalar], ...]
-    num_source_dims: int
-    source_cell: Scalar
-    key: Scalar
+    fanout: int
     num_keys: int
     align: int
-    placement: str
     combine: Literal["none", "sum", "max", "copy"]
     weighted: bool
     casts: tuple[CudaCast, ...] = ()
@@ -85,15 +75,6 @@ class CudaShuffle:
     def leaving(self) -> tuple[CudaField, ...]:
         """The fields of a row that leaves the source, and of one that combine sums."""
         return self.source_fields or self.fields
-
-
-def fanout(shuffle: CudaShuffle) -> int:
-    """Destinations of one source segment: the constant extents after the source dimensions."""
-    product = 1
-    for _, extent in shuffle.domain[shuffle.num_source_dims :]:
-        assert isinstance(extent, int), "the language wants constants there"
-        product *= extent
-    return product
 
 
 def num_columns(num_keys: int, compact: bool) -> int:

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable
 from typing import Any
 
 from fuscoc.codegen.arguments import (
@@ -21,16 +20,16 @@ from fuscoc.codegen.arguments import (
     of_spec,
     scalar,
 )
+from fuscoc.codegen.language import Language
+from fuscoc.codegen.regions import Region, divisors, is_packed, routed
 from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
 from fuscoc.dialect.l3_values import LoadScalar, StoreScalar
 from fuscoc.dialect.mlir import arith, ir
-from fuscoc.dialect.relation import CellBase, Domain, ExactDiv, Extent, Inside, Lookup, Owner, Point
+from fuscoc.dialect.relation import Domain, Extent, Lookup, Point
 
 BLOCK = 512
 NUM_WARPS = 8
-DROPPED = -1
-OUT_OF_RANGE = -2
 # Bits of an outer index's status.
 INEXACT = 1
 NEGATIVE = 2
@@ -55,14 +54,16 @@ def build_extents(shuffle: Any) -> str:
         block = body_of(loop, shuffle.read("indices")[0])
         with ir.InsertionPoint(block):
             outer = block.arguments[0]
-            scalars = _Scalars(values, {shuffle.domain.blocks[0].arguments[0]: outer})
-            extents = scalars.extents(shuffle.read("indices")[1:], roots[:-1])
-            cells = scalars.lower(roots[-1])
-            inexact = [_compare("ne", arith.remsi(*pair), 0) for pair in scalars.exact]
-            negative = [_compare("slt", count, 0) for count in [*extents, cells]]
+            language = _Kernel(values)
+            region = Region(language, {shuffle.domain.blocks[0].arguments[0]: outer})
+            extents = region.extents(shuffle.read("indices")[1:], roots[:-1])
+            cells = region.value(roots[-1])
+            zero = constant(0)
+            inexact = [language.compare("ne", arith.remsi(*pair), zero) for pair in region.exact]
+            negative = [language.compare("slt", count, zero) for count in [*extents, cells]]
             flags = [_flag("inexact", inexact, INEXACT), _flag("negative", negative, NEGATIVE)]
             for output, value in (
-                ("points", _product(extents)),
+                ("points", language.fold("muli", extents or [constant(1)])),
                 ("cells", cells),
                 ("status", arith.addi(*flags)),
             ):
@@ -76,7 +77,7 @@ def build_relation(shuffle: Any) -> str:
     Returns its name.
     """
     point = terminator(shuffle, 1, Point)
-    packed = shuffle.follow("target").operation.name == "fsc.def_packed"
+    packed = is_packed(shuffle)
     results = {
         "src_offset": point.src_offset,
         **{f"src_stride{i}": stride for i, stride in enumerate(point.src_strides)},
@@ -89,7 +90,7 @@ def build_relation(shuffle: Any) -> str:
     if packed:
         arguments.append(array("key_to_rank"))
     arguments += [array(name) for name in ("source", *results)]
-    roots = [*_divisors(shuffle), *results.values()]
+    roots = [*divisors(shuffle), *results.values(), *routed(point)]
     arguments[2:2] = of_spec(_spec_arguments(shuffle, roots), arguments)
     name = f"{shuffle.read('sym_name')}_relation"
     with kernel(name, arguments, NUM_WARPS) as values:
@@ -99,129 +100,74 @@ def build_relation(shuffle: Any) -> str:
             at = block.arguments[0]
             indices = _indices(shuffle, values, at)
             arguments_of = shuffle.relation.blocks[0].arguments
-            scalars = _Scalars(values, dict(zip(arguments_of, indices, strict=True)))
-            stored = {name: scalars.lower(value) for name, value in results.items()}
-            rank = _checked_rank(stored["rank"], values["num_ranks"])
-            stored["rank"] = _of_places("reached", rank, scalars.places)
-            stored["source"] = _divide(at, shuffle.read("fanout"))
+            region = Region(_Kernel(values), dict(zip(arguments_of, indices, strict=True)))
+            stored = {name: region.value(value) for name, value in results.items()}
+            ends = region.destination(point, values["num_ranks"], packed)
+            stored |= zip(("rank", "key" if packed else "slot"), ends, strict=True)
+            fanout = shuffle.read("fanout")
+            stored["source"] = at if fanout == 1 else arith.divsi(at, constant(fanout))
             for output in ("source", *results):
                 StoreScalar.build(values[output], at, stored[output])
     return name
 
 
-def _divisors(shuffle: Any) -> list[Any]:
-    """The extents that divide a point into indices: all but that of the slowest counted index."""
-    domain = terminator(shuffle, 0, Domain)
-    return list(domain.extents)[2 if shuffle.read("ragged") else 1 :]
-
-
 def _indices(shuffle: Any, values: Values, point: Any) -> list[Any]:
     """The domain's indices at a point, which counts the domain row by row."""
-    names, divisors = shuffle.read("indices"), _divisors(shuffle)
+    names, language = shuffle.read("indices"), _Kernel(values)
     if not shuffle.read("ragged"):
-        return _row_major(point, names, _Scalars(values, {}).extents(names[1:], divisors))
+        region = Region(language, {})
+        return region.row_major(point, names, region.extents(names[1:], divisors(shuffle)))
     with named(names[0]):
         outer = _load(values["outer"], point)
     (argument,) = shuffle.domain.blocks[0].arguments
-    extents = _Scalars(values, {argument: outer}).extents(names[2:], divisors)
+    region = Region(language, {argument: outer})
+    extents = region.extents(names[2:], divisors(shuffle))
     first = _load(values["point_offset"], outer)
     with named("inner"):
         inner = arith.subi(point, first)
-    return [outer, *_row_major(inner, names[1:], extents)]
+    return [outer, *region.row_major(inner, names[1:], extents)]
 
 
-def _row_major(place: Any, names: Sequence[str], extents: Sequence[Any]) -> list[Any]:
-    """The indices at a place of a row-major array; ``extents`` are those of ``names[1:]``."""
-    if not names:
-        return []
-    indices: list[Any] = []
-    for position in reversed(range(1, len(names))):
-        extent = extents[position - 1]
-        with named(names[position]):
-            indices.insert(0, arith.remsi(place, extent))
-        with named(names[0] if position == 1 else "rest"):
-            place = arith.divsi(place, extent)
-    return [place, *indices]
+class _Kernel(Language[Any]):
+    """Values of a kernel, built at the insertion point."""
 
-
-def _checked_rank(rank: Any, num_ranks: Any) -> Any:
-    """The rank, or OUT_OF_RANGE if it is neither a rank nor DROPPED."""
-    is_rank = _is_between("is_rank", rank, DROPPED, num_ranks)
-    return arith.select(is_rank, rank, constant(OUT_OF_RANGE))
-
-
-def _of_places(name: str, rank: Any, places: Sequence[tuple[Any, Any]]) -> Any:
-    """The rank of a point that depends on ``places``, (value, whether it is inside): the first that
-    is not drops the point if it is DROPPED, and else puts it out of range."""
-    for value, is_inside in reversed(places):
-        dropped = _compare("eq", value, DROPPED)
-        absent = arith.select(dropped, constant(DROPPED), constant(OUT_OF_RANGE))
-        with named(name):
-            rank = arith.select(is_inside, rank, absent)
-    return rank
-
-
-class _Scalars:
-    """Lowers values of a shuffle's region into a kernel, each one once and only if asked for.
-
-    ``indices`` maps the arguments of the region's block; ``exact`` collects the operands of
-    divisions that must leave no remainder, ``places`` values with whether they are inside.
-    """
-
-    def __init__(self, values: Values, indices: dict[Any, Any]) -> None:
+    def __init__(self, values: Values) -> None:
         self.values = values
-        self.lowered = dict(indices)
-        self.exact: list[list[Any]] = []
-        self.places: list[tuple[Any, Any]] = []
 
-    def extents(self, names: Iterable[str], values: Iterable[Any]) -> list[Any]:
-        """The extents of the indices ``names``."""
-        pairs = zip(names, values, strict=True)
-        return [self.lower(value, f"num_{name}") for name, value in pairs]
+    def constant(self, value: int) -> Any:
+        return constant(value)
 
-    def lower(self, value: Any, name: str | None = None) -> Any:
-        if value not in self.lowered:
-            op = value.owner
-            operands = [self.lower(operand) for operand in op.operands]
-            with op.location, named(name) if name else nullcontext():
-                self.lowered[value] = self._lower(op.opview, operands)
-        return self.lowered[value]
+    def arithmetic(self, op: str, lhs: Any, rhs: Any) -> Any:
+        if op != "floordivsi":
+            return getattr(arith, op)(lhs, rhs)
+        # Divisions of kernels truncate, or floor.
+        truncated = self.compare("slt", arith.remsi(lhs, rhs), constant(0))
+        excess = arith.select(truncated, constant(1), constant(0))
+        return arith.subi(arith.divsi(lhs, rhs), excess)
 
-    def _lower(self, op: Any, operands: list[Any]) -> Any:
-        match op:
-            case Extent():
-                return self.values[f"extent.{op.read('extent')}"]
-            case Lookup():
-                return _load(self.values[f"input.{op.read('input')}"], operands[0])
-            case CellBase():
-                return _load(self.values["cell_offset"], operands[0])
-            case Owner():
-                return self._owner(operands[0], op.follow("placement").read("num_keys"))
-            case ExactDiv():
-                self.exact.append(operands)
-                return arith.divsi(*operands)
-            case Inside():
-                return self._inside(*operands)
-            case arith.FloorDivSIOp():
-                return _floor_divide(*operands)
-        copy = op.operation.clone()
-        for i, operand in enumerate(operands):
-            copy.operands[i] = operand
-        return copy.result
+    def compare(self, predicate: str, lhs: Any, rhs: Any) -> Any:
+        return arith.cmpi(arith.CmpIPredicate[predicate], lhs, rhs)
 
-    def _inside(self, value: Any, limit: Any) -> Any:
-        """The value, or 0 where it is not inside, so that it may be looked up."""
-        is_inside = _is_between("is_inside", value, 0, limit)
-        self.places.append((value, is_inside))
-        return arith.select(is_inside, value, constant(0))
+    def select(self, condition: Any, then: Any, otherwise: Any) -> Any:
+        return arith.select(condition, then, otherwise)
 
-    def _owner(self, key: Any, num_keys: int) -> Any:
-        """The owner of a key; only a key in range is looked up."""
-        is_key = _is_between("is_key", key, 0, num_keys)
-        safe = arith.select(is_key, key, constant(0))
-        with named("key_owner"):
-            owner = _load(self.values["key_to_rank"], safe)
-        return _of_places("owner", owner, [(key, is_key)])
+    def extent(self, name: str) -> Any:
+        return self.values[f"extent.{name}"]
+
+    def lookup(self, name: str, offset: Any) -> Any:
+        return _load(self.values[f"input.{name}"], offset)
+
+    def owner(self, key: Any) -> Any:
+        return _load(self.values["key_to_rank"], key)
+
+    def cell_base(self, outer: Any) -> Any:
+        return _load(self.values["cell_offset"], outer)
+
+    def named(self, name: str) -> Any:
+        return named(name)
+
+    def located(self, op: Any) -> Any:
+        return op.location
 
 
 def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:
@@ -250,37 +196,6 @@ def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:
 
 def _load(values: Any, index: Any) -> Any:
     return LoadScalar.build(values, index, ir.IntegerType.get_signless(64)).result
-
-
-def _compare(predicate: str, lhs: Any, rhs: Any) -> Any:
-    bound = constant(rhs) if isinstance(rhs, int) else rhs
-    return arith.cmpi(arith.CmpIPredicate[predicate], lhs, bound)
-
-
-def _is_between(name: str, value: Any, first: Any, end: Any) -> Any:
-    """Whether ``first <= value < end``."""
-    bounds = _compare("sge", value, first), _compare("slt", value, end)
-    with named(name):
-        return arith.andi(*bounds)
-
-
-def _divide(value: Any, by: int) -> Any:
-    return value if by == 1 else arith.divsi(value, constant(by))
-
-
-def _floor_divide(lhs: Any, rhs: Any) -> Any:
-    """A division by a positive number that floors; those of kernels truncate, or floor."""
-    truncated = _compare("slt", arith.remsi(lhs, rhs), 0)
-    return arith.subi(arith.divsi(lhs, rhs), arith.select(truncated, constant(1), constant(0)))
-
-
-def _product(factors: list[Any]) -> Any:
-    if not factors:
-        return constant(1)
-    product = factors[0]
-    for factor in factors[1:]:
-        product = arith.muli(product, factor)
-    return product
 
 
 def _flag(name: str, conditions: list[Any], bit: int) -> Any:

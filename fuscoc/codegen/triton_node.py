@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import fuscoc
 from fuscoc.capabilities import TRITON_NODE, find_fault
 from fuscoc.codegen.cuda_shuffle import cuda_shuffle
-from fuscoc.codegen.cuda_types import CudaShuffle, fanout, row_bytes
+from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_rows import (
     as_tuple,
@@ -110,7 +110,7 @@ class _Printer:
 
     def __init__(self, shuffle: CudaShuffle, words: Mapping[str, Sequence[str]]) -> None:
         self.shuffle, self.words = shuffle, words
-        self.lanes = _power_of_two(fanout(shuffle))
+        self.lanes = _power_of_two(shuffle.fanout)
         self.tile = (TILE_POINTS // self.lanes, self.lanes)
         self.columns = shuffle.num_columns
         self.keys = _power_of_two(self.columns)
@@ -128,7 +128,7 @@ class _Printer:
 
     def plan(self) -> list[str]:
         sizes: dict[str, object] = {
-            "fanout": fanout(self.shuffle),
+            "fanout": self.shuffle.fanout,
             "num_keys": self.shuffle.num_keys,
             "columns": self.columns,
             "keys": self.keys,
@@ -179,7 +179,7 @@ class _Printer:
 
     def row_sizes(self) -> dict[str, object]:
         return {
-            "fanout": fanout(self.shuffle),
+            "fanout": self.shuffle.fanout,
             "lanes": self.lanes,
             "parts": num_parts(self.shuffle),
             "weighted": self.shuffle.weighted,

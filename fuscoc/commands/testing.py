@@ -57,8 +57,8 @@ def property_test(
     """
     load_numpy()
     try:
+        from fuscoc.planning.saved import RoutingFileError
         from fuscoc.testing.routes import NoRoutingError
-        from fuscoc.testing.routing import RoutingFileError
         from fuscoc.testing.runner import run_tests
         from fuscoc.testing.spec import UnknownShuffleError
         from fuscoc_runtime.errors import FuscoRuntimeError

@@ -5,7 +5,6 @@ Every operation carries the file, line and column range of the text it comes fro
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from fuscoc.dialect import l0, relation
@@ -126,7 +125,6 @@ class _Builder:
 
     def shuffle(self) -> None:
         checked = self.checked
-        fan = [_known(index.extent) for index in checked.domain[checked.num_source_dims :]]
         op = l0.Shuffle.build(
             sym_name=checked.name,
             segment=checked.segment,
@@ -134,7 +132,7 @@ class _Builder:
             target=checked.target.layout,
             indices=[index.name for index in checked.domain],
             num_source_dims=checked.num_source_dims,
-            fanout=prod(extent for extent in fan if extent is not None),
+            fanout=checked.fanout,
             ragged=self.ragged,
             casts=tuple(
                 {"field": cast.field, "scales": cast.scales, "block": cast.block}
@@ -177,6 +175,9 @@ class _Builder:
                 rank = relation.Owner.build(place, placement=f"{target.layout}.place").result
             else:
                 rank, place = scalars.lower(target.rank), scalars.lower(target.slot)
+        ends = (target.key,) if isinstance(target, PackedTarget) else (target.rank, target.slot)
+        for value in scalars.routed(*(each.start for each in source.subscripts), *ends):
+            relation.Drop.build(value)
         lengths = [1 if item.length is None else item.length for item in source.subscripts]
         relation.Relate.build(rank, place, starts, dims, lengths=lengths)
 
@@ -187,6 +188,7 @@ class _Scalars:
     def __init__(self, checked: CheckedShuffle, arguments: list[Any]) -> None:
         self.inputs = {item.name: item for item in checked.inputs}
         self.sizes = {item.name for item in checked.inputs if item.role == "extent"}
+        self.routes = {item.name for item in checked.inputs if item.role == "route"}
         names = [index.name for index in checked.domain]
         self.indices = dict(zip(names, arguments, strict=False))
         self.values: dict[tuple[Scalar, bool], Any] = {}
@@ -201,6 +203,11 @@ class _Scalars:
         if key not in self.values:
             self.values[key] = self._lower(*key)
         return self.values[key]
+
+    def routed(self, *roots: Scalar) -> list[Any]:
+        """Every value of a route that ``roots`` depend on."""
+        found = [load for root in roots for load in loads(root) if load.input in self.routes]
+        return [self.lower(load) for load in dict.fromkeys(found)]
 
     def _lower(self, scalar: Scalar, exact: bool) -> Any:
         match scalar:

@@ -130,6 +130,23 @@ class Inside(Op, name="inside", traits=[ext.Pure]):
     result: ext.Result[I64] = ext.infer_result()
 
 
+class Drop(Op, name="drop"):
+    """The point is dropped where a value that was looked up in a route is -1.
+
+    It stands in a relation region, for every value of a route that the point depends on: what is
+    computed of a -1 is of no account. A value counts only if the places that it was looked up by
+    exist, as ``fsc.inside`` says. A point that is dropped is no error, whatever else it looks up.
+
+    ``"fsc.drop"(%id) : (i64) -> ()``
+    """
+
+    value: ext.Operand[I64]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
+
+
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):
     """The first source cell of an outer entry of a ragged shuffle: the cells of those before it.
 

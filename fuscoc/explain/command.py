@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -29,6 +30,9 @@ from fuscoc_runtime.decode import decode
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.plan import Plan
 
 
 class UnknownExtentError(ValueError):
@@ -71,11 +75,23 @@ def run(
             console.print()
         plan = None
         if shuffle.program.is_static and topology is not None:
-            from fuscoc.bake import make_plan
-
-            plan = make_plan(shuffle, topology)
+            plan = plan_of(what, shuffle, defines, topology)
         known_values = {**values, **topology_values(topology)}
         show(shuffle, known_values, topology, plan, dims.get(shuffle.name, ()), console)
+
+
+def plan_of(
+    what: Path, shuffle: ShuffleSpec, defines: Mapping[str, int], topology: Topology
+) -> Plan:
+    """The plan of a static shuffle of a spec or artifact."""
+    from fuscoc.bake import make_plan
+    from fuscoc.pipeline import parse_module
+    from fuscoc.planning.modules import module_file, read_module
+
+    if what.is_dir():
+        return make_plan(read_module(what, shuffle.name), shuffle, topology)
+    text = driver.emit_files(read_source(what), defines, module_file(shuffle.name))
+    return make_plan(parse_module(text), shuffle, topology)
 
 
 def read_shuffles(

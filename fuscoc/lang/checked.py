@@ -8,6 +8,7 @@ written into the manifest for the runtime's reference to interpret.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal, TypeAlias
 
 from fuscoc.source import SourceFile, Span
@@ -36,7 +37,10 @@ class ExtentRef:
 
 @dataclass(frozen=True)
 class Load:
-    """An element of an input tensor, e.g. ``topk_idx[t, k]`` or ``height[n]``."""
+    """An element of an input tensor, e.g. ``topk_idx[t, k]`` or ``height[n]``.
+
+    One of -1 in a route drops every point that depends on it, whatever is computed of it.
+    """
 
     input: str
     at: tuple[Scalar, ...]
@@ -241,6 +245,17 @@ class CheckedShuffle:
     builtins: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
+
+    @property
+    def fanout(self) -> int:
+        """Destinations of a source segment."""
+        fan = [index.extent for index in self.domain[self.num_source_dims :]]
+        return prod(extent.value for extent in fan if isinstance(extent, Const))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether rank and number of ranks alone decide the plan, so that it never changes."""
+        return not self.extents and all(each.role == "weight" for each in self.inputs)
 
     def option_span(self, name: str) -> Span:
         """Where the dispatch gives an option, or all of it where that is left to the default."""

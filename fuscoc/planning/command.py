@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,9 +17,10 @@ from rich.progress import track
 
 import fuscoc
 from fuscoc.planning.files import RoutingError
+from fuscoc.planning.modules import read_module
+from fuscoc.planning.points import points_of
 from fuscoc.planning.routing import make_routing
 from fuscoc.planning.tables import show
-from fuscoc.testing.points import points_of
 from fuscoc_runtime import Topology, load_artifact
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.plan import Plan, plan_all
@@ -70,8 +72,8 @@ def run(
     # Ranks are planned one after the other on small tensors, where threads cost more than they do.
     torch.set_num_threads(1)
     with aside.status(f"opening {what}"):
-        shuffle = open_shuffle(what, name, defines)
-    plan = make_plan(shuffle, options, aside)
+        shuffle, module = open_shuffle(what, name, defines)
+    plan = make_plan(shuffle, module, options, aside)
     show(plan, options.routing, console)
     if options.save is not None:
         plan.save(options.save)
@@ -98,19 +100,23 @@ def check_extra() -> None:
         )
 
 
-def open_shuffle(what: Path, name: str | None, defines: Mapping[str, int]) -> ShuffleSpec:
-    """The shuffle of an artifact directory, or of a spec, compiled for its manifest."""
+def open_shuffle(
+    what: Path, name: str | None, defines: Mapping[str, int]
+) -> tuple[ShuffleSpec, Any]:
+    """The shuffle of an artifact directory, or of a spec, which is compiled, and its module."""
     if what.is_dir():
-        return load_artifact(what).shuffle(name)
+        shuffle = load_artifact(what).shuffle(name)
+        return shuffle, read_module(what, shuffle.name)
     with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch:
         artifact = load_artifact(fuscoc.compile(what, Path(scratch) / what.stem, **defines))
-    try:
-        return artifact.shuffle(name)
-    except ArtifactError as error:
-        raise ArtifactError(str(what), error.problem) from None
+        try:
+            shuffle = artifact.shuffle(name)
+        except ArtifactError as error:
+            raise ArtifactError(str(what), error.problem) from None
+        return shuffle, read_module(artifact.path, shuffle.name)
 
 
-def make_plan(shuffle: ShuffleSpec, options: PlanOptions, console: Console) -> Plan:
+def make_plan(shuffle: ShuffleSpec, module: Any, options: PlanOptions, console: Console) -> Plan:
     """Route, evaluate the relation and plan, saying so."""
     if options.balance is not None:
         rule = "static" if options.balance == "none" else options.balance
@@ -124,6 +130,6 @@ def make_plan(shuffle: ShuffleSpec, options: PlanOptions, console: Console) -> P
         shuffle, options.topology, options.routing, options.tokens, options.seed, progress
     )
     with console.status("evaluating the relation"):
-        points = points_of(shuffle, options.topology, ranks)
+        points = points_of(module, shuffle, options.topology, ranks)
     with console.status(f"planning {options.topology.num_ranks} ranks"):
         return plan_all(shuffle, options.topology, points, model, schedule=options.schedule)

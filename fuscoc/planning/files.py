@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fuscoc.planning.saved import Routing, RoutingFileError
 from fuscoc_runtime.files import NO_ARRAYS
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scope, evaluate
@@ -67,8 +68,6 @@ def route_input(shuffle: ShuffleSpec) -> str:
 
 
 def _read_saved(shuffle: ShuffleSpec, topology: Topology, path: Path) -> list[RankData]:
-    from fuscoc.testing.routing import Routing, RoutingFileError
-
     try:
         saved = Routing.load(path, shuffle)
     except RoutingFileError as error:

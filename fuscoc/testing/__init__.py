@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fuscoc.planning.saved import Routing, RoutingFileError
     from fuscoc.testing.execution import (
         LockstepRun,
         check_execution,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from fuscoc.testing.planning import check_planning, plan_of
     from fuscoc.testing.points import points_of
     from fuscoc.testing.report import Failure, PropertyReport, TestReport
-    from fuscoc.testing.routing import Routing, RoutingFileError, with_sources
+    from fuscoc.testing.routing import with_sources
     from fuscoc.testing.runner import EXECUTION_LIMITS, run_tests
     from fuscoc.testing.spec import Spec, load_spec, load_specs
     from fuscoc.testing.strategies import Planned, cases, plans, routings, specs, topologies
@@ -39,17 +40,23 @@ if TYPE_CHECKING:
     from fuscoc_runtime import reference
 
 _HOMES = {
-    "execution": ("LockstepRun", "check_execution", "check_relation", "run_lockstep_shuffle"),
-    "facts": ("PlanFacts",),
-    "invariants": ("INVARIANTS", "check_plan"),
-    "planning": ("check_planning", "plan_of"),
-    "points": ("points_of",),
-    "report": ("Failure", "PropertyReport", "TestReport"),
-    "routing": ("Routing", "RoutingFileError", "with_sources"),
-    "runner": ("EXECUTION_LIMITS", "run_tests"),
-    "spec": ("Spec", "load_spec", "load_specs"),
-    "strategies": ("Planned", "cases", "plans", "routings", "specs", "topologies"),
-    "violations": ("PlanViolation",),
+    "fuscoc.testing.execution": (
+        "LockstepRun",
+        "check_execution",
+        "check_relation",
+        "run_lockstep_shuffle",
+    ),
+    "fuscoc.testing.facts": ("PlanFacts",),
+    "fuscoc.testing.invariants": ("INVARIANTS", "check_plan"),
+    "fuscoc.testing.planning": ("check_planning", "plan_of"),
+    "fuscoc.testing.points": ("points_of",),
+    "fuscoc.testing.report": ("Failure", "PropertyReport", "TestReport"),
+    "fuscoc.planning.saved": ("Routing", "RoutingFileError"),
+    "fuscoc.testing.routing": ("with_sources",),
+    "fuscoc.testing.runner": ("EXECUTION_LIMITS", "run_tests"),
+    "fuscoc.testing.spec": ("Spec", "load_spec", "load_specs"),
+    "fuscoc.testing.strategies": ("Planned", "cases", "plans", "routings", "specs", "topologies"),
+    "fuscoc.testing.violations": ("PlanViolation",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -90,5 +97,5 @@ def __getattr__(name: str) -> Any:
     if name == "reference":
         return import_module("fuscoc_runtime.reference")
     if name in _HOME:
-        return getattr(import_module(f"fuscoc.testing.{_HOME[name]}"), name)
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

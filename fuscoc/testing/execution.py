@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.arrays import first, ints
 from fuscoc.testing.points import points_of
-from fuscoc.testing.routing import Routing, with_sources
+from fuscoc.testing.routing import with_sources
 from fuscoc.testing.spec import Spec
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.artifact import Artifact

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.arrays import Bools, Ints, before, first, group_ids, ints, joined, ranges
 from fuscoc.testing.oracle import Expected, expect
 from fuscoc.testing.points import points_of
-from fuscoc.testing.routing import Routing
 from fuscoc.testing.tables import Sent, Table
 from fuscoc.testing.violations import PlanViolation
 from fuscoc_runtime.plan import Plan, Points, RankPlan

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.invariants import check_plan
 from fuscoc.testing.points import points_of
-from fuscoc.testing.routing import Routing
 from fuscoc.testing.spec import Spec
 from fuscoc_runtime.plan import Plan, plan_all
 

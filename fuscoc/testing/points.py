@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fuscoc.testing.arrays import Ints, before, ints
+from fuscoc.testing.arrays import Bools, Ints, before, ints
 from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData, on_their_ranks
-from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load, Scalar
+from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load, Scalar, subexpressions
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -50,6 +50,15 @@ class Domain:
         """int64 [num_points]: ``scalar`` at every point."""
         value = evaluate(scalar, self._data, self.indices)
         return np.array(np.broadcast_to(value, self.num_points))
+
+    def exists(self, scalar: Scalar) -> Bools:
+        """bool [num_points]: whether all places exist that ``scalar`` is looked up by."""
+        found = np.ones(self.num_points, np.bool_)
+        for part in subexpressions(scalar):
+            if isinstance(part, Inside):
+                value = self.values(part.value)
+                found &= (value >= 0) & (value < self.values(part.limit))
+        return found
 
     def entries(self, load: Load) -> Ints:
         """int64 [num_points]: the flat position in ``load``'s input that every point reads."""
@@ -139,16 +148,18 @@ def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
         key = columns["key"] = domain.values(target.key)
         in_range = (key >= 0) & (key < target.num_keys)
         columns["rank"] = np.where(in_range, owner[np.where(in_range, key, 0)], -2)
-        columns["rank"][key == -1] = -1
     else:
         rank = domain.values(target.rank)
         columns["rank"] = np.where((rank >= -1) & (rank < topology.num_ranks), rank, -2)
         columns["slot"] = domain.values(target.slot)
         length = int(evaluate(target.length, data, {}))
-    for inside in reversed(shuffle.declared.places):
-        place, limit = domain.values(inside.value), domain.values(inside.limit)
-        absent = np.where(place == -1, -1, -2)
-        columns["rank"] = np.where((place >= 0) & (place < limit), columns["rank"], absent)
+    for place in shuffle.declared.places:
+        columns["rank"][~domain.exists(place)] = -2
+    for scalar in shuffle.declared.drops:
+        dropped = domain.exists(scalar) & (domain.values(scalar) == -1)
+        columns["rank"][dropped] = -1
+        if target.kind == "packed":
+            columns["key"][dropped] = -1
     return Points(
         {name: torch.from_numpy(column) for name, column in columns.items()},
         None if owner is None else torch.from_numpy(owner),

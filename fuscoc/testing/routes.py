@@ -29,7 +29,7 @@ class NoRoutingError(ValueError):
 def draw_routes(
     draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]
 ) -> None:
-    """Fill in the route inputs of ``ranks``, which are all -1, and the lengths of dense targets.
+    """Fill in the route inputs of ``ranks``, which are all 0, and the lengths of dense targets.
 
     Uneven on purpose: besides destinations all over, a routing may name only a few of them, or one.
     """
@@ -89,8 +89,8 @@ def _draw_operands(
 
 
 def _drop(shuffle: ShuffleSpec, data: RankData, place: Scalar, points: Ints) -> None:
-    """Make -1 of what sends these points of a rank to ``place``. That drops them where it is the
-    place itself, or what is looked up for it; arithmetic may make something else of it."""
+    """Make -1 of what sends these points of a rank to ``place``, which drops them, and others that
+    read the same entries."""
     parts = set(subexpressions(place))
     asked = [each.value for each in shuffle.declared.places if each in parts]
     only = [each for each in asked if isinstance(each, Load) and not isinstance(place, Load)][:1]
@@ -123,7 +123,7 @@ def _fit_capacity(
 ) -> None:
     """Drop the last points for a rank that holds too many, until all fit.
 
-    Where keys are computed, nothing can be dropped: then other data have to be drawn.
+    Where keys depend on no route, nothing can be dropped: then other data have to be drawn.
     """
     while target.capacity is not None:
         points = points_of(shuffle, topology, ranks)
@@ -131,14 +131,13 @@ def _fit_capacity(
         full = np.flatnonzero(expected.num_slots > target.capacity)
         if len(full) == 0:
             return
-        if not isinstance(target.key, Load):
+        if not route_loads(shuffle, target.key):
             reject()
         for rank in full:
             mine = np.flatnonzero(expected.rank == rank)
             for at in mine[-1 - len(mine) // 4 :]:
                 data = ranks[expected.source_rank[at]]
-                entry = Domain(shuffle, data).entries(target.key)[expected.point[at]]
-                data.inputs[target.key.input].view(-1)[int(entry)] = -1
+                _drop(shuffle, data, target.key, expected.point[at : at + 1])
 
 
 def _draw_slots(
@@ -188,7 +187,6 @@ def _slot_groups(
     domain, table = Domain(shuffle, data), data.inputs[load.input].view(-1)
     entries = domain.entries(load)
     entries = np.where(owners >= 0, entries, -1)
-    table[torch.from_numpy(entries[entries >= 0])] = 0
     slots = domain.values(target.slot)
     for entry in np.unique(entries[entries >= 0]).tolist():
         mine = entries == entry
@@ -199,27 +197,20 @@ def _drop_collisions(
     shuffle: ShuffleSpec, target: DenseTarget, topology: Topology, ranks: Sequence[RankData]
 ) -> None:
     """Drop points whose slot is taken or lies outside of the target."""
-    for is_last in (False, True):
-        expected = expect(shuffle, topology, ranks, points_of(shuffle, topology, ranks))
-        seen: set[tuple[int, int]] = set()
-        num_dropped = 0
-        places = zip(expected.rank.tolist(), expected.slot.tolist(), strict=True)
-        for at, place in enumerate(places):
-            if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
-                if not route_loads(shuffle, target.rank):
-                    wrong = "which is taken" if place in seen else "which does not exist"
-                    raise NoRoutingError(
-                        f"whatever is given to it, `{shuffle.name}` on {topology} goes to slot "
-                        f"{place[1]} of rank {place[0]}, {wrong}"
-                    )
-                if is_last:  # what was dropped has sent others elsewhere
-                    reject()
-                data = ranks[expected.source_rank[at]]
-                _drop(shuffle, data, target.rank, expected.point[at : at + 1])
-                num_dropped += 1
-            seen.add(place)
-        if isinstance(target.rank, Load) or not num_dropped:
-            return
+    expected = expect(shuffle, topology, ranks, points_of(shuffle, topology, ranks))
+    seen: set[tuple[int, int]] = set()
+    places = zip(expected.rank.tolist(), expected.slot.tolist(), strict=True)
+    for at, place in enumerate(places):
+        if place in seen or not 0 <= place[1] < expected.num_slots[place[0]]:
+            if not route_loads(shuffle, target.rank):
+                wrong = "which is taken" if place in seen else "which does not exist"
+                raise NoRoutingError(
+                    f"whatever is given to it, `{shuffle.name}` on {topology} goes to slot "
+                    f"{place[1]} of rank {place[0]}, {wrong}"
+                )
+            data = ranks[expected.source_rank[at]]
+            _drop(shuffle, data, target.rank, expected.point[at : at + 1])
+        seen.add(place)
 
 
 def slot_load(shuffle: ShuffleSpec, target: DenseTarget) -> Load | None:

@@ -17,12 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import fuscoc
 from fuscoc import driver
+from fuscoc.planning.saved import Routing, RoutingFileError
 from fuscoc.source import read_source
 from fuscoc.testing.execution import check_execution
 from fuscoc.testing.planning import check_planning
 from fuscoc.testing.report import Failure, PropertyReport, TestReport, show
 from fuscoc.testing.routes import NoRoutingError
-from fuscoc.testing.routing import Routing, RoutingFileError
 from fuscoc.testing.spec import Spec, load_spec, load_specs
 from fuscoc.testing.strategies import cases, fits
 from fuscoc.testing.violations import PlanViolation

@@ -26,7 +26,7 @@ MAX_MULTIPLE = 3
 
 
 def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> list[RankData]:
-    """Every rank's extents and inputs, uneven and often empty; routes are all -1 as yet.
+    """Every rank's extents and inputs, uneven and often empty; routes are all 0 as yet.
 
     All sizes are multiples of what they are divided by, positive where they are divisors, and alike
     where slots are computed from them. Routings of many ranks have fewer rows.
@@ -92,7 +92,7 @@ def _input(
     count, dtype = math.prod(shape), TORCH_DTYPES[spec.dtype]
     match spec.role:
         case "route":
-            return torch.full(shape, -1, dtype=dtype)
+            return torch.zeros(shape, dtype=dtype)
         case "weight":
             numbers = (torch.arange(count) * 37 + rank * 11) % 97 + 1
             return (numbers / 64).to(dtype).view(shape)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.routes import draw_routes
-from fuscoc.testing.routing import Routing
 from fuscoc.testing.sizes import divisions, draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
 from fuscoc.testing.texts import texts

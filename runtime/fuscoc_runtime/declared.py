@@ -167,13 +167,21 @@ class Declared:
     @property
     def places(self) -> tuple[Inside, ...]:
         """What a point looks up by values of inputs, inner ones before what they are inside of."""
+        return tuple(dict.fromkeys(part for part in self._parts if isinstance(part, Inside)))
+
+    @property
+    def drops(self) -> tuple[Scalar, ...]:
+        """What drops a point where it is -1: what the point reads from routes, its places, its key
+        or rank."""
+        routes = {given.name for given in self.inputs if given.role == "route"}
+        read = [part for part in self._parts if isinstance(part, Load) and part.input in routes]
+        end = self.target.key if self.target.kind == "packed" else self.target.rank
+        return tuple(dict.fromkeys([*read, *(place.value for place in self.places), end]))
+
+    @property
+    def _parts(self) -> list[Scalar]:
+        """Everything that a point evaluates, inner parts before what they are inside of."""
         target = self.target
         ends = (target.key,) if target.kind == "packed" else (target.rank, target.slot)
         scalars = (*(each.start for each in self.source.subscripts), *ends)
-        found = [
-            part
-            for scalar in scalars
-            for part in reversed(tuple(subexpressions(scalar)))
-            if isinstance(part, Inside)
-        ]
-        return tuple(dict.fromkeys(found))
+        return [part for each in scalars for part in reversed(tuple(subexpressions(each)))]

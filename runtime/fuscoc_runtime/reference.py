@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fuscoc_runtime.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
+from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
 from fuscoc_runtime.schema import ShuffleSpec
 
 LEAST_AMAX = 2.0**-100
@@ -237,9 +237,8 @@ def route(
     if target.kind == "dense":
         layouts = [SlotLayout(evaluate(target.length, scope)) for scope in scopes]
         return [
-            Delivery(origin, rank, evaluate(target.slot, here))
+            Delivery(origin, evaluate(target.rank, here), evaluate(target.slot, here))
             for origin, here in _points(shuffle, scopes)
-            if (rank := evaluate(target.rank, here)) != -1
         ], layouts
 
     arrivals: dict[int, list[Origin]] = defaultdict(list)
@@ -259,12 +258,12 @@ def route(
 
 
 def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
-    """Every domain point of every rank that depends on no -1, with the values of its indices."""
+    """Every domain point of every rank that is not dropped, with the values of its indices."""
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.declared.domain, scope)):
             here = scope.at(at)
-            if any(evaluate(place.value, here) == -1 for place in shuffle.declared.places):
+            if is_dropped(shuffle.declared.drops, here):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
             yield Origin(rank, point // shuffle.program.fanout, point, cells), here

@@ -7,7 +7,7 @@ them. It serves what needs one value at a time: shapes, lengths, error messages,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -30,7 +30,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Load:
-    """An element of an input tensor."""
+    """An element of an input tensor; one of -1 in a route drops every point that depends on it."""
 
     input: str
     at: tuple[Scalar, ...]
@@ -118,6 +118,20 @@ def evaluate(scalar: Scalar, scope: Scope) -> int:
             return OPERATORS[op](evaluate(lhs, scope), evaluate(rhs, scope))
         case Inside(value):
             return evaluate(value, scope)
+
+
+def is_dropped(by: Iterable[Scalar], scope: Scope) -> bool:
+    """Whether any of ``by`` is -1; what is looked up at a place that does not exist is nothing."""
+    return any(_exists(scalar, scope) and evaluate(scalar, scope) == -1 for scalar in by)
+
+
+def _exists(scalar: Scalar, scope: Scope) -> bool:
+    """Whether all places exist that ``scalar`` is looked up by, inner ones first."""
+    places = [part for part in subexpressions(scalar) if isinstance(part, Inside)]
+    return all(
+        0 <= evaluate(place.value, scope) < evaluate(place.limit, scope)
+        for place in reversed(places)
+    )
 
 
 def subexpressions(scalar: Scalar) -> Iterator[Scalar]:

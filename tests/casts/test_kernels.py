@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fuscoc.codegen.cuda_shuffle import cuda_kernels
 from fuscoc.codegen.triton import triton_module
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel
@@ -75,7 +74,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CUDA_SPECS)
 def test_cuda_kernels_compile_without_spills(name: str, cache: Path, tmp_path: Path) -> None:
     spec = CUDA_SPECS[name]
-    for variant in cuda_kernels(spec).variants:
+    for variant in specs.cuda_of(spec).variants:
         path = tmp_path / "kernels.cubin"
         path.write_bytes(cuda.cubin(variant.source.text, variant.target.arch, cache))
         command = [disassembler(), "--dump-resource-usage", str(path)]
@@ -87,7 +86,7 @@ def test_cuda_kernels_compile_without_spills(name: str, cache: Path, tmp_path: P
 
 def test_cuda_kernels_use_the_instruction(cache: Path, tmp_path: Path) -> None:
     found = {}
-    for variant in cuda_kernels(CUDA_SPECS["moe_fp8"]).variants:
+    for variant in specs.cuda_of(CUDA_SPECS["moe_fp8"]).variants:
         path = tmp_path / "kernels.cubin"
         path.write_bytes(cuda.cubin(variant.source.text, variant.target.arch, cache))
         command = [disassembler(), "--dump-sass", str(path)]
@@ -97,8 +96,8 @@ def test_cuda_kernels_use_the_instruction(cache: Path, tmp_path: Path) -> None:
 
 
 def test_shuffles_that_do_not_cast_have_one_shape() -> None:
-    text = cuda_kernels(specs.moe()).variants[0].source.text
+    text = specs.cuda_of(specs.moe()).variants[0].source.text
     assert "SourceShape" not in text
     assert "cast.cuh" not in text
     plain = replace(specs.moe_fp8(), casts=(), fields=specs.moe().fields)
-    assert cuda_kernels(plain).variants[0].source.text == text
+    assert specs.cuda_of(plain).variants[0].source.text == text

@@ -1,5 +1,6 @@
 """Computed keys against Python's own arithmetic on the text of the spec: in Triton interpreted, in
-CUDA compiled for the host."""
+CUDA compiled for the host, in tensors, and by the reference. In all of them a -1 that a route gives
+drops the point."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import operator
 import re
 import shutil
 import subprocess
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -17,14 +19,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from fuscoc import testing
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_shuffle import cuda_shuffle
-from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.pipeline import compile_to_ir
+from fuscoc.planning.points import points_of
 from fuscoc.source import SourceFile
+from fuscoc.testing.spec import describe
+from fuscoc_runtime import reference
 from fuscoc_runtime.kernels.cuda import INCLUDE
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.topology import Topology
 from tests.codegen.memory import zeros
 from tests.codegen.specs import built_of
 
@@ -41,13 +50,13 @@ shuffle s {{
   dispatch source[t] -> target[r(t, k), *]
 }}
 """
-LEAVES = ["t", "k", "n", "rank", "ranks", "1", "7", "2147483648", "wide(t)"]
+LEAVES = ["t", "k", "n", "rank", "ranks", "0", "1", "7", "2147483648", "wide(t)"]
 LEAVES += ["narrow(t, k)"] * 4
 DIVISORS = ["3", "8", "ranks", "(n * 2 + 1)"]
 NUM_TOKENS = 4
 EXTENTS = {"tokens": NUM_TOKENS, "n": 5, "rank": 1, "ranks": 3}
 INPUTS = {
-    "wide": np.array([5, -9, 2**31, -(2**40)], np.int64),
+    "wide": np.array([5, -1, 2**31, -(2**40)], np.int64),
     "narrow": np.array([[2**31 - 1, 3, -1], [-(2**31), -8, 0], [7, -7, 1], [2, 4, 6]], np.int32),
 }
 OPERATORS: dict[type[ast.operator], Any] = {
@@ -89,13 +98,22 @@ def value(node: ast.expr, names: Mapping[str, int]) -> int:
 
 
 def keys(text: str) -> list[int]:
-    """The keys of all points. Raises OverflowError where something does not fit in 64 bits."""
+    """The keys of all points, -1 of those that read a -1.
+
+    Raises OverflowError where something does not fit in 64 bits.
+    """
     node = ast.parse(text, mode="eval").body
-    points = product(range(NUM_TOKENS), range(3))
-    return [value(node, {**EXTENTS, "t": t, "k": k}) for t, k in points]
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    found = []
+    for t, k in product(range(NUM_TOKENS), range(3)):
+        names = {**EXTENTS, "t": t, "k": k}
+        key = value(node, names)
+        found.append(-1 if any(value(call, names) == -1 for call in calls) else key)
+    return found
 
 
-def cases(number: int, depth: int) -> Iterator[tuple[CheckedShuffle, CudaShuffle, list[int]]]:
+def cases(number: int, depth: int) -> Iterator[tuple[CheckedShuffle, str, list[int]]]:
+    """Shuffles, their keys as text, and those of all points."""
     random = Random(0)
     while number:
         key = f"{expression(random, random.randint(1, depth))} + k * 0"
@@ -105,43 +123,72 @@ def cases(number: int, depth: int) -> Iterator[tuple[CheckedShuffle, CudaShuffle
             continue
         (checked,) = check(SourceFile("s.fsc", SPEC.format(key)))
         number -= 1
-        yield checked, cuda_shuffle(checked), wanted
+        yield checked, key, wanted
 
 
 def test_triton() -> None:
     """Deep expressions, so that lines get long."""
-    for checked, shuffle, wanted in cases(15, 5):
+    for checked, key, wanted in cases(15, 5):
         outputs = {name: zeros(len(wanted)) for name in ("source", "src_offset", "rank", "key")}
         values = {**EXTENTS, "rank_": EXTENTS["rank"], **INPUTS, **outputs, "key_to_rank": zeros(8)}
         values |= {"num_points": len(wanted), "num_ranks": EXTENTS["ranks"]}
         kernels = built_of(checked).kernels
         taken = kernels.module.s_relation.arg_names
         kernels.launch("s_relation", **{name: values[name] for name in taken})
-        assert outputs["key"].tolist() == wanted, shuffle.key
+        assert outputs["key"].tolist() == wanted, key
+        ranks = [0 if 0 <= each < 8 else -1 if each == -1 else -2 for each in wanted]
+        assert outputs["rank"].tolist() == ranks, key
+
+
+def test_tensors_and_reference() -> None:
+    topology, extents = Topology(1, EXTENTS["ranks"]), {"tokens": NUM_TOKENS, "n": EXTENTS["n"]}
+    inputs = {name: torch.from_numpy(each) for name, each in INPUTS.items()}
+    for checked, key, wanted in cases(60, 4):
+        spec = describe(checked)
+        given = {each.name: inputs[each.name] for each in spec.declared.inputs}
+        named = {name: extents[name] for name in spec.declared.extents}
+        ranks = [RankData({}, given, named) for _ in range(topology.num_ranks)]
+        module = compile_to_ir(checked, after="coalesce-segments").module
+        points = points_of(module, spec, topology, ranks)[EXTENTS["rank"]]
+        assert points.columns["key"].tolist() == wanted, key
+        by_text = testing.points_of(spec, topology, ranks)[EXTENTS["rank"]]
+        for name, column in by_text.columns.items():
+            assert torch.equal(points.columns[name], column), (key, name)
+        arrived = {}
+        deliveries, layouts = reference.route(spec, ranks)
+        for each in deliveries:
+            if each.origin.rank == EXTENTS["rank"]:
+                layout = layouts[each.rank]
+                at = bisect_right(layout.key_offsets, each.slot) - 1
+                arrived[each.origin.point] = layout.keys[at]
+        assert arrived == {d: each for d, each in enumerate(wanted) if 0 <= each < 8}, key
 
 
 def test_cuda(tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    found = list(cases(150, 3))
+    found = [(cuda_shuffle(each), each, key, wanted) for each, key, wanted in cases(150, 3)]
     header = (INCLUDE / "base.cuh").read_text(encoding="utf-8")
     divisions = re.findall(r"^.*constexpr i64 floor_.*$", header, re.MULTILINE)
+    relations = [
+        print_relation(compile_to_ir(checked).module, shuffle) for shuffle, checked, *_ in found
+    ]
     functions = [
-        f"namespace n{i} {{ {print_relation(shuffle)} }}\n"
+        f"namespace n{i} {{ {relation} }}\n"
         f'extern "C" i64 key{i}(const Call& call, i64 point) '
         f"{{ return n{i}::Relation{{call}}.key(point); }}"
-        for i, (_, shuffle, _) in enumerate(found)
+        for i, relation in enumerate(relations)
     ]
     source, library = tmp_path / "relation.cc", tmp_path / "relation.so"
     source.write_text("\n".join([MACROS, CALL, *divisions, *functions]), encoding="utf-8")
     subprocess.run([compiler, "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True)
     compiled = ctypes.CDLL(str(library))
-    for i, (_, shuffle, wanted) in enumerate(found):
+    for i, (shuffle, _, key, wanted) in enumerate(found):
         call = (ctypes.c_int64 * 17)()
         call[: len(shuffle.inputs)] = [INPUTS[each.name].ctypes.data for each in shuffle.inputs]
         call[8 : 8 + len(shuffle.extents)] = [EXTENTS[name] for name in shuffle.extents]
         call[16] = EXTENTS["rank"] | EXTENTS["ranks"] << 32
         function = compiled[f"key{i}"]
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
-        assert [function(call, point) for point in range(len(wanted))] == wanted, shuffle.key
+        assert [function(call, point) for point in range(len(wanted))] == wanted, key

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuscoc.capabilities import is_scattered
-from fuscoc.codegen.cuda_shuffle import cuda_kernels, cuda_shuffle
+from fuscoc.codegen.cuda_shuffle import cuda_shuffle
 from fuscoc.codegen.cuda_tiles import TARGETS
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Shuffle
@@ -17,11 +17,11 @@ from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
 from tests.codegen.specs import SPECS
-from tests.specs import moe
+from tests.specs import cuda_of, moe
 
 
 def text_of(checked: CheckedShuffle) -> str:
-    return cuda_kernels(checked).variants[0].source.text
+    return cuda_of(checked).variants[0].source.text
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -36,11 +36,9 @@ def test_contiguous_means_what_the_passes_find(name: str) -> None:
 
 def test_moe() -> None:
     shuffle = cuda_shuffle(moe())
-    assert shuffle.source_cell == {"index": "t"}
-    assert shuffle.key == {"load": "topk_idx", "at": [{"index": "t"}, {"index": "k"}]}
     assert [given.name for given in shuffle.inputs] == ["topk_idx"]
-    assert (shuffle.combine, shuffle.weighted, shuffle.placement) == ("sum", True, "block")
-    kernels = cuda_kernels(moe())
+    assert (shuffle.combine, shuffle.weighted, shuffle.fanout) == ("sum", True, 8)
+    kernels = cuda_of(moe())
     assert [variant.file for variant in kernels.variants] == [
         "kernels/moe.cu",
         "kernels/moe.sm_80.cu",
@@ -63,7 +61,7 @@ def test_moe() -> None:
     ],
 )
 def test_variant_of_a_gpu(arch: str, serving: str | None) -> None:
-    variant = cuda_kernels(moe()).variant(arch)
+    variant = cuda_of(moe()).variant(arch)
     assert (variant and variant.target.arch) == serving
 
 
@@ -79,10 +77,7 @@ def test_segments_may_lie_behind_others() -> None:
     (subscript,) = moe().source.subscripts
     behind = replace(subscript, start=BinaryOp("+", IndexRef("t"), Const(1)))
     moved = replace(moe(), source=replace(moe().source, subscripts=(behind,)))
-    assert cuda_shuffle(replace(moved, combine=None)).source_cell == {
-        "op": "+",
-        "args": [{"index": "t"}, 1],
-    }
+    assert "return (source + i64(1));" in text_of(replace(moved, combine=None))
 
 
 def test_a_copy_moves_bits() -> None:
@@ -91,7 +86,7 @@ def test_a_copy_moves_bits() -> None:
     copied = replace(checked, combine=replace(checked.combine, kind="copy", weight=None))
     assert cuda_shuffle(copied).combine == "copy"
     assert "using Element = Raw;" in text_of(copied)
-    assert "moe_combine" in cuda_kernels(copied).variants[0].source.launches
+    assert "moe_combine" in cuda_of(copied).variants[0].source.launches
 
 
 def test_a_compact_target() -> None:
@@ -101,8 +96,8 @@ def test_a_compact_target() -> None:
     text = text_of(compact)
     assert "dispatch<CompactDispatch<Shape, Relation>>" in text
     assert "static constexpr bool compact = true;" in text
-    expanded = cuda_kernels(moe()).variants[0].source.launches
-    planning = cuda_kernels(compact).variants[0].source.launches["moe_plan"]
+    expanded = cuda_of(moe()).variants[0].source.launches
+    planning = cuda_of(compact).variants[0].source.launches["moe_plan"]
     assert planning.shared_bytes > expanded["moe_plan"].shared_bytes
 
 
@@ -128,12 +123,9 @@ def test_several_source_dimensions() -> None:
     """
     (checked,) = check(SourceFile("grid.fsc", spec))
     shuffle = cuda_shuffle(checked)
-    assert shuffle.num_source_dims == 2
     assert shuffle.extents == ("batch", "tokens")
-    cell = {"op": "*", "args": [{"index": "b"}, {"extent": "tokens"}]}
-    assert shuffle.source_cell == {"op": "+", "args": [cell, {"index": "t"}]}
     assert [field.elems for field in shuffle.fields] == [8]
-    assert "index_b" in text_of(checked)
+    assert "return ((b_ * call.extents[1]) + t_);" in text_of(checked)
 
 
 def test_backend_triton_writes_no_cuda() -> None:

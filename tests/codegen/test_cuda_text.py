@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fuscoc.capabilities import CUDA, find_fault
-from fuscoc.codegen.cuda_shuffle import cuda_kernels
 from tests.dialect.support import check_goldens
-from tests.specs import EXAMPLE_NAMES, checked_example
+from tests.specs import EXAMPLE_NAMES, checked_example, cuda_of
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
 
@@ -21,6 +20,6 @@ def test_golden(name: str) -> None:
     if fault is not None:
         texts = {".txt": f"{fault.reason}\n"}
     else:
-        variants = cuda_kernels(checked).variants
+        variants = cuda_of(checked).variants
         texts = {f".{each.target.arch}.cu": each.source.text for each in variants}
     check_goldens(GOLDEN, name, texts)

@@ -44,13 +44,14 @@ LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", ali
 
 def taking_back(model: Model, way: Literal["max", "copy"]) -> NodeProgram:
     """The model's program with an unweighted combine of another kind."""
-    return node_program(replace(shuffle(model), combine=way, weighted=False))
+    return node_program(model, replace(shuffle(model), combine=way, weighted=False))
 
 
 def quantising(model: Model) -> NodeProgram:
     """The model's program with rows that arrive as fp8, a scale for every `BLOCK` elements."""
     wide, scales = model.hidden, model.hidden // BLOCK
     return node_program(
+        model,
         replace(
             shuffle(model),
             fields=(
@@ -59,7 +60,7 @@ def quantising(model: Model) -> NodeProgram:
             ),
             source_fields=shuffle(model).fields,
             casts=(CudaCast("x", "scales", BLOCK),),
-        )
+        ),
     )
 
 

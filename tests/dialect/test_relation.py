@@ -42,6 +42,7 @@ VALID = [
     inside('%v = "fsc.owner"(%a) {placement = @spec.place} : (i64) -> i64'),
     inside('%v = "fsc.exact_div"(%a, %b) : (i64, i64) -> i64'),
     inside('%v = "fsc.cell_base"(%a) : (i64) -> i64'),
+    inside('"fsc.drop"(%a) : (i64) -> ()'),
     inside("%v = arith.divsi %a, %b : i64"),
     inside("", end=RELATE, runs=""),
 ]
@@ -83,6 +84,10 @@ INVALID = [
     (
         f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {RELATE} }}",
         "'fsc.relate' op must stand inside fsc.shuffle",
+    ),
+    (
+        'func.func @f(%a: i64) { "fsc.drop"(%a) : (i64) -> () }',
+        "'fsc.drop' op must stand inside fsc.shuffle",
     ),
     (
         f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {END} }}",

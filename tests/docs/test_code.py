@@ -12,8 +12,7 @@ import torch
 
 from fuscoc import compile, load
 from fuscoc.planning.routing import make_routing
-from fuscoc.testing import load_spec
-from fuscoc_runtime import Topology
+from fuscoc_runtime import Topology, load_artifact
 from fuscoc_runtime.plan import Plan
 from tests.cli.conftest import Run
 from tests.docs.pages import blocks, command_lines
@@ -67,9 +66,10 @@ def test_code_about_compact_targets(files: Path) -> None:
 
 
 def test_code_about_plans(files: Path) -> None:
-    spec = load_spec("moe.fsc", hidden=16).shuffle
+    artifact = load_artifact(compile("moe.fsc", files / "planned", hidden=16))
+    spec = artifact.shuffle()
     ranks = make_routing(spec, Topology(4, 8), "uniform", 4, seed=0)
-    names: dict[str, Any] = {"spec": spec, "ranks": ranks}
+    names: dict[str, Any] = {"artifact": artifact, "spec": spec, "ranks": ranks}
     exec(blocks("docs/planning.md", "python")[0], names)
     assert Plan.load(files / "plan.npz").topology == Topology(4, 8)
     assert names["plan"].schedule.kind == "fast"

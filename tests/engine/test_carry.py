@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.invariants import check_plan
-from fuscoc.testing.routing import Routing
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import CapacityError

@@ -116,7 +116,7 @@ def test_experts_get_sorted_tokens_and_give_back_weighted_sums() -> None:
 
 
 def test_hashed_ids_meet_with_their_bucket_and_return() -> None:
-    """A key that is computed; ids below zero have none, and nothing comes back for them."""
+    """A key that is computed; an id of -1 has none, and nothing comes back for it."""
     shuffle = opened("hash_buckets.fsc", "2x2", width=4)
     random = torch.Generator().manual_seed(0)
     ids = [torch.randint(-2, 1000, (size,), generator=random) for size in (9, 0, 5, 17)]
@@ -126,11 +126,11 @@ def test_hashed_ids_meet_with_their_bucket_and_return() -> None:
     for rank, each in enumerate(dispatched):
         for slot, key in enumerate(each.handle.keys.tolist()):
             begin, end = each.handle.key_offsets[slot : slot + 2].tolist()
-            wanted = [mine[(mine >= 0) & ((mine * 31 + 7).remainder(64) == key)] for mine in ids]
+            wanted = [mine[(mine != -1) & ((mine * 31 + 7).remainder(64) == key)] for mine in ids]
             assert torch.equal(each.rows["x"][begin:end, 0], torch.cat(wanted).float())
             assert key % 4 == rank
     handles = [each.handle for each in dispatched]
     doubled = [{"x": 2 * each.rows["x"]} for each in dispatched]
     results = shuffle.combine(doubled, handles, [{}] * 4)
     for mine, row, result in zip(ids, rows, results, strict=True):
-        assert torch.equal(result["x"], torch.where(mine[:, None] >= 0, 2 * row, 0))
+        assert torch.equal(result["x"], torch.where(mine[:, None] != -1, 2 * row, 0))

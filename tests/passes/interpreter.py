@@ -37,6 +37,7 @@ def evaluate(region: Any, arguments: tuple[int, ...], rank: Rank) -> dict[str, l
     """The operands of the region's terminator, by name."""
     (block,) = region
     values = dict(zip(block.arguments, arguments, strict=True))
+    dropped = False
     for op in block:
         name = op.operation.name
         operands = [values[operand] for operand in op.operands]
@@ -52,10 +53,14 @@ def evaluate(region: Any, arguments: tuple[int, ...], rank: Rank) -> dict[str, l
             result = rank.owner(operands[0])
         elif name == "fsc.cell_base":
             result = rank.cell_offset[operands[0]]
+        elif name == "fsc.drop":
+            dropped |= operands[0] == -1
+            continue
         elif name == "fsc.domain":
             return {"cells": operands[:1], "extents": operands[1:]}
         elif name == "fsc.point":
             offset, rank_, place, *strides = operands
+            rank_ = -1 if dropped else rank_
             return {"offset": [offset], "rank": [rank_], "place": [place], "strides": strides}
         else:
             raise AssertionError(f"unknown operation {name}")

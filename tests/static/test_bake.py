@@ -12,6 +12,7 @@ import torch
 
 from fuscoc.bake import make_plan
 from fuscoc.diagnostics import CompileError
+from fuscoc.planning.modules import read_module
 from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, StartGather
@@ -68,7 +69,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def source_of(artifact: Artifact, ranks: int) -> list[torch.Tensor]:
     """Different values on every rank, of the shape that a dispatch takes there."""
     spec = artifact.shuffle()
-    plan = make_plan(spec, Topology(1, ranks)).ranks[0]
+    plan = make_plan(read_module(artifact.path, spec.name), spec, Topology(1, ranks)).ranks[0]
     shape = {"ulysses": (16 // ranks, 8, 4), "transpose": (12 // ranks, 16)}
     rows = shape.get(spec.name, (plan.num_sources, *spec.declared.fields[0].shape))
     dtype = torch.bfloat16 if spec.name == "ulysses" else torch.float32

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fuscoc.planning.saved import Routing
 from fuscoc.testing.facts import PlanFacts
 from fuscoc.testing.invariants.combine import (
     check_combine_rows,
@@ -30,7 +31,6 @@ from fuscoc.testing.invariants.network import (
 )
 from fuscoc.testing.invariants.round_trip import check_round_trip
 from fuscoc.testing.invariants.slots import check_capacity, check_keys, check_row_index
-from fuscoc.testing.routing import Routing
 from fuscoc_runtime.plan import Plan
 
 Check = Callable[[PlanFacts], None]

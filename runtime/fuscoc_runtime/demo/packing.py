@@ -17,6 +17,7 @@ from fuscoc_runtime.scalar import (
     Scalar,
     Scope,
     evaluate,
+    is_dropped,
     render,
     subexpressions,
 )
@@ -51,9 +52,8 @@ def pack_routes(
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
     free = [0] * len(ranks)
     for source, data in enumerate(ranks):
-        points = live_points(
-            shuffle.declared.domain, Scope(data.extents, data.inputs), shuffle.declared.places
-        )
+        places = [place.value for place in shuffle.declared.places]
+        points = live_points(shuffle.declared.domain, Scope(data.extents, data.inputs), places)
         if rank_load is not None:
             outer = shuffle.declared.domain[0]
             size = evaluate(outer.extent, Scope(data.extents, data.inputs))
@@ -63,9 +63,8 @@ def pack_routes(
                 dropped = float(torch.rand((), generator=random)) < drop
                 dropped |= all_dropped[here.indices[outer.name]]
                 data.inputs[rank_load.input][_entry(rank_load, here)] = -1 if dropped else owner
+        points = [here for here in points if not is_dropped(shuffle.declared.drops, here)]
         for owner, entry, slots in _slot_groups(target, slot_load, points):
-            if owner == -1:
-                continue
             if not 0 <= owner < len(ranks):
                 highest = len(ranks) - 1
                 raise IndexOutOfRangeError(render(target.rank), source, (), owner, -1, highest)
@@ -92,7 +91,8 @@ def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch
         if not isinstance(place.value, Load):
             raise NoDataError(f"`{render(place.value)}` is computed from an input")
         filled = set()
-        for here in live_points(shuffle.declared.domain, scope, shuffle.declared.places[:number]):
+        before = [earlier.value for earlier in shuffle.declared.places[:number]]
+        for here in live_points(shuffle.declared.domain, scope, before):
             entry, limit = _entry(place.value, here), evaluate(place.limit, here)
             if entry not in filled:
                 exists = limit > 0 and float(torch.rand((), generator=random)) >= drop
@@ -102,14 +102,10 @@ def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch
 
 
 def live_points(
-    domain: Sequence[DomainIndex], scope: Scope, places: Sequence[Inside]
+    domain: Sequence[DomainIndex], scope: Scope, drops: Sequence[Scalar]
 ) -> list[Scope]:
-    """The scope at every domain point that none of ``places`` drops, in order."""
-    return [
-        here
-        for here in domain_points(domain, scope)
-        if all(evaluate(place.value, here) != -1 for place in places)
-    ]
+    """The scope at every domain point that none of ``drops`` drops, in order."""
+    return [here for here in domain_points(domain, scope) if not is_dropped(drops, here)]
 
 
 def domain_points(domain: Sequence[DomainIndex], scope: Scope) -> Iterator[Scope]:

@@ -303,6 +303,19 @@ def _form(value: Any) -> object:
     return (type(value), value) if isinstance(value, int) else object()
 
 
+def unit_weights(
+    shuffle: ShuffleSpec, extents: Mapping[str, int], device: torch.device
+) -> list[Tensor]:
+    """Weights of 1 for every point of a dispatch, if the combine is weighted."""
+    combine = shuffle.declared.combine
+    if combine is None or combine.weight is None:
+        return []
+    name, scope = combine.weight.input, Scope(extents)
+    shape = next(item.shape for item in shuffle.declared.inputs if item.name == name)
+    sizes = [evaluate(size, scope) for size in shape]
+    return [torch.ones(sizes, dtype=TORCH_DTYPES[combine.weight.dtype], device=device)]
+
+
 def is_ragged(dims: Sequence[Scalar]) -> bool:
     """Whether a source's inner sizes are data, so that its outer entries are concatenated."""
     return any(isinstance(scalar, Load) for dim in dims for scalar in subexpressions(dim))

@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import AllToAll, Request
-from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.arguments import unit_weights
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
-from fuscoc_runtime.engine.sizes import input_shape
 from fuscoc_runtime.schema import ShuffleSpec
 
 Fields = list[Tensor]
@@ -122,7 +121,9 @@ class GeneralMaps:
         return [tensor for result in results for tensor in result.values()]
 
     def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
-        weights = [w for handle in routing for w in unit_weights(self.spec, handle)]
+        weights = []
+        for handle in routing:
+            weights += unit_weights(self.spec, handle.extents, handle.plan.point_order.device)
         parts = zip(routing, self._parts(rows), strict=True)
         placed = [row for handle, part in parts for row in rows_in_slots(handle, list(part))]
         return self.combine(placed, routing, weights)
@@ -215,12 +216,3 @@ def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tens
     """One rank's weights by the name of their input; empty without weights."""
     weight = spec.program.weight
     return {weight.name: weights[0]} if weights and weight is not None else {}
-
-
-def unit_weights(spec: ShuffleSpec, handle: Handle) -> Fields:
-    """Weights of 1 for every point of a dispatch, if the spec's combine is weighted."""
-    weight, device = spec.program.weight, handle.plan.point_order.device
-    if weight is None:
-        return []
-    shape = input_shape(spec, weight.name, handle.extents)
-    return [torch.ones(shape, dtype=TORCH_DTYPES[weight.dtype], device=device)]

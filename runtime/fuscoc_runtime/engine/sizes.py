@@ -20,13 +20,6 @@ from fuscoc_runtime.scalar import (
     render,
     render_product,
 )
-from fuscoc_runtime.schema import ShuffleSpec
-
-
-def input_shape(spec: ShuffleSpec, name: str, extents: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an input."""
-    sizes = next(item.shape for item in spec.declared.inputs if item.name == name)
-    return tuple(evaluate(size, Scope(extents)) for size in sizes)
 
 
 def num_sources(checker: Checker, arguments: Arguments) -> int:

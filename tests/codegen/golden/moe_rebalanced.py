@@ -87,6 +87,30 @@ def moe_carry(
 
 
 # moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
+@triton.jit(do_not_specialize=range(5))
+def moe_pack(
+    num_descriptors: tl.int64,
+    src_offset: tl.int64,
+    dst_row: tl.int64,
+    x_src: tl.int64,
+    x_dst: tl.int64,
+):
+    num_descriptors = num_descriptors.to(tl.int64)
+    src_offset = src_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
+    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
+    x_src = x_src.to(tl.int64)
+    x_dst = x_dst.to(tl.int64)
+    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
+        src = tl.load(src_offset + i)
+        dst = tl.load(dst_row + i)
+        at = tl.arange(0, 2048)
+        x_from = tl.multiple_of((x_src + src * 14336).to(tl.pointer_type(tl.int64)), 16)
+        x = tl.load(x_from + at, mask=at < 1792, other=0)
+        x_to = tl.multiple_of((x_dst + dst * 14336).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(x_to + at, x, mask=at < 1792)
+
+
+# moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
 @triton.jit(do_not_specialize=range(10))
 def moe_pack_carried(
     num_descriptors: tl.int64,
@@ -128,30 +152,6 @@ def moe_pack_carried(
             count *= 0
     for i in range(tl.program_id(0), count, tl.num_programs(0)):
         src = tl.load(src_row + i)
-        dst = tl.load(dst_row + i)
-        at = tl.arange(0, 2048)
-        x_from = tl.multiple_of((x_src + src * 14336).to(tl.pointer_type(tl.int64)), 16)
-        x = tl.load(x_from + at, mask=at < 1792, other=0)
-        x_to = tl.multiple_of((x_dst + dst * 14336).to(tl.pointer_type(tl.int64)), 16)
-        tl.store(x_to + at, x, mask=at < 1792)
-
-
-# moe.fsc:18: dispatch by_token[t] -> by_expert[r(t, k), *] dedup(node, rank)
-@triton.jit(do_not_specialize=range(5))
-def moe_pack(
-    num_descriptors: tl.int64,
-    src_offset: tl.int64,
-    dst_row: tl.int64,
-    x_src: tl.int64,
-    x_dst: tl.int64,
-):
-    num_descriptors = num_descriptors.to(tl.int64)
-    src_offset = src_offset.to(tl.int64).to(tl.pointer_type(tl.int64))
-    dst_row = dst_row.to(tl.int64).to(tl.pointer_type(tl.int64))
-    x_src = x_src.to(tl.int64)
-    x_dst = x_dst.to(tl.int64)
-    for i in range(tl.program_id(0), num_descriptors, tl.num_programs(0)):
-        src = tl.load(src_offset + i)
         dst = tl.load(dst_row + i)
         at = tl.arange(0, 2048)
         x_from = tl.multiple_of((x_src + src * 14336).to(tl.pointer_type(tl.int64)), 16)

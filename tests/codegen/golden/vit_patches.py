@@ -86,7 +86,11 @@ def vit_patches_relation(
         tl.store(source + point, point, mask=live)
         tl.store(src_offset + point, cell_offset_n + (i * 14 * width_n + j * 14), mask=live)
         tl.store(src_stride0 + point, width_n, mask=live)
-        tl.store(rank + point, tl.where(is_rank, packing_value, -2), mask=live)
+        tl.store(
+            rank + point,
+            tl.where(packing_value_1 == -1, -1, tl.where(is_rank, packing_value, -2)),
+            mask=live,
+        )
         tl.store(slot + point, packing_value_1 + i * width_n // 14 + j, mask=live)
 
 

@@ -3,8 +3,8 @@
 // hash_buckets.fsc:8: segment row { x : f32[width] }
 // hash_buckets.fsc:13: place b on rank by cyclic
 // hash_buckets.fsc:14: route id(t) -> value = input ids : int64
-// hash_buckets.fsc:18: dispatch by_lookup[t] -> by_bucket[hash(t), *]
-// hash_buckets.fsc:19: combine reverse
+// hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
+// hash_buckets.fsc:18: combine reverse
 #include "plan.cuh"
 #include "dispatch.cuh"
 #include "refuse.cuh"
@@ -48,15 +48,16 @@ struct Relation {
   const Call& call;
   static constexpr int num_keys = 64;
   __device__ __forceinline__ i64 key(i64 point) const {
-    const i64 index_t = point;
-    return ((floor_mod(((static_cast<const i64*>(call.inputs[0])[index_t] * i64(31)) + i64(7)), i64(64)) * (i64(1) + floor_div(static_cast<const i64*>(call.inputs[0])[index_t], i64(9223372036854775807)))) + floor_div(static_cast<const i64*>(call.inputs[0])[index_t], i64(9223372036854775807)));
+    const auto ids_ = static_cast<const i64*>(call.inputs[0])[point];
+    const auto value_ = (ids_ * i64(31)) + i64(7);
+    const auto value_1 = value_ - (floor_div(value_, i64(64)) * i64(64));
+    return ((ids_ == i64(-1)) ? i64(-1) : value_1);
   }
   __device__ __forceinline__ int place(int key) const {
     return int(key % call.num_ranks);
   }
   __device__ __forceinline__ i64 source_cell(i64 source) const {
-    const i64 index_t = source;
-    return index_t;
+    return source;
   }
 };
 static_assert(sizeof(PlanShared<Shape>) <= 4992);

@@ -75,16 +75,16 @@ struct Relation {
   const Call& call;
   static constexpr int num_keys = 256;
   __device__ __forceinline__ i64 key(i64 point) const {
-    const i64 index_k = (point) % (i64(8));
-    const i64 index_t = (point) / (i64(8));
-    return static_cast<const i64*>(call.inputs[0])[(index_t) * i64(8) + index_k];
+    const auto k_ = point % i64(8);
+    const auto t_ = point / i64(8);
+    const auto topk_idx_ = static_cast<const i64*>(call.inputs[0])[((t_ * i64(8)) + k_)];
+    return topk_idx_;
   }
   __device__ __forceinline__ int place(int key) const {
     return int(key / ((num_keys + call.num_ranks - 1) / call.num_ranks));
   }
   __device__ __forceinline__ i64 source_cell(i64 source) const {
-    const i64 index_t = source;
-    return index_t;
+    return source;
   }
 };
 static_assert(sizeof(PlanShared<Shape>) <= 19776);

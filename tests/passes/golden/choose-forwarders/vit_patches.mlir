@@ -34,6 +34,8 @@ module {
     %8 = arith.divsi %7, %c14_i64 : i64
     %9 = arith.addi %6, %8 : i64
     %10 = arith.addi %9, %arg2 : i64
+    "fsc.drop"(%4) : (i64) -> ()
+    "fsc.drop"(%6) : (i64) -> ()
     %11 = "fsc.cell_base"(%arg0) : (i64) -> i64
     %12 = arith.muli %1, %0 : i64
     %13 = arith.addi %12, %2 : i64
@@ -90,6 +92,8 @@ module {
     %8 = arith.divsi %7, %c14_i64 : i64
     %9 = arith.addi %6, %8 : i64
     %10 = arith.addi %9, %arg2 : i64
+    "fsc.drop"(%4) : (i64) -> ()
+    "fsc.drop"(%6) : (i64) -> ()
     %11 = "fsc.cell_base"(%arg0) : (i64) -> i64
     %12 = arith.muli %1, %0 : i64
     %13 = arith.addi %12, %2 : i64

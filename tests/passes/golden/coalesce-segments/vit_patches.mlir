@@ -38,6 +38,8 @@ module {
     %11 = arith.divsi %10, %c14_i64 : i64
     %12 = arith.addi %9, %11 : i64
     %13 = arith.addi %12, %arg2 : i64
+    "fsc.drop"(%7) : (i64) -> ()
+    "fsc.drop"(%9) : (i64) -> ()
     "fsc.relate"(%7, %13, %arg0, %3, %4, %0, %1, %2) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 3>} : (i64, i64, i64, i64, i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> ()
@@ -84,6 +86,8 @@ module {
     %11 = arith.divsi %10, %c14_i64 : i64
     %12 = arith.addi %9, %11 : i64
     %13 = arith.addi %12, %arg2 : i64
+    "fsc.drop"(%7) : (i64) -> ()
+    "fsc.drop"(%9) : (i64) -> ()
     %14 = "fsc.cell_base"(%arg0) : (i64) -> i64
     %15 = arith.muli %3, %2 : i64
     %16 = arith.addi %15, %4 : i64
