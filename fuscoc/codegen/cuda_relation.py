@@ -31,7 +31,7 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
         placement = op.follow("target").follow("placement")
         table = placement.read("table")
         places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
-        place = _Text(shuffle).lookup(table[0], "key") if table else places[placement.read("kind")]
+        place = _Text(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
         num_indices, num_source_dims = len(op.read("indices")), op.read("num_source_dims")
         return "\n".join(
             [
