@@ -106,7 +106,7 @@ def _path(path: Any, kernel_name: KernelName) -> dict[str, Any]:
         "steps": [
             {
                 **(_exchange(step) if isinstance(step, Exchange) else _launch(step, kernel_name)),
-                "after": [numbers[token.owner] for token in step.after],
+                "after": [numbers[before] for before in step.preceding],
             }
             for step in steps
         ],

@@ -119,6 +119,14 @@ def check_role(op: Any, name: str, *roles: str) -> None:
         raise VerifyError(f"must not take its {name} from an input for {given.read('role')}")
 
 
+def direction_of(op: Any) -> str:
+    """The direction of the path that an operation must stand in."""
+    path = op.operation.parent
+    if path.name != "fsc.path":
+        raise VerifyError("must stand inside fsc.path")
+    return path.opview.read("direction")
+
+
 def entry_block(op: Any, region: int) -> Any:
     """The block of a region that must have exactly one."""
     blocks = list(op.regions[region].blocks)

@@ -305,8 +305,10 @@ def shuffle_of(op: Any) -> Any:
     """The shuffle of the module that an operation stands in."""
     while op.operation.name != "builtin.module":
         op = op.operation.parent
-    (found,) = ops_of(op, Shuffle)
-    return found
+    found = ops_of(op, Shuffle)
+    if len(found) != 1:
+        raise VerifyError(f"needs exactly one fsc.shuffle in its module, not {len(found)}")
+    return found[0]
 
 
 class Dispatch(Op, name="dispatch"):

@@ -5,24 +5,30 @@ Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the fo
 """
 
 from fuscoc.dialect.attrs import Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op, check_role
+from fuscoc.dialect.base import Op, check_role, direction_of
 from fuscoc.lang.policy import CHOICES
 
 BUFFERS = ("source", "carrier", "landing", "target")
 # Rules by which a source picks the rank of a node that gets its rows over the network.
 FORWARDERS = tuple(rule for rule in CHOICES["balance"] if rule != "none")
 NETWORK = ("source", "landing")
+# The legs of a dispatch, each with the tier that it crosses.
+LEGS = {
+    ("source", "carrier"): "rank", NETWORK: "node", ("carrier", "landing"): "node",
+    ("source", "target"): "rank", ("landing", "target"): "rank", ("target", "target"): "local",
+}  # fmt: skip
 
 
-def _check_hop(op, direction):
-    path = op.operation.parent
-    if path.name != "fsc.path" or path.opview.read("direction") != direction:
+def _check_leg(op, direction, start, end):
+    """The operation is the leg of a path that goes, or went forth, from ``start`` to ``end``."""
+    if direction_of(op) != direction:
         raise VerifyError(f"must stand inside the fsc.path of a {direction}")
-    ends = {op.read("src"), op.read("dst")}
-    if (op.read("scope") == "node") != (ends in ({"source", "landing"}, {"carrier", "landing"})):
-        raise VerifyError("must run between a sender and landing exactly when its scope is node")
-    if (op.read("scope") == "local") != (op.read("src") == op.read("dst")):
-        raise VerifyError("must stay in one buffer exactly when its scope is local")
+    ends = op.read("src"), op.read("dst")
+    scope = LEGS.get((op.read(start), op.read(end)))
+    if scope is None:
+        raise VerifyError("must not go from {} to {}".format(*ends))
+    if op.read("scope") != scope:
+        raise VerifyError("must have the scope {} from {} to {}".format(scope, *ends))
 
 
 class Hop(Op, name="hop"):
@@ -46,7 +52,7 @@ class Hop(Op, name="hop"):
 
     @classmethod
     def check(cls, op):
-        _check_hop(op, "dispatch")
+        _check_leg(op, "dispatch", "src", "dst")
         if "forwarder" in op.attributes and (op.read("src"), op.read("dst")) != NETWORK:
             raise VerifyError("has a rule for forwarders but brings them no rows of its source")
 
@@ -70,7 +76,7 @@ class Collect(Op, name="collect"):
 
     @classmethod
     def check(cls, op):
-        _check_hop(op, "combine")
+        _check_leg(op, "combine", "dst", "src")
         if "weight" in op.attributes and op.read("scope") != "local":
             raise VerifyError("weighs rows that are no longer one a point")
         if "weight" in op.attributes and op.read("kind") != "sum":

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op, check_role
+from fuscoc.dialect.base import Op, check_role, direction_of
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l0 import shuffle_of
@@ -32,8 +32,6 @@ HOLDERS = {
     "target": "target", "rows": "target", "forward_staging": "forwarder",
     "return_slices": "forwarder", "returned": "carrier", "staging": "source", "result": "source",
 }  # fmt: skip
-
-
 # From where to where copies and reductions take rows.
 COPIES = (
     ("source", "slices"), ("carried", "slices"), ("source", "carried"), ("source", "target"),
@@ -61,6 +59,12 @@ class Step(Op):
         return super().build([each.done for each in after], TokenType.get(), **values)
 
     @property
+    def preceding(self) -> list[Any]:
+        """The operations whose tokens it takes; ``after`` needs operandSegmentSizes, which texts
+        may leave out."""
+        return [token.owner for token in self.operation.operands]
+
+    @property
     def reads(self) -> str:
         """The buffer whose rows it reads."""
         return self.read("src")
@@ -79,6 +83,11 @@ class Step(Op):
     def signals(self) -> int | None:
         """The slot of the signal that it sends."""
         return self.read("signal") if "signal" in self.attrs else None
+
+    @classmethod
+    def _check_all(cls, op):
+        direction_of(op)
+        super()._check_all(op)
 
 
 class Descriptors(Op, name="descriptors"):
@@ -109,15 +118,14 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("needs both of the columns term_begin and term_end, or neither")
         if op.read("terms") and not reduces:
             raise VerifyError("has terms but no columns term_begin and term_end")
-        direction = op.operation.parent.opview.read("direction")
-        if (op.read("per") is not None) != (direction == "dispatch"):
+        if (op.read("per") is not None) != (direction_of(op) == "dispatch"):
             raise VerifyError("needs the attribute 'per' exactly in the path of a dispatch")
 
 
 def check_builder(op, held):
     """Raise VerifyError unless a list is built by the rank that has what is read by it."""
     if held.read("builder") != HOLDERS[op.reads]:
-        raise VerifyError(f"reads a buffer that the {held.read('builder')} does not have")
+        raise VerifyError(f"reads {op.reads}, which the {held.read('builder')} does not have")
 
 
 def _check_list(op, *sides):
@@ -200,7 +208,7 @@ class Exchange(Step, name="exchange"):
     @property
     def is_forth(self):
         """Whether it is a dispatch's."""
-        return self.operation.parent.opview.read("direction") == "dispatch"
+        return direction_of(self) == "dispatch"
 
     @classmethod
     def check(cls, op):

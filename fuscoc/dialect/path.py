@@ -32,7 +32,6 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
 
     @classmethod
     def check(cls, op):
-
         ours = op.read("direction")
         if [each.read("direction") for each in ops_of(op.operation.parent, Path)].count(ours) > 1:
             raise VerifyError(f"must be the only path for {ours}")
@@ -76,12 +75,15 @@ def _check_tiers(path):
 def _check_order(path):
     """Work comes after what writes the buffer that it reads, and what sends the signals that it
     waits for; a signal is sent by one step alone."""
-    known, writers, senders = {}, {}, _senders(path)
+    known, writers, senders = {}, {}, _senders(path)  # whether operands dominate, MLIR checks
     for op in ops_of(path, *WORK):
-        first = {token.owner for token in op.after}
-        before = known[op.operation] = first.union(*(known[each] for each in first))
+        first = set(op.preceding)
+        before = known[op.operation] = first.union(*(known.get(each, ()) for each in first))
         needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
-        needed += [(f"waits for signal {slot}", [senders.get(slot)]) for slot in op.waits]
+        for slot in op.waits:
+            if slot not in senders:
+                raise VerifyError(f"waits for signal {slot}, which nothing sends")
+            needed.append((f"waits for signal {slot}", [senders[slot]]))
         for reason, others in needed:
             if not before.issuperset(others):
                 raise VerifyError(f"has an {op.operation.name} that {reason} too early")

@@ -87,7 +87,7 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         )
     with ir.InsertionPoint(step):
         return Launch.build(
-            [before.owner.opview for before in step.after],
+            [before.opview for before in step.preceding],
             kernel=wanted.name,
             list=step.read("list"),
             src=src,

@@ -24,7 +24,7 @@ def kernel(body: str, args: str = ARGS, block: str = "%n: i64, %c: i64, %m: i64,
 ^bb0({block}):
   %zero = arith.constant 0 : i64
   {body}
-}}) {{{args}, num_warps = 4 : i64, shuffle = @s, sym_name = "k"}} : () -> ()
+}}) {{{args}, num_warps = 4 : i64, sym_name = "k"}} : () -> ()
 """
 
 
@@ -186,28 +186,108 @@ def test_refuses_another_number_of_arguments() -> None:
     assert "needs 4 i64 arguments in its body" in error_of(kernel("", block="%n: i64"))
 
 
-LAUNCH = """
-"fsc.path"() ({{
-  "fsc.descriptors"() {{columns = [{columns}], per = "node",
-    sym_name = "list"}} : () -> ()
-  "fsc.launch"() {{bind = [{{arg = "{arg}", buffer = "source.x", dtype = f32}}],
-    kernel = @k, list = @list}} : () -> ()
-}}) {{direction = "dispatch", shuffle = @s, sym_name = "p"}} : () -> ()
+LISTS = """
+"fsc.descriptors"() {builder = "source", columns = ["c"], per = "node",
+  sym_name = "list"} : () -> ()
+"fsc.descriptors"() {builder = "source", columns = ["c"], per = "rank",
+  sym_name = "direct"} : () -> ()
+"fsc.descriptors"() {builder = "forwarder", columns = ["c"], per = "rank",
+  sym_name = "forward"} : () -> ()
+"fsc.descriptors"() {builder = "target", columns = ["c"], per = "point",
+  sym_name = "local"} : () -> ()
 """
+BOUND = '{arg = "m", buffer = "source.x", dtype = f32}'
+
+
+def launch(held: str, src: str, dst: str, after: str = "", more: str = "") -> str:
+    """A launch over the list ``held``; see ``BOUND`` for what it may bind."""
+    tokens = ", ".join(["!fsc.token"] * after.count("%"))
+    return (
+        f'%{held} = "fsc.launch"({after}) {{bind = [{BOUND.replace("source", src)}], '
+        f'dst = "{dst}", kernel = @k, list = @{held}, src = "{src}"{more}}} : '
+        f"({tokens}) -> !fsc.token\n"
+    )
+
+
+def launched(*, sent: str = "", local: str = "%direct, %forward", wait: str = "0, 1") -> str:
+    """The path of a dispatch after specialise-kernels."""
+    return (
+        '"fsc.path"() ({'
+        + LISTS
+        + launch("list", "source", "slices", more=sent)
+        + '%landed = "fsc.exchange"(%list) {forwarder = "static", schedule = "pairwise", '
+        "slice_bytes = 1 : i64} : (!fsc.token) -> !fsc.token\n"
+        + launch("direct", "source", "target", more=", signal = 0 : i64")
+        + launch("forward", "landing", "target", "%landed", ", signal = 1 : i64")
+        + launch("local", "target", "target", local, f", wait = [{wait}]")
+        + '}) {direction = "dispatch"} : () -> ()'
+    )
+
+
+def test_accepts_launches() -> None:
+    assert not error_of(kernel("") + launched())
 
 
 @pytest.mark.parametrize(
-    ("columns", "arg", "message"),
+    ("buffer", "taken"),
     [
-        ('"c"', "m", ""),
-        ('"c"', "elsewhere", "binds 'elsewhere', which its kernel does not take"),
-        ('"d"', "m", "passes a list without the column 'c'"),
+        ("source.x", True),
+        ("slices.x", True),
+        ("peers.slices.x", True),
+        ("weights.factors", True),
+        ("target.x", False),
+        ("peers.target.x", False),
+        ("peers.source", True),
     ],
 )
-def test_launches(columns: str, arg: str, message: str) -> None:
-    error = error_of(kernel("") + LAUNCH.format(columns=columns, arg=arg))
-    assert message in error
-    assert bool(error) == bool(message)
+def test_launches_bind_the_buffers_that_they_take_rows_from_and_to(
+    buffer: str, *, taken: bool
+) -> None:
+    error = error_of(kernel("") + launched().replace("source.x", buffer, 1))
+    assert (f"binds '{buffer}', to which it brings no rows" in error) != taken
+    assert bool(error) != taken
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (('arg = "m"', 'arg = "elsewhere"'), "binds 'elsewhere', which its kernel does not take"),
+        (('["c"]', '["d"]'), "passes a list without the column 'c'"),
+        (
+            ('builder = "forwarder"', 'builder = "source"'),
+            "'fsc.launch' op reads landing, which the source does not have",
+        ),
+        (('dst = "slices"', 'dst = "lost"'), "attribute 'dst' must be one of source, carried, "),
+        (("@k", "@direct"), "names @direct, a fsc.descriptors where fsc.kernel is needed"),
+        (("signal = 1", "signal = 0"), "'fsc.path' op sends signal 0 twice"),
+        (
+            ('per = "rank",\n  sym_name = "forward"', 'per = "point",\n  sym_name = "forward"'),
+            "'fsc.path' op has copies that do not fit together",
+        ),
+    ],
+)
+def test_refuses_launches(edit: tuple[str, str], message: str) -> None:
+    text = launched()
+    assert edit[0] in text
+    assert message in error_of(kernel("") + text.replace(*edit))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (launched(local="%direct"), "has an fsc.launch that reads target too early"),
+        (launched(local="%forward"), "has an fsc.launch that reads target too early"),
+        (launched(sent=", wait = [0]"), "has an fsc.launch that waits for signal 0 too early"),
+        (launched(wait="0, 9"), "waits for signal 9, which nothing sends"),
+    ],
+)
+def test_launches_are_in_order(path: str, message: str) -> None:
+    assert message in error_of(kernel("") + path)
+
+
+def test_a_launch_stands_inside_a_path() -> None:
+    text = launch("list", "source", "slices").replace("@list", "@k")
+    assert "'fsc.launch' op must stand inside fsc.path" in error_of(kernel("") + text)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -11,8 +11,8 @@ from typing import Any
 from fuscoc.dialect import new_context
 from fuscoc.dialect.mlir import ir
 
-# One of everything that can be referred to; cases are appended to it.
-PRELUDE = """
+# One of everything that a shuffle can refer to; cases are appended to it.
+DECLARATIONS = """
 "fsc.def_extent"() {sym_name = "spec.rows"} : () -> ()
 "fsc.def_input"() {role = "route", sym_name = "spec.keys", type = tensor<?x2xi64>} : () -> ()
 "fsc.def_input"() {role = "weight", sym_name = "spec.factors", type = tensor<?x2xf32>} : () -> ()
@@ -23,8 +23,9 @@ PRELUDE = """
   sym_name = "spec.by_row"} : () -> ()
 "fsc.def_placement"() {kind = "block", num_keys = 16 : i64, sym_name = "spec.place"} : () -> ()
 "fsc.def_packed"() {align = 1 : i64, compact = 0 : i64, placement = @spec.place,
-  segment = @spec.row,
-  sym_name = "spec.by_key"} : () -> ()
+  segment = @spec.row, sym_name = "spec.by_key"} : () -> ()
+"""
+SHUFFLE = """
 "fsc.shuffle"() ({
 ^bb0(%r: i64):
   %one = arith.constant 1 : i64
@@ -44,6 +45,7 @@ PRELUDE = """
 }) {fanout = 2 : i64, indices = ["r", "c"], num_source_dims = 1 : i64, ragged = 0 : i64,
   segment = @spec.row, source = @spec.by_row, sym_name = "s", target = @spec.by_key} : () -> ()
 """
+PRELUDE = DECLARATIONS + SHUFFLE
 
 
 @contextmanager

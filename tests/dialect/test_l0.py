@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialect.support import PRELUDE, error_of, printed, round_trips
+from tests.dialect.support import DECLARATIONS, error_of, printed, round_trips
 
 DOMAIN = """
 ^bb0(%r: i64):
@@ -29,6 +29,21 @@ ATTRIBUTES = (
 RUNS = (
     '{cell_elems = 4 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 4 : i64, '
     "seg_elems = 4 : i64, unit_bytes = 16 : i64}"
+)
+# Two runs of two elements, as far apart as the run says.
+STRIDED = (
+    POINT.replace("(%r, %rank, %c)", "(%r, %rank, %c, %c)")
+    .replace("1, 0>", "1, 1>")
+    .replace("(i64, i64, i64)", "(i64, i64, i64, i64)")
+)
+STRIDED_RUNS = (
+    RUNS.replace("run_elems = 4", "run_elems = 2").replace("unit_bytes = 16", "unit_bytes = 8")[:-1]
+    + ', run_dims = [{count = 2 : i64, dst_stride = 2 : i64, src_stride = "src_stride0"}]}'
+)
+DISPATCH = 'balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'
+PACKED = (
+    "align = 8 : i64, capacity = 64 : i64, compact = 1 : i64, placement = @spec.place, "
+    'segment = @spec.row, sym_name = "spec.n"'
 )
 WIDE = """
 "fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}],
@@ -69,30 +84,25 @@ VALID = [
         'kind = "table", num_keys = 16 : i64, sym_name = "spec.n", table = @spec.table',
     ),
     op(
-        "def_packed",
-        "align = 8 : i64, capacity = 64 : i64, placement = @spec.place, segment = @spec.row, "
-        'sym_name = "spec.n"',
+        "def_placement",
+        'kind = "block", num_keys = 16 : i64, sym_name = "spec.n"',
     ),
-    op(
-        "dispatch",
-        'balance = "none", dedup = ["node"], schedule = "pairwise", shuffle = @s, '
-        "slice_bytes = 1 : i64",
-    ),
-    op(
-        "dispatch",
-        'balance = "none", schedule = "pairwise", shuffle = @s, slice_bytes = 1 : i64',
-    ),
-    op("combine", 'kind = "sum", shuffle = @s, weight = @spec.factors'),
-    op("combine", 'kind = "copy", shuffle = @s'),
+    op("def_layout", 'cells = [{name = "x", type = tensor<i8>}], sym_name = "spec.n"'),
+    op("def_packed", PACKED),
+    op("dispatch", DISPATCH),
+    op("dispatch", f'{DISPATCH}, dedup = ["node"]'),
+    op("combine", 'kind = "sum", weight = @spec.factors'),
+    op("combine", 'kind = "copy"'),
     shuffle(),
     shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
+    shuffle(relation=STRIDED, attributes=f"{ATTRIBUTES}, runs = [{STRIDED_RUNS}]"),
     WIDE + shuffle(attributes=f'{DOUBLE}, casts = [{{field = "x"}}]'),
     WIDE + shuffle(relation=RELATE.replace("(%rank,", "(%r,"), attributes=SCALED),
 ]
 
 INVALID = [
     (
-        op("combine", 'kind = "sum", shuffle = @s, weight = @spec.keys'),
+        op("combine", 'kind = "sum", weight = @spec.keys'),
         "'fsc.combine' op must not take its weight from an input for route",
     ),
     (
@@ -123,6 +133,21 @@ INVALID = [
             (("run_elems = 4", "run_elems = 2"), "cuts runs of 'x' into units that do not fit"),
             (("seg_elems = 4", "seg_elems = 8"), "moves 8 elements of 'x' in 4"),
         )
+    ),
+    (
+        shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{STRIDED_RUNS}]"),
+        "'fsc.shuffle' op needs the strides of its point in the runs of 'x'",
+    ),
+    (
+        shuffle(relation=STRIDED, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
+        "'fsc.shuffle' op needs the strides of its point in the runs of 'x'",
+    ),
+    (
+        shuffle(
+            relation=STRIDED,
+            attributes=f"{ATTRIBUTES}, runs = [{STRIDED_RUNS}]".replace("e = 2", "e = 3"),
+        ),
+        "'fsc.shuffle' op must not leave gaps between runs of 'x'",
     ),
     (op("def_extent", ""), "'fsc.def_extent' op needs the attribute 'sym_name'"),
     (
@@ -185,28 +210,45 @@ INVALID = [
     (
         op(
             "def_layout",
-            'cells = [{name = "x", type = tensor<i8>}], sym_name = "spec.n"',
+            'cells = [{name = "x", type = tensor<i8>}], num_dims = 1 : i64, sym_name = "spec.n"',
         ),
-        "'fsc.def_layout' op attribute 'num_dims' must be at least 1",
+        "'fsc.def_layout' op has an unknown attribute 'num_dims'",
+    ),
+    (
+        op("def_packed", PACKED.replace("compact = 1 : i64, ", "")),
+        "'fsc.def_packed' op needs the attribute 'compact'",
+    ),
+    (
+        op("def_packed", PACKED.replace("compact = 1", "compact = 2")),
+        "'fsc.def_packed' op attribute 'compact' must be 0 or 1, not 2",
+    ),
+    (
+        op(
+            "def_placement",
+            'kind = "table", num_keys = 16 : i64, sym_name = "spec.n", table = @spec.keys',
+        ),
+        "'fsc.def_placement' op must not take its table from an input for route",
     ),
     (
         op(
             "def_packed",
-            'align = 1 : i64, placement = @spec.nowhere, segment = @spec.row, sym_name = "spec.n"',
+            "align = 1 : i64, compact = 0 : i64, placement = @spec.nowhere, segment = @spec.row, "
+            'sym_name = "spec.n"',
         ),
         "'fsc.def_packed' op attribute 'placement' names @spec.nowhere, which is not defined",
     ),
     (
         op(
             "def_packed",
-            'align = 1 : i64, placement = @spec.row, segment = @spec.row, sym_name = "spec.n"',
+            "align = 1 : i64, compact = 0 : i64, placement = @spec.row, segment = @spec.row, "
+            'sym_name = "spec.n"',
         ),
         "attribute 'placement' names @spec.row, a fsc.def_segment where fsc.def_placement is",
     ),
     (
         op(
             "dispatch",
-            'balance = "none", dedup = ["node", "node"], schedule = "x", shuffle = @s, '
+            'balance = "none", dedup = ["node", "node"], schedule = "pairwise", '
             "slice_bytes = 1 : i64",
         ),
         "'fsc.dispatch' op attribute 'dedup' must not repeat an element",
@@ -214,17 +256,29 @@ INVALID = [
     (
         op(
             "dispatch",
-            'balance = "none", dedup = ["rack"], schedule = "x", shuffle = @s, '
-            "slice_bytes = 1 : i64",
+            'balance = "none", dedup = ["rack"], schedule = "pairwise", slice_bytes = 1 : i64',
         ),
         "attribute 'dedup' element 0 must be one of node, rank, not 'rack'",
     ),
     (
-        op("combine", 'kind = "copy", shuffle = @s, weight = @spec.factors'),
+        op("combine", 'kind = "copy", weight = @spec.factors'),
         "'fsc.combine' op must weigh nothing but the terms of a sum",
     ),
-    (op("combine", 'kind = "mean", shuffle = @s'), "'kind' must be one of copy, sum, max"),
-    (op("combine", 'kind = "sum", shuffle = 3'), "attribute 'shuffle' must be a symbol reference"),
+    (op("combine", 'kind = "mean"'), "'kind' must be one of copy, sum, max"),
+    (op("combine", 'kind = "sum", weight = 3'), "attribute 'weight' must be a symbol reference"),
+    (op("combine", 'kind = "sum", shuffle = @s'), "op has an unknown attribute 'shuffle'"),
+    (
+        shuffle() + shuffle(),
+        "'fsc.shuffle' op must be the only one of its module",
+    ),
+    *(
+        (op("dispatch", DISPATCH.replace(*edit)), f"attribute {why}")
+        for edit, why in (
+            (('"none"', '"luck"'), "'balance' must be one of none, auto, static, "),
+            (('"pairwise"', '"luck"'), "'schedule' must be one of "),
+            (("= 1", "= 0"), "'slice_bytes' must be at least 1, not 0"),
+        )
+    ),
     (
         shuffle(attributes=ATTRIBUTES.replace("@spec.by_row", "@spec.renamed")),
         "'fsc.shuffle' op moves fields ['x'], which its source does not hold in this order",
@@ -320,9 +374,9 @@ INVALID = [
 
 @pytest.mark.parametrize("case", VALID)
 def test_valid(case: str) -> None:
-    assert round_trips(printed(PRELUDE + case))
+    assert round_trips(printed(DECLARATIONS + case))
 
 
 @pytest.mark.parametrize(("case", "reason"), INVALID, ids=[reason for _, reason in INVALID])
 def test_invalid(case: str, reason: str) -> None:
-    assert reason in error_of(PRELUDE + WIDE + case)
+    assert reason in error_of(DECLARATIONS + WIDE + case)

@@ -1,190 +1,371 @@
-"""Descriptor lists and the steps over them: what their verifiers accept and refuse."""
+"""Descriptor lists, the steps over them and their order: what verifiers accept and refuse."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.dialect.support import PRELUDE, error_of, printed, round_trips
+from tests.dialect.support import DECLARATIONS, PRELUDE, SHUFFLE, error_of, printed, round_trips
 
-LISTS = """
-"fsc.descriptors"() {columns = ["src_offset", "dst_row"], per = "node",
-  sym_name = "out"} : () -> ()
-"fsc.descriptors"() {columns = ["dst_row", "term_begin", "term_end"],
-  per = "rank", sym_name = "back", terms = ["term_slot"]} : () -> ()
-"fsc.descriptors"() {columns = ["dst_row", "term_begin", "term_end"],
-  per = "rank", sym_name = "weighed", terms = ["term_slot", "term_point"]} : () -> ()
-"fsc.descriptors"() {columns = ["src_offset", "dst_peer", "term_begin",
-  "term_end"], per = "node", sym_name = "nowhere"} : () -> ()
+# Steps without their types, which ``typed`` adds.
+FORTH = """
+"fsc.path"() ({
+  "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node",
+    sym_name = "net_send"} : () -> ()
+  "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_peer", "dst_slot"],
+    per = "rank", sym_name = "direct"} : () -> ()
+  "fsc.descriptors"() {builder = "forwarder", columns = ["src_row", "dst_peer", "dst_slot"],
+    per = "rank", sym_name = "forward"} : () -> ()
+  "fsc.descriptors"() {builder = "target", columns = ["src_slot", "dst_slot"], per = "point",
+    sym_name = "local"} : () -> ()
+  %packed = "fsc.gather_send"() {dst = "slices", list = @net_send, src = "source"} : TOKEN
+  %landed = "fsc.exchange"(%packed) {forwarder = "static", schedule = "pairwise",
+    slice_bytes = 1024 : i64} : TOKEN
+  %sent = "fsc.gather_send"() {dst = "target", list = @direct, signal = 0 : i64,
+    src = "source"} : TOKEN
+  %forwarded = "fsc.gather_send"(%landed) {dst = "target", list = @forward, signal = 1 : i64,
+    src = "landing"} : TOKEN
+  %copied = "fsc.scatter_recv"(%sent, %forwarded) {list = @local, wait = [0, 1]} : TOKEN
+}) {direction = "dispatch"} : () -> ()
+"""
+BACK = """
+"fsc.path"() ({
+  "fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
+    sym_name = "reduce_forward", terms = ["term_slot", "term_point"]} : () -> ()
+  "fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
+    sym_name = "reduce_direct", terms = ["term_slot", "term_point"]} : () -> ()
+  "fsc.descriptors"() {builder = "forwarder", columns = ["dst_row", "term_begin", "term_end"],
+    sym_name = "reduce_node"} : () -> ()
+  "fsc.descriptors"() {builder = "carrier", columns = ["src_row", "dst_row"],
+    sym_name = "hand_back"} : () -> ()
+  "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "term_begin", "term_end"],
+    sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
+  %far = "fsc.reduce"() {dst = "forward_staging", kind = "sum", list = @reduce_forward,
+    rows = [{acc = f32, dst = f32, name = "x", src = bf16}], signal = 3 : i64, src = "rows",
+    weight = @spec.factors} : TOKEN
+  %near = "fsc.reduce"() {dst = "staging", kind = "sum", list = @reduce_direct,
+    rows = [{acc = f32, dst = bf16, name = "x", src = bf16}], signal = 2 : i64, src = "rows",
+    weight = @spec.factors} : TOKEN
+  %node = "fsc.reduce"(%far) {dst = "return_slices", kind = "sum", list = @reduce_node,
+    rows = [{acc = f32, dst = bf16, name = "x", src = f32}], src = "forward_staging",
+    wait = [3]} : TOKEN
+  %back = "fsc.exchange"(%node) {} : TOKEN
+  %handed = "fsc.gather_send"(%back) {dst = "staging", list = @hand_back,
+    rows = [{dtype = bf16, name = "x"}], signal = 5 : i64, src = "returned"} : TOKEN
+  %result = "fsc.reduce"(%near, %back, %handed) {dst = "result", kind = "sum",
+    list = @reduce_source, rows = [{acc = f32, dst = bf16, name = "x", src = bf16}],
+    src = "staging", wait = [2, 5]} : TOKEN
+}) {direction = "combine"} : () -> ()
 """
 
 
-def path(body: str) -> str:
-    return (
-        f'{PRELUDE}"fsc.path"() ({{ {LISTS} {body} }}) {{direction = "dispatch", shuffle = @s, '
-        'sym_name = "s_dispatch"} : () -> ()'
-    )
+def edited(text: str, *edits: tuple[str, str]) -> str:
+    """``text`` with other parts, each of which it has."""
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    return text
 
 
-def step(name: str, attributes: str) -> str:
-    return path(f'"fsc.{name}"() {{{attributes}}} : () -> ()')
+def typed(text: str) -> str:
+    """``text`` with the types of its steps, which it leaves out."""
+
+    def types(step: re.Match[str]) -> str:
+        tokens = ", ".join(["!fsc.token"] * step[1].count("%"))
+        return f"{step[0].removesuffix('TOKEN')}({tokens}) -> !fsc.token"
+
+    return re.sub(r'= "fsc\.\w+"\((.*?)\).*? : TOKEN', types, text, flags=re.DOTALL)
 
 
-def back(held: str) -> str:
-    """What left comes back, by the list ``held``."""
-    exchange = EXCHANGE.replace('"forward"', '"back"').replace("@out", held)
-    return (
-        f'"fsc.path"() ({{ "fsc.exchange"() {{{exchange}}} : () -> () }}) '
-        '{direction = "combine", shuffle = @s, sym_name = "s_combine"} : () -> ()'
-    )
-
-
-COPY = 'dst = "target", list = @out, scope = "rank", signal = 0 : i64, src = "source"'
-EXCHANGE = (
-    'direction = "forward", forwarder = "same_local_rank", list = @out, schedule = "pairwise", '
-    "slice_bytes = 1024 : i64"
+UNWEIGHED = edited(BACK, (",\n    weight = @spec.factors", ""))
+COPIED = edited(UNWEIGHED, ('"sum"', '"copy"'), ("acc = f32, ", ""), ("f32", "bf16"))
+# A rank sends rows for another.
+CARRIED = edited(
+    FORTH,
+    (
+        '  %packed = "fsc.gather_send"()',
+        """  "fsc.descriptors"() {builder = "source",
+    columns = ["src_offset", "dst_peer", "dst_row"], per = "node", sym_name = "carry"} : () -> ()
+  "fsc.descriptors"() {builder = "carrier", columns = ["src_row", "dst_row"], per = "node",
+    sym_name = "carried"} : () -> ()
+  %given = "fsc.gather_send"() {dst = "carried", list = @carry, signal = 4 : i64,
+    src = "source"} : TOKEN
+  %more = "fsc.gather_send"(%given) {dst = "slices", list = @carried, src = "carried",
+    wait = [4]} : TOKEN
+  %packed = "fsc.gather_send"()""",
+    ),
+    ('"fsc.exchange"(%packed)', '"fsc.exchange"(%packed, %more)'),
 )
-SCATTER = 'dst = "target", list = @out, src = "target", wait = [0, 1]'
-SUM = (
-    'dst = "staging", kind = "sum", list = @back, rows = [{acc = f32, dst = bf16, name = "x", '
-    'src = bf16}], scope = "rank", signal = 2 : i64, src = "target"'
-)
-COPY_BACK = SUM.replace('"sum"', '"copy"').replace("acc = f32, ", "")
 
 VALID = [
-    step("gather_send", COPY),
-    step("gather_send", 'dst = "slice", list = @out, scope = "node", src = "source"'),
-    step("exchange", EXCHANGE),
-    step("scatter_recv", SCATTER),
-    step("reduce", SUM),
-    step("reduce", f"{SUM.replace('@back', '@weighed')}, wait = [2], weight = @spec.factors"),
-    step("reduce", SUM.replace("dst = bf16", "dst = f32")),
-    step("reduce", COPY_BACK),
-    step("exchange", EXCHANGE) + back("@s_dispatch::@out"),
+    FORTH,
+    BACK,
+    FORTH + BACK,
+    CARRIED,
+    CARRIED + BACK,
+    UNWEIGHED,
+    edited(UNWEIGHED, ('"sum"', '"max"')),
+    COPIED,
+    edited(FORTH, ("list = @local, wait", 'list = @local, moves = "target", wait')),
+    # A step may come after more than it needs, and after what it needs by way of another.
+    edited(FORTH, ("(%sent, %forwarded)", "(%packed, %sent, %forwarded)")),
+    edited(
+        FORTH,
+        ('"fsc.gather_send"(%landed)', '"fsc.gather_send"(%landed, %sent)'),
+        ("(%sent, %forwarded)", "(%forwarded)"),
+    ),
 ]
 
-INVALID = [
+PATH = "'fsc.path' op "
+SEND, SCATTER, REDUCE = "'fsc.gather_send' op ", "'fsc.scatter_recv' op ", "'fsc.reduce' op "
+EXCHANGE, LISTED = "'fsc.exchange' op ", "'fsc.descriptors' op "
+# Edits of the dispatch, or of the combine, and what verifiers say then.
+BAD_FORTH = [
+    # Lists.
+    ('"forward"}', '"direct"}', LISTED + "redefines @direct"),
+    ('["src_slot", "dst_slot"]', "[]", LISTED + "attribute 'columns' must not be empty"),
+    ('"src_slot", "d', '"dst_slot", "d', "attribute 'columns' must not repeat an element"),
     (
-        step("exchange", EXCHANGE.replace('"forward"', '"back"')),
-        "'fsc.exchange' op must come back exactly in a path for combine",
+        '"src_slot", "d',
+        '"term_begin", "d',
+        LISTED + "needs both of the columns term_begin and term_end, or neither",
     ),
     (
-        step("exchange", EXCHANGE) + back("@s_dispatch::@back"),
-        "'fsc.exchange' op comes back by @s_dispatch::@back, with which nothing left",
+        'sym_name = "local"',
+        'sym_name = "local", terms = ["b"]',
+        LISTED + "has terms but no columns term_begin and term_end",
     ),
     (
-        step("gather_send", COPY.replace('"source"', '"landing"').replace("target", "staging")),
-        "'fsc.gather_send' op must not go from landing to staging",
-    ),
-    (step("reduce", SUM.replace('"rank"', '"local"')), "'fsc.reduce' op must have the scope rank"),
-    (step("reduce", SUM.replace('"x"', '"y"')), "'fsc.reduce' op needs rows of the fields x"),
-    (
-        path(LISTS),
-        "'fsc.descriptors' op redefines @out",
+        'per = "point",',
+        "",
+        LISTED + "needs the attribute 'per' exactly in the path of a dispatch",
     ),
     (
-        step("descriptors", 'columns = [], per = "node", sym_name = "n"'),
-        "'fsc.descriptors' op attribute 'columns' must not be empty",
+        'builder = "target"',
+        'builder = "sender"',
+        LISTED + "attribute 'builder' must be one of source, carrier, forwarder, target, not",
+    ),
+    # Who has what is read.
+    (
+        '{builder = "source", columns = ["src_offset", "dst_row"]',
+        '{builder = "target", columns = ["src_offset", "dst_row"]',
+        SEND + "reads source, which the target does not have",
     ),
     (
-        step("descriptors", 'columns = ["a", "a"], per = "node", sym_name = "n"'),
-        "attribute 'columns' must not repeat an element",
+        'builder = "forwarder"',
+        'builder = "source"',
+        SEND + "reads landing, which the source does not have",
     ),
     (
-        step(
-            "descriptors",
-            'columns = ["term_begin"], per = "node", sym_name = "n"',
-        ),
-        "'fsc.descriptors' op needs both of the columns term_begin and term_end, or neither",
+        'builder = "target"',
+        'builder = "source"',
+        SCATTER + "reads target, which the source does not have",
+    ),
+    # Attributes of steps.
+    ("@net_send, src", "@spec.lost, src", "names @spec.lost, which is not defined"),
+    ("@net_send, src", "@spec.row, src", "a fsc.def_segment where fsc.descriptors"),
+    (
+        '"slices", list = @net_send, src',
+        '"slices", list = @net_send, signal = 7 : i64, src',
+        SEND + "must not signal: slices stay on this rank",
+    ),
+    ("signal = 0", "signal = -1", "attribute 'signal' must be at least 0, not -1"),
+    (
+        '"target", list = @forward',
+        '"staging", list = @forward',
+        SEND + "must not go from landing to staging",
     ),
     (
-        step(
-            "descriptors",
-            'columns = ["a"], per = "node", sym_name = "n", terms = ["b"]',
-        ),
-        "'fsc.descriptors' op has terms but no columns term_begin and term_end",
+        '"slices", list = @net_send',
+        '"slices", list = @net_send, scope = "node"',
+        SEND + "has an unknown attribute 'scope'",
     ),
     (
-        step("gather_send", COPY.replace("@out", "@spec.lost")),
-        "names @spec.lost, which is not defined",
+        '"src_offset", "dst_row"',
+        '"dst_row"',
+        SEND + "needs a list that places the src of its rows",
     ),
     (
-        step("gather_send", COPY.replace("@out", "@spec.row")),
-        "a fsc.def_segment where fsc.descriptors",
+        '"src_offset", "dst_row"',
+        '"src_offset"',
+        SEND + "needs a list that places the dst of its rows",
     ),
     (
-        step("gather_send", COPY.replace('"target"', '"slice"')),
-        "'fsc.gather_send' op must have the scope node",
+        '["src_slot", "dst_slot"]',
+        '["src_slot"]',
+        SCATTER + "needs a list that places the dst of its rows",
     ),
     (
-        step("gather_send", COPY.replace("target", "slice").replace("rank", "node")),
-        "'fsc.gather_send' op must not signal: slices stay on this rank",
+        '["src_slot", "dst_slot"]',
+        '["dst_slot"]',
+        SCATTER + "needs a list that places the src of its rows",
     ),
+    ("[0, 1]", "[]", SCATTER + "attribute 'wait' must not be empty"),
+    ("[0, 1]", "[0, 0]", SCATTER + "attribute 'wait' must not repeat an element"),
     (
-        step("gather_send", COPY.replace("= 0", "= -1")),
-        "attribute 'signal' must be at least 0, not -1",
+        "{list = @local",
+        '{list = @local, src = "target"',
+        SCATTER + "has an unknown attribute 'src'",
     ),
     *(
-        (step(name, attributes), f"'fsc.{name}' op needs a list that places the dst of its rows")
-        for name, attributes in (
-            ("gather_send", COPY.replace("@out", "@nowhere")),
-            ("scatter_recv", SCATTER.replace("@out", "@nowhere")),
-            ("reduce", SUM.replace("@back", "@nowhere")),
+        (text, "", f"{EXCHANGE}needs the attribute '{name}' exactly in a dispatch")
+        for name, text in (
+            ("forwarder", 'forwarder = "static", '),
+            ("schedule", 'schedule = "pairwise",\n   '),
+            ("slice_bytes", ",\n    slice_bytes = 1024 : i64"),
         )
     ),
+    ("1024", "0", "'slice_bytes' must be at least 1, not 0"),
+    ('"static"', '"none"', EXCHANGE + "attribute 'forwarder' must be one of auto, static, "),
+    ("{forwarder", "{list = @net_send, forwarder", EXCHANGE + "has an unknown attribute 'list'"),
+    # Tiers.
     (
-        step("gather_send", COPY.replace("@out", "@back")),
-        "'fsc.gather_send' op needs a list that places the src of its rows",
+        'per = "rank", sym_name = "direct"',
+        'per = "point", sym_name = "direct"',
+        PATH + "has copies that do not fit together: network per node, rank per point/rank, local",
     ),
     (
-        step("exchange", EXCHANGE.replace('forward"', 'up"')),
-        "'fsc.exchange' op attribute 'direction' must be one of forward, back, not 'up'",
+        'per = "point"',
+        'per = "rank"',
+        PATH + "has copies that do not fit together: network per node, rank per rank, local per ra",
     ),
-    (step("exchange", EXCHANGE.replace("1024", "0")), "'slice_bytes' must be at least 1, not 0"),
+    # Order.
+    ('"fsc.exchange"(%packed)', '"fsc.exchange"()', "reads slices too early"),
+    ('"fsc.gather_send"(%landed)', '"fsc.gather_send"()', "reads landing too early"),
+    ("(%sent, %forwarded)", "(%forwarded)", "reads target too early"),
+    ("(%sent, %forwarded)", "(%sent)", "reads target too early"),
+    ("(%sent, %forwarded)", "(%packed, %landed)", "reads target too early"),
     (
-        step("scatter_recv", SCATTER.replace("[0, 1]", "[]")),
-        "'fsc.scatter_recv' op attribute 'wait' must not be empty",
+        '@net_send, src = "source"',
+        '@net_send, src = "source", wait = [0]',
+        "for signal 0 too early",
+    ),
+    ("[0, 1]", "[0, 9]", PATH + "waits for signal 9, which nothing sends"),
+    ("signal = 1", "signal = 0", PATH + "sends signal 0 twice"),
+    ('%packed = "fsc.gather_send"()', '%packed = "fsc.gather_send"(%copied)', "dominate this use"),
+]
+BAD_CARRIED = [
+    ("(%packed, %more)", "(%packed)", "reads slices too early"),
+    ("(%packed, %more)", "(%more)", "reads slices too early"),
+    ('"fsc.gather_send"(%given)', '"fsc.gather_send"()', "reads carried too early"),
+    ("wait = [4]", "wait = [0]", "waits for signal 0 too early"),
+    (
+        'builder = "carrier"',
+        'builder = "source"',
+        SEND + "reads carried, which the source does not have",
+    ),
+]
+BAD_BACK = [
+    (
+        '{builder = "forwarder", ',
+        '{builder = "forwarder", per = "node", ',
+        LISTED + "needs the attribute 'per' exactly in the path of a dispatch",
     ),
     (
-        step("scatter_recv", SCATTER.replace("[0, 1]", "[0, 0]")),
-        "'fsc.scatter_recv' op attribute 'wait' must not repeat an element",
+        'builder = "forwarder"',
+        'builder = "source"',
+        REDUCE + "reads forward_staging, which the source does not have",
     ),
     (
-        step("reduce", SUM.replace('"sum"', '"copy"')),
-        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it reduces",
+        'builder = "carrier"',
+        'builder = "source"',
+        SEND + "reads returned, which the source does not have",
     ),
     (
-        step("reduce", SUM.replace("acc = f32, ", "")),
-        "'fsc.reduce' op needs an accumulator for field 'x' exactly when it reduces",
-    ),
-    (step("reduce", SUM.replace("acc = f32", "acc = bf16")), "key 'acc' must be one of f32, f64"),
-    (
-        step("reduce", COPY_BACK.replace("dst = bf16", "dst = f32")),
-        "'fsc.reduce' op must not convert field 'x' that it copies",
+        'dst = "forward_staging"',
+        'dst = "result"',
+        REDUCE + "must not go from rows to result",
     ),
     (
-        step("reduce", f"{COPY_BACK}, weight = @spec.factors"),
-        "'fsc.reduce' op must weigh nothing but the terms of a sum",
+        'dst = "result"',
+        'dst = "result", scope = "rank"',
+        REDUCE + "has an unknown attribute 'scope'",
+    ),
+    ('name = "x"', 'name = "y"', REDUCE + "needs rows of the fields x"),
+    (
+        '{dtype = bf16, name = "x"}',
+        '{dtype = bf16, name = "y"}',
+        SEND + "needs rows of the fields x",
     ),
     (
-        step("reduce", SUM.replace("@back", "@out")),
-        "'fsc.reduce' op needs a list with terms, and @out has none",
+        '"dst_row", "term_begin"',
+        '"term_begin"',
+        REDUCE + "needs a list that places the dst of its rows",
     ),
     (
-        step("reduce", f"{SUM}, weight = @spec.factors"),
-        "'fsc.reduce' op needs the points of the terms that it weighs",
+        "@reduce_node",
+        "@hand_back",
+        REDUCE + "needs a list with terms, and @hand_back has none",
+    ),
+    *(
+        (old, new, REDUCE + "needs an accumulator for field 'x' exactly when it reduces")
+        for old, new in (
+            ('"sum", list = @reduce_n', '"copy", list = @reduce_n'),
+            ("acc = f32, ", ""),
+        )
+    ),
+    ("acc = f32", "acc = bf16", "key 'acc' must be one of f32, f64"),
+    ('"sum"', '"max"', REDUCE + "must weigh nothing but the terms of a sum"),
+    (', "term_point"', "", REDUCE + "needs the points of the terms that it weighs"),
+    ("@spec.factors", "@spec.rows", "attribute 'weight' names @spec.rows, a fsc.def_extent"),
+    ("@spec.factors", "@spec.keys", REDUCE + "must not take its weight from an input for route"),
+    *(
+        (
+            '"fsc.exchange"(%node) {',
+            f'"fsc.exchange"(%node) {{{policy}',
+            f"{EXCHANGE}needs the attribute '{policy.split()[0]}' exactly in a dispatch",
+        )
+        for policy in ('forwarder = "static"', 'schedule = "pairwise"', "slice_bytes = 1 : i64")
     ),
     (
-        step("reduce", f"{SUM}, weight = @spec.rows"),
-        "attribute 'weight' names @spec.rows, a fsc.def_extent",
+        'kind = "sum", list = @reduce_node',
+        'kind = "max", list = @reduce_node',
+        PATH + "must not reduce in several ways",
     ),
+    ("(%far)", "()", "reads forward_staging too early"),
+    ('"fsc.exchange"(%node)', '"fsc.exchange"(%far)', "reads return_slices too early"),
+    ('"fsc.gather_send"(%back)', '"fsc.gather_send"(%node)', "reads returned too early"),
+    *(
+        ("(%near, %back, %handed)", f"({tokens})", "reads staging too early")
+        for tokens in ("%back, %handed", "%near, %back", "")
+    ),
+    ("wait = [3]", "wait = [2]", "waits for signal 2 too early"),
+    ("wait = [2, 5]", "wait = [2, 9]", PATH + "waits for signal 9, which nothing sends"),
+    ("signal = 5", "signal = 2", PATH + "sends signal 2 twice"),
+]
+STEP = '"fsc.exchange"() : () -> !fsc.token'
+LIST = '"fsc.descriptors"() {builder = "source", columns = ["a"], sym_name = "l"} : () -> ()'
+INVALID = [
+    *((edited(FORTH, (old, new)), reason) for old, new, reason in BAD_FORTH),
+    *((edited(CARRIED, (old, new)), reason) for old, new, reason in BAD_CARRIED),
+    *((edited(BACK, (old, new)), reason) for old, new, reason in BAD_BACK),
+    (
+        edited(COPIED, ("dst = bf16, name", "dst = f32, name")),
+        REDUCE + "must not convert field 'x' that it copies",
+    ),
+    (FORTH + FORTH, PATH + "must be the only path for dispatch"),
+    (BACK + BACK, PATH + "must be the only path for combine"),
+    (FORTH + edited(BACK, ("signal = 2", "signal = 1")), PATH + "sends signal 1 twice"),
+    (FORTH + edited(BACK, ("[2, 5]", "[2, 5, 0]")), "waits for signal 0 too early"),
+    (STEP, EXCHANGE + "must stand inside fsc.path"),
+    (LIST, LISTED + "must stand inside fsc.path"),
 ]
 
 
 @pytest.mark.parametrize("case", VALID)
 def test_valid(case: str) -> None:
-    assert round_trips(printed(case))
+    assert round_trips(printed(PRELUDE + typed(case)))
 
 
 @pytest.mark.parametrize(("case", "reason"), INVALID, ids=[reason for _, reason in INVALID])
 def test_invalid(case: str, reason: str) -> None:
-    assert reason in error_of(case)
+    assert reason in error_of(PRELUDE + typed(case))
+
+
+@pytest.mark.parametrize("path", [FORTH, BACK])
+def test_a_program_needs_its_shuffle(path: str) -> None:
+    error = error_of(DECLARATIONS + typed(path))
+    assert "needs exactly one fsc.shuffle in its module, not 0" in error
+    error = error_of(DECLARATIONS + typed(path) + SHUFFLE * 2)
+    assert "needs exactly one fsc.shuffle in its module, not 2" in error

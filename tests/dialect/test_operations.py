@@ -22,13 +22,14 @@ def test_what_is_built_reads_back() -> None:
             segment = DefSegment.build(sym_name="row", fields=fields)
             placement = DefPlacement.build(sym_name="p", kind="cyclic", num_keys=9)
             packed = DefPacked.build(
-                sym_name="k", segment="row", placement="p", align=4, capacity=None
+                sym_name="k", segment="row", placement="p", align=4, compact=True
             )
         module.operation.verify()
         assert tensor.read("type") == ("i32", (None, 3))
         assert segment.read("fields") == fields
         assert placement.read("num_keys") == 9
         assert packed.read("segment") == ("row",)
+        assert packed.read("compact") is True
         assert packed.read("capacity") is None
         assert "capacity" not in packed.attributes
         assert packed.follow("segment") == segment
@@ -50,7 +51,7 @@ def test_unknown_attributes_cannot_be_built() -> None:
 
 def test_missing_attributes_cannot_be_built() -> None:
     with fresh_context(), pytest.raises(TypeError, match="missing a required argument"):
-        ScatterRecv.build(list="x", src="target", dst="target")
+        ScatterRecv.build(list="x")
 
 
 def test_contexts_are_independent() -> None:

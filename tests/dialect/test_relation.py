@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialect.support import PRELUDE, error_of, printed, round_trips
+from tests.dialect.support import DECLARATIONS, error_of, printed, round_trips
 
 END = """
   %rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64
@@ -23,7 +23,7 @@ RUNS = (
 
 def inside(line: str, end: str = END, runs: str = f", {RUNS}") -> str:
     """A shuffle whose relation computes ``line`` from the values %a and %b."""
-    return f"""{PRELUDE}
+    return f"""{DECLARATIONS}
 "fsc.shuffle"() ({{
 ^bb0(%a: i64):
   "fsc.domain"(%a, %a, %a) {{operandSegmentSizes = array<i32: 1, 2>}} : (i64, i64, i64) -> ()
@@ -82,7 +82,7 @@ INVALID = [
         "'fsc.relate' op attribute 'lengths' element 0 must be at least 1, not 0",
     ),
     (
-        f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {RELATE} }}",
+        f"{DECLARATIONS}func.func @f(%a: i64, %b: i64) {{ {RELATE} }}",
         "'fsc.relate' op must stand inside fsc.shuffle",
     ),
     (
@@ -90,7 +90,7 @@ INVALID = [
         "'fsc.drop' op must stand inside fsc.shuffle",
     ),
     (
-        f"{PRELUDE}func.func @f(%a: i64, %b: i64) {{ {END} }}",
+        f"{DECLARATIONS}func.func @f(%a: i64, %b: i64) {{ {END} }}",
         "'fsc.point' op must stand inside fsc.shuffle",
     ),
     (

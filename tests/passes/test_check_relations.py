@@ -79,10 +79,7 @@ CASES = [
     ),
     (
         MOE,
-        (
-            'kind = "sum", shuffle = @moe, weight = @spec.topk_weights',
-            'kind = "copy", shuffle = @moe',
-        ),
+        ('kind = "sum", weight = @spec.topk_weights', 'kind = "copy"'),
         "'fsc.combine' op would copy 8 rows to one place",
     ),
     (

@@ -21,12 +21,12 @@ def widened() -> CheckedShuffle:
     return replace(narrow, fields=narrow.source.fields, source=source, combine=None)
 
 
-def moves(checked: CheckedShuffle) -> dict[tuple[str, str], str | None]:
+def moves(checked: CheckedShuffle) -> dict[tuple[str, ...], str | None]:
     """What every copy moves, by its ends."""
     module = compile_to_ir(checked, after="fuse-transforms").module
     with module.context:
         return {
-            (copy.read("src"), copy.read("dst")): copy.read("moves")
+            (copy.reads, *copy.writes): copy.read("moves")
             for path in ops_of(module, Path)
             for copy in ops_of(path, GatherSend, ScatterRecv)
         }
@@ -41,7 +41,7 @@ def test_shorter_rows_cross_the_network(
     checked: CheckedShuffle, packed: str, forwarded: str
 ) -> None:
     assert moves(checked) == {
-        ("source", "slice"): packed,
+        ("source", "slices"): packed,
         ("source", "target"): "cast",
         ("landing", "target"): forwarded,
         ("target", "target"): "target",

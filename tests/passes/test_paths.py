@@ -10,15 +10,23 @@ import pytest
 from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.path import Path
-from fuscoc.lang.checked import CheckedShuffle, Combine
+from fuscoc.lang.checked import CheckedShuffle, Combine, Policy
 from fuscoc.passes import derive_transpose
 from fuscoc.pipeline import compile_to_ir
 from tests import specs
 from tests.dialect.support import PRELUDE, fresh_context, parse
 
 Dedup = tuple[Literal["node", "rank"], ...]
-DEDUPS: list[Dedup] = [(), ("rank",), ("node",), ("node", "rank")]
+# What a copy over the network, and one over NVLink, is for.
+TIERS: list[tuple[Dedup, str, str]] = [
+    ((), "point", "point"),
+    (("rank",), "rank", "rank"),
+    (("node",), "node", "point"),
+    (("node", "rank"), "node", "rank"),
+]
+DEDUPS = [dedup for dedup, _, _ in TIERS]
 
 
 def with_dedup(checked: CheckedShuffle, dedup: Dedup) -> CheckedShuffle:
@@ -37,15 +45,7 @@ def lists(path: Any) -> dict[str, Any]:
     return {item.read("sym_name"): item for item in ops_of(path, Descriptors)}
 
 
-@pytest.mark.parametrize(
-    ("dedup", "net", "nvlink"),
-    [
-        ((), "point", "point"),
-        (("rank",), "rank", "rank"),
-        (("node",), "node", "point"),
-        (("node", "rank"), "node", "rank"),
-    ],
-)
+@pytest.mark.parametrize(("dedup", "net", "nvlink"), TIERS)
 def test_a_tier_is_crossed_once_a_destination(dedup: Dedup, net: str, nvlink: str) -> None:
     both = Paths(with_dedup(specs.moe(), dedup), "build-hierarchy")
     path = both["dispatch"]
@@ -68,8 +68,8 @@ def test_rows_may_go_to_another_sender_first(balance: str) -> None:
     ]
     assert hops[:3] == [
         ("rank", "node", "source", "carrier"),
-        ("node", "node", "carrier", "landing"),
         ("node", "node", "source", "landing"),
+        ("node", "node", "carrier", "landing"),
     ]
 
 
@@ -99,55 +99,49 @@ def test_partial_sums_are_handed_back_as_they_travel(kind: Literal["sum", "copy"
 
 
 @pytest.mark.parametrize("dedup", DEDUPS)
-def test_combine_is_dispatch_turned_around(dedup: Dedup) -> None:
-    both = Paths(with_dedup(specs.moe(), dedup), "derive-transpose")
+@pytest.mark.parametrize("policy", [specs.POLICY, specs.rebalanced()])
+def test_combine_is_dispatch_turned_around(policy: Policy, dedup: Dedup) -> None:
+    both = Paths(with_dedup(specs.moe(policy=policy), dedup), "derive-transpose")
     there = [
-        tuple(hop.read(key) for key in ("scope", "per", "src", "dst"))
+        tuple(hop.read(key) for key in ("scope", "src", "dst"))
         for hop in ops_of(both["dispatch"], Hop)
     ]
     back = [
-        tuple(hop.read(key) for key in ("scope", "per", "dst", "src"))
+        tuple(hop.read(key) for key in ("scope", "dst", "src"))
         for hop in ops_of(both["combine"], Collect)
     ]
     assert back == there[::-1]
+    assert {hop.read("kind") for hop in ops_of(both["combine"], Collect)} == {"sum"}
 
 
 def test_weights_apply_while_rows_are_one_a_point() -> None:
     both = Paths(specs.moe(), "derive-transpose")
     path = both["combine"]
-    weights = [(hop.read("per"), hop.read("weight")) for hop in ops_of(path, Collect)]
-    assert weights == [("point", ("topk_weights",)), ("rank", None), ("rank", None), ("node", None)]
+    weights = [(hop.read("scope"), hop.read("weight")) for hop in ops_of(path, Collect)]
+    assert weights == [("local", ("topk_weights",)), ("rank", None), ("rank", None), ("node", None)]
 
 
 def test_a_combine_needs_a_dispatch() -> None:
     with fresh_context():
-        module = parse(PRELUDE + '"fsc.combine"() {kind = "copy", shuffle = @s} : () -> ()')
+        module = parse(PRELUDE + '"fsc.combine"() {kind = "copy"} : () -> ()')
         with pytest.raises(PassError, match=r"'fsc.combine' op has no dispatch to turn around"):
             derive_transpose.run(module)
 
 
-def test_forwarders_are_chosen_where_one_is_passed() -> None:
-    both = Paths(specs.moe(), "choose-forwarders")
-    for hop in [*ops_of(both["dispatch"], Hop), *ops_of(both["combine"], Collect)]:
-        passed = "landing" in (hop.read("src"), hop.read("dst"))
-        assert hop.read("forwarder") == ("same_local_rank" if passed else None)
-    assert all("balance" not in path.attributes for path in both.values())
+BALANCES = [
+    ("none", "static"),
+    *((rule, rule) for rule in ("static", "greedy", "lpt", "split", "rebalance", "auto")),
+]
 
 
-@pytest.mark.parametrize(
-    ("balance", "rule"),
-    [
-        ("static", "same_local_rank"),
-        ("split", "split_flows"),
-        ("rebalance", "rebalanced"),
-        ("auto", "predicted"),
-    ],
-)
-def test_every_balance_has_its_rule(balance: str, rule: str) -> None:
+@pytest.mark.parametrize(("balance", "rule"), BALANCES)
+def test_the_balance_is_the_rule_by_which_sources_pick_forwarders(balance: str, rule: str) -> None:
     shuffle = specs.moe(policy=replace(specs.POLICY, balance=balance))
     both = Paths(shuffle, "choose-forwarders")
-    hops = [*ops_of(both["dispatch"], Hop), *ops_of(both["combine"], Collect)]
-    assert {hop.read("forwarder") for hop in hops} == {rule, None}
+    for hop in ops_of(both["dispatch"], Hop):
+        picks = (hop.read("src"), hop.read("dst")) == ("source", "landing")
+        assert hop.read("forwarder") == (rule if picks else None)
+    assert all("balance" not in path.attributes for path in both.values())
 
 
 def test_lists_of_dispatch() -> None:
@@ -183,23 +177,64 @@ def test_run_time_strides_have_columns_at_both_ends() -> None:
     assert back == ("dst_offset", "dst_stride0", "dst_stride1", "term_begin", "term_end")
 
 
-@pytest.mark.parametrize("dedup", DEDUPS)
-def test_every_list_says_what_a_row_stands_for(dedup: Dedup) -> None:
-    both = Paths(with_dedup(specs.moe(), dedup), "form-slices")
+@pytest.mark.parametrize(("dedup", "net", "nvlink"), TIERS)
+def test_every_list_says_what_a_row_stands_for(dedup: Dedup, net: str, nvlink: str) -> None:
+    both = Paths(with_dedup(specs.moe(policy=specs.rebalanced()), dedup), "form-slices")
     there, back = lists(both["dispatch"]), lists(both["combine"])
-    for sent, reduced in (
-        ("net_send", "reduce_node"),
-        ("direct", "reduce_direct"),
-        ("forward", "reduce_forward"),
-    ):
-        assert there[sent].read("per") == back[reduced].read("per")
-    assert there["local"].read("per") == "point"
-    assert back["reduce_source"].read("per") == "source"
+    assert {name: item.read("per") for name, item in there.items()} == {
+        "carry": net,
+        "carried": net,
+        "net_send": net,
+        "direct": nvlink,
+        "forward": nvlink,
+        "local": "point",
+    }
+    assert {item.read("per") for item in back.values()} == {None}
+
+
+def test_every_list_is_of_the_rank_that_reads_by_it() -> None:
+    both = Paths(specs.moe(policy=specs.rebalanced()), "form-slices")
+    found = {**lists(both["dispatch"]), **lists(both["combine"])}
+    assert {name: item.read("builder") for name, item in found.items()} == {
+        "carry": "source",
+        "carried": "carrier",
+        "net_send": "source",
+        "direct": "source",
+        "forward": "forwarder",
+        "local": "target",
+        "reduce_forward": "target",
+        "reduce_direct": "target",
+        "reduce_node": "forwarder",
+        "hand_back": "carrier",
+        "reduce_source": "source",
+    }
+
+
+PROGRAMS = [specs.moe(), specs.vit_patches(), specs.moe(policy=specs.rebalanced())]
+
+
+@pytest.mark.parametrize("after", ["form-slices", "specialise-kernels"])
+@pytest.mark.parametrize("checked", PROGRAMS)
+def test_every_step_comes_after_what_it_needs(checked: CheckedShuffle, after: str) -> None:
+    """After what writes the buffer that it reads, and sends what it waits for; of no others."""
+    both = Paths(checked, after)
+    for path in both.values():
+        steps = ops_of(path, GatherSend, ScatterRecv, Reduce, Exchange, Launch)
+        for number, step in enumerate(steps):
+            earlier = steps[:number]
+            needed = {
+                other.operation
+                for other in earlier
+                if step.reads in other.writes or other.signals in step.waits
+            }
+            assert set(step.preceding) == needed
+            assert needed or step.reads in ("source", "rows")
+            assert set(step.waits) <= {other.signals for other in earlier}
 
 
 @pytest.mark.parametrize(
     ("checked", "num_signals"),
-    [(specs.moe(), 4), (specs.vit_patches(), 4), (specs.moe(policy=specs.rebalanced()), 6)],
+    zip(PROGRAMS, (4, 4, 6), strict=True),
 )
 def test_every_signal_is_waited_for_once(checked: CheckedShuffle, num_signals: int) -> None:
     """Signals are bumped by copies into peers' memory; whoever reads that memory waits for them."""
@@ -208,21 +243,26 @@ def test_every_signal_is_waited_for_once(checked: CheckedShuffle, num_signals: i
     both = Paths(checked, "form-slices")
     for path in both.values():
         for step in ops_of(path, GatherSend, ScatterRecv, Reduce):
-            if "signal" in step.attributes and step.read("signal") >= 0:
-                signals.append(step.read("signal"))
-            if "wait" in step.attributes:
-                waits += step.read("wait")
+            if step.signals is not None:
+                signals.append(step.signals)
+            waits += step.waits
     assert sorted(signals) == sorted(waits) == list(range(num_signals))
 
 
-def test_both_exchanges_use_one_list() -> None:
-    both = Paths(specs.moe(), "form-slices")
+@pytest.mark.parametrize("schedule", ["pairwise", "fast"])
+def test_exchanges_come_back_the_way_they_went(schedule: str) -> None:
+    policy = replace(specs.POLICY, schedule=schedule)
+    both = Paths(specs.moe(policy=policy), "form-slices")
     (out,), (back,) = (ops_of(both[name], Exchange) for name in ("dispatch", "combine"))
-    assert out.follow("list") == back.follow("list") == lists(both["dispatch"])["net_send"]
-    assert (out.read("direction"), back.read("direction")) == ("forward", "back")
-    for exchange in (out, back):
-        assert exchange.read("slice_bytes") == specs.POLICY.slice_bytes
-        assert exchange.read("schedule") == "pairwise"
+    assert {name: out.read(name) for name in out.attrs} == {
+        "forwarder": "static",
+        "schedule": schedule,
+        "slice_bytes": policy.slice_bytes,
+    }
+    assert not [name for name in back.attrs if name in back.attributes]
+    assert (out.reads, out.writes) == ("slices", ("landing",))
+    assert (back.reads, back.writes) == ("return_slices", ("returned", "staging"))
+    assert [list(path.attributes) for path in both.values()] == [["direction"]] * 2
 
 
 def reductions(checked: CheckedShuffle) -> dict[str, tuple[str, tuple[str, Any, str]]]:

@@ -5,9 +5,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> () moe.fsc:15:28 to :50
   "fsc.def_input"() {role = "placement", sym_name = "spec.owner", type = tensor<256xi64>} : () -> () moe.fsc:14:3 to :29
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.token"} : () -> () moe.fsc:2:1 to 20:2
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> () moe.fsc:18:12 to :36
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> () moe.fsc:18:12 to :36
   "fsc.def_placement"() {kind = "table", num_keys = 256 : i64, sym_name = "spec.by_expert.place", table = @spec.owner} : () -> () moe.fsc:14:3 to :29
-  "fsc.def_packed"() {align = 128 : i64, capacity = 4096 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> () moe.fsc:18:37 to :58
+  "fsc.def_packed"() {align = 128 : i64, capacity = 4096 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> () moe.fsc:18:37 to :58
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64 moe.fsc:5:9 to :19):
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64 moe.fsc:5:9 to :19
@@ -25,8 +25,8 @@ module {
     "fsc.drop"(%3) : (i64) -> () moe.fsc:18:3 to :58
     "fsc.relate"(%4, %3, %arg0, %0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> () moe.fsc:18:3 to :58
   }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> () moe.fsc:18:3 to :58
-  "fsc.dispatch"() {balance = "none", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64} : () -> () moe.fsc:18:3 to :58
-  "fsc.combine"() {kind = "sum", shuffle = @moe} : () -> () moe.fsc:19:3 to :48
+  "fsc.dispatch"() {balance = "none", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () moe.fsc:18:3 to :58
+  "fsc.combine"() {kind = "sum"} : () -> () moe.fsc:19:3 to :48
 } moe.fsc:2:1 to 20:2
 #loc = moe.fsc:2:1 to 20:2
 #loc1 = moe.fsc:15:28 to :50

@@ -8,8 +8,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> () vit_patches.fsc:7:13 to :21
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> () vit_patches.fsc:16:40 to :64
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<3x14x14xui8>}], sym_name = "spec.patch"} : () -> () vit_patches.fsc:2:1 to 20:2
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<ui8>}], num_dims = 4 : i64, sym_name = "spec.pictures"} : () -> () vit_patches.fsc:13:30 to :69
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3x14x14xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> () vit_patches.fsc:18:32 to :80
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<ui8>}], sym_name = "spec.pictures"} : () -> () vit_patches.fsc:13:30 to :69
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3x14x14xui8>}], sym_name = "spec.sequence"} : () -> () vit_patches.fsc:18:32 to :80
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64 vit_patches.fsc:5:9 to :19):
     %0 = "fsc.extent"() {extent = @spec.images} : () -> i64 vit_patches.fsc:5:9 to :19
@@ -47,8 +47,8 @@ module {
     "fsc.drop"(%9) : (i64) -> () vit_patches.fsc:18:3 to :40
     "fsc.relate"(%7, %13, %arg0, %c0_i64, %3, %4, %0, %c3_i64, %1, %2) {lengths = [1, 3, 14, 14], operandSegmentSizes = array<i32: 1, 1, 4, 4>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> () vit_patches.fsc:18:3 to :40
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> () vit_patches.fsc:18:3 to :40
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> () vit_patches.fsc:19:3 to :19
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () vit_patches.fsc:18:3 to :40
+  "fsc.combine"() {kind = "copy"} : () -> () vit_patches.fsc:19:3 to :19
 } vit_patches.fsc:2:1 to 20:2
 #loc = vit_patches.fsc:2:1 to 20:2
 #loc1 = vit_patches.fsc:6:13 to :22

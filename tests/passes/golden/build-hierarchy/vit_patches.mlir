@@ -6,8 +6,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -42,8 +42,8 @@ module {
     %14 = arith.addi %11, %13 : i64
     "fsc.point"(%14, %4, %10, %0) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }
 
 // after
@@ -54,8 +54,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -95,6 +95,6 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }

@@ -3,8 +3,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c8192_i64 = arith.constant 8192 : i64
@@ -24,8 +24,8 @@ module {
     %6 = arith.divsi %4, %0 : i64
     "fsc.relate"(%5, %6, %arg0, %1) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @redistribute} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }
 
 // after
@@ -33,8 +33,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c8192_i64 = arith.constant 8192 : i64
@@ -54,6 +54,6 @@ module {
     %6 = arith.divsi %4, %0 : i64
     "fsc.relate"(%5, %6, %arg0, %1) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @redistribute} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }

@@ -4,9 +4,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -25,20 +25,20 @@ module {
   }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.path"() ({
     "fsc.hop"() {dst = "carrier", per = "node", scope = "rank", src = "source"} : () -> ()
-    "fsc.hop"() {dst = "landing", per = "node", scope = "node", src = "carrier"} : () -> ()
     "fsc.hop"() {dst = "landing", per = "node", scope = "node", src = "source"} : () -> ()
+    "fsc.hop"() {dst = "landing", per = "node", scope = "node", src = "carrier"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "rebalance", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {balance = "rebalance", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-    "fsc.collect"() {dst = "carrier", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "node", scope = "rank", src = "carrier"} : () -> ()
-  }) {balance = "rebalance", direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "sum", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "carrier", kind = "sum", scope = "node", src = "landing"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "node", src = "landing"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "rank", src = "carrier"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }
 
 // after
@@ -47,9 +47,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -68,18 +68,18 @@ module {
   }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.path"() ({
     "fsc.hop"() {dst = "carrier", per = "node", scope = "rank", src = "source"} : () -> ()
-    "fsc.hop"() {dst = "landing", forwarder = "rebalanced", per = "node", scope = "node", src = "carrier"} : () -> ()
-    "fsc.hop"() {dst = "landing", forwarder = "rebalanced", per = "node", scope = "node", src = "source"} : () -> ()
+    "fsc.hop"() {dst = "landing", forwarder = "rebalance", per = "node", scope = "node", src = "source"} : () -> ()
+    "fsc.hop"() {dst = "landing", per = "node", scope = "node", src = "carrier"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
-    "fsc.hop"() {dst = "target", forwarder = "rebalanced", per = "rank", scope = "rank", src = "landing"} : () -> ()
+    "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
-    "fsc.collect"() {dst = "landing", forwarder = "rebalanced", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", forwarder = "rebalanced", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-    "fsc.collect"() {dst = "carrier", forwarder = "rebalanced", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "node", scope = "rank", src = "carrier"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "sum", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "carrier", kind = "sum", scope = "node", src = "landing"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "node", src = "landing"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "rank", src = "carrier"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }

@@ -3,8 +3,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -29,13 +29,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }
 
 // after
@@ -43,8 +43,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -65,15 +65,15 @@ module {
     "fsc.point"(%arg0, %5, %6) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
   "fsc.path"() ({
-    "fsc.hop"() {dst = "landing", forwarder = "same_local_rank", per = "node", scope = "node", src = "source"} : () -> ()
+    "fsc.hop"() {dst = "landing", forwarder = "static", per = "node", scope = "node", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
-    "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
+    "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }

@@ -6,8 +6,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -47,13 +47,13 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }
 
 // after
@@ -64,8 +64,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -101,15 +101,15 @@ module {
     "fsc.point"(%14, %4, %10, %0) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.path"() ({
-    "fsc.hop"() {dst = "landing", forwarder = "same_local_rank", per = "node", scope = "node", src = "source"} : () -> ()
+    "fsc.hop"() {dst = "landing", forwarder = "static", per = "node", scope = "node", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
-    "fsc.hop"() {dst = "target", forwarder = "same_local_rank", per = "rank", scope = "rank", src = "landing"} : () -> ()
+    "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", forwarder = "same_local_rank", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", forwarder = "same_local_rank", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }

@@ -4,9 +4,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64
@@ -24,8 +24,8 @@ module {
     "fsc.drop"(%3) : (i64) -> ()
     "fsc.relate"(%4, %3, %arg0, %0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()
 }
 
 // after
@@ -34,9 +34,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64
@@ -54,6 +54,6 @@ module {
     "fsc.drop"(%3) : (i64) -> ()
     "fsc.point"(%arg0, %4, %3) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
   }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()
 }

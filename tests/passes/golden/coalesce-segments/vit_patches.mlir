@@ -6,8 +6,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %0 = "fsc.extent"() {extent = @spec.images} : () -> i64
@@ -42,8 +42,8 @@ module {
     "fsc.drop"(%9) : (i64) -> ()
     "fsc.relate"(%7, %13, %arg0, %3, %4, %0, %1, %2) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 3>} : (i64, i64, i64, i64, i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }
 
 // after
@@ -54,8 +54,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %0 = "fsc.extent"() {extent = @spec.images} : () -> i64
@@ -94,6 +94,6 @@ module {
     %17 = arith.addi %14, %16 : i64
     "fsc.point"(%17, %7, %13, %2) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
-  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
+  "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }

@@ -4,9 +4,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -28,8 +28,8 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
-  "fsc.combine"() {kind = "sum", shuffle = @moe, weight = @spec.topk_weights} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()
 }
 
 // after
@@ -38,9 +38,9 @@ module {
   "fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () -> ()
   "fsc.def_input"() {role = "weight", sym_name = "spec.topk_weights", type = tensor<?x8xf32>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], num_dims = 1 : i64, sym_name = "spec.by_token"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -62,11 +62,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "sum", per = "point", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "sum", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @moe, slice_bytes = 8388608 : i64, sym_name = "moe_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "sum", scope = "local", src = "target", weight = @spec.topk_weights} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "sum", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }

@@ -3,8 +3,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -29,8 +29,8 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @redistribute} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }
 
 // after
@@ -38,8 +38,8 @@ module {
   "fsc.def_extent"() {sym_name = "spec.rank"} : () -> ()
   "fsc.def_extent"() {sym_name = "spec.ranks"} : () -> ()
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.row"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.block"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], num_dims = 1 : i64, sym_name = "spec.cyclic"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.block"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -64,11 +64,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @redistribute, slice_bytes = 8388608 : i64, sym_name = "redistribute_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }

@@ -6,8 +6,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -47,8 +47,8 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
-  "fsc.combine"() {kind = "copy", shuffle = @vit_patches} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
+  "fsc.combine"() {kind = "copy"} : () -> ()
 }
 
 // after
@@ -59,8 +59,8 @@ module {
   "fsc.def_input"() {role = "extent", sym_name = "spec.width", type = tensor<?xi64>} : () -> ()
   "fsc.def_input"() {role = "route", sym_name = "spec.packing", type = tensor<?x2xi64>} : () -> ()
   "fsc.def_segment"() {fields = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.patch"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], num_dims = 3 : i64, sym_name = "spec.pictures"} : () -> ()
-  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], num_dims = 1 : i64, sym_name = "spec.sequence"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<3xui8>}], sym_name = "spec.pictures"} : () -> ()
+  "fsc.def_layout"() {cells = [{name = "pixels", type = tensor<14x14x3xui8>}], sym_name = "spec.sequence"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c14_i64 = arith.constant 14 : i64
@@ -100,11 +100,11 @@ module {
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "source"} : () -> ()
     "fsc.hop"() {dst = "target", per = "rank", scope = "rank", src = "landing"} : () -> ()
     "fsc.hop"() {dst = "target", per = "point", scope = "local", src = "target"} : () -> ()
-  }) {balance = "none", direction = "dispatch", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_dispatch"} : () -> ()
+  }) {balance = "none", direction = "dispatch", schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.path"() ({
-    "fsc.collect"() {dst = "target", kind = "copy", per = "point", scope = "local", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "landing", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "rank", scope = "rank", src = "target"} : () -> ()
-    "fsc.collect"() {dst = "source", kind = "copy", per = "node", scope = "node", src = "landing"} : () -> ()
-  }) {balance = "none", direction = "combine", schedule = "pairwise", shuffle = @vit_patches, slice_bytes = 8388608 : i64, sym_name = "vit_patches_combine"} : () -> ()
+    "fsc.collect"() {dst = "target", kind = "copy", scope = "local", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "landing", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "rank", src = "target"} : () -> ()
+    "fsc.collect"() {dst = "source", kind = "copy", scope = "node", src = "landing"} : () -> ()
+  }) {direction = "combine"} : () -> ()
 }
