@@ -37,9 +37,8 @@ _SUFFIXES = {
 def run(module: Any) -> None:
     for shuffle in ops_of(module, Shuffle):
         with ir.InsertionPoint(module.body), shuffle.location:
-            kernels = {"relation_kernel": build_relation(shuffle)}
-            if shuffle.read("ragged"):
-                kernels["extents_kernel"] = build_extents(shuffle)
+            kernels = {"extents_kernel": build_extents(shuffle)} if shuffle.read("ragged") else {}
+            kernels["relation_kernel"] = build_relation(shuffle)
         for name, kernel in kernels.items():
             shuffle.attributes[name] = shuffle.attrs[name].encode(kernel)
     for path in ops_of(module, Path):

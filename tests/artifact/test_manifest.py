@@ -51,12 +51,13 @@ def test_follows_the_runtimes_schema(name: str) -> None:
     assert [field.name for field in shuffle.declared.fields] == [
         field.name for field in checked.fields
     ]
-    assert (
-        (shuffle.program.relation.extents_kernel is not None)
-        == shuffle.ragged
-        == name.startswith("vit")
+    relation = shuffle.program.relation
+    assert (relation.extents_kernel is not None) == name.startswith("vit")
+    assert set(relation.outputs) > {"source", "rank", *relation.addresses}
+    assert shuffle.program.inputs == tuple(
+        given.name for given in shuffle.declared.inputs if given.role != "weight"
     )
-    assert len(shuffle.program.relation.outputs) == 4 + shuffle.src_strides
+    assert shuffle.program.extents == shuffle.declared.extents
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -68,11 +69,11 @@ def test_steps_fit_their_kernels(name: str) -> None:
     assert shuffle.program.combine is not None
     for path in (shuffle.program.dispatch, shuffle.program.combine):
         (exchange,) = [step for step in path.steps if isinstance(step, ExchangeStep)]
-        assert exchange.list == "net_send"
-        for step in path.steps:
-            if not isinstance(step, LaunchStep):
-                continue
+        assert (exchange.forwarder is None) == (path is shuffle.program.combine)
+        assert len(path.launches) + 1 == len(path.steps)
+        for step in path.launches:
             kernel = kernels[step.kernel]
+            assert step.list in [each.name for each in path.lists]
             values = {arg.value for arg in kernel.args}
             assert (
                 {f"{field.name}_src" for field in shuffle.declared.fields}

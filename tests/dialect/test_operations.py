@@ -28,7 +28,7 @@ def test_what_is_built_reads_back() -> None:
         assert tensor.read("type") == ("i32", (None, 3))
         assert segment.read("fields") == fields
         assert placement.read("num_keys") == 9
-        assert packed.read("segment") == ("row",)
+        assert packed.read("segment") == "row"
         assert packed.read("compact") is True
         assert packed.read("capacity") is None
         assert "capacity" not in packed.attributes

@@ -224,17 +224,17 @@ def test_altered_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 2', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 3', "[" * 100_000])
 def test_manifest_cut_short(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("schema", [0, 1, 3, "1", None])
+@pytest.mark.parametrize("schema", [0, 1, 2, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 2"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 3"):
         load_artifact(root)
 
 
@@ -297,22 +297,27 @@ NODE = {
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("shuffles.0.segment", ..., r"shuffles\[0\]: missing key `segment`"),
+        ("shuffles.0.declared.segment", ..., r"\.declared: missing key `segment`"),
         ("shuffles.0.colour", 1, r"shuffles\[0\]: unknown key `colour`"),
-        ("shuffles.0.num_source_dims", "1", r"shuffles\[0\]\.num_source_dims: expected int"),
-        ("shuffles.0.ragged", 0, r"shuffles\[0\]\.ragged: expected bool"),
-        ("shuffles.0.target.kind", "sparse", r"shuffles\[0\]\.target: unexpected"),
-        ("shuffles.0.target.num_keys", True, r"target\.num_keys: expected int, found True"),
-        ("shuffles.0.target.key", {"load": "idx"}, r"target\.key: .* is not a scalar"),
-        ("shuffles.0.target.capacity", "max", r"target\.capacity: unexpected 'max'"),
-        ("shuffles.0.combine.kind", "mean", r"'mean' is none of 'copy', 'sum', 'max'"),
-        ("shuffles.0.policy.balance", "luck", r"policy\.balance: 'luck' is none of 'none', "),
-        ("shuffles.0.dispatch.steps.1.op", "jump", r"dispatch\.steps\[1\]: unexpected"),
-        ("shuffles.0.dispatch.steps.0.wait", 1, r"dispatch\.steps\[0\]\.wait: expected list"),
-        ("shuffles.0.constants.hidden", None, r"constants\.hidden: expected int, found None"),
-        ("shuffles.0.dispatch.steps.0.kernel", "gone", r"has no kernel `gone`"),
-        ("shuffles.0.relation.kernel", "gone", r"has no kernel `gone`"),
-        ("shuffles.0.extents_kernel", "gone", r"has no kernel `gone`"),
+        ("shuffles.0.declared.num_source_dims", "1", r"\.num_source_dims: expected int"),
+        ("shuffles.0.declared.target.kind", "sparse", r"declared\.target: unexpected"),
+        (
+            "shuffles.0.declared.target.num_keys",
+            True,
+            r"target\.num_keys: expected int, found True",
+        ),
+        ("shuffles.0.declared.target.key", {"load": "idx"}, r"target\.key: .* is not a scalar"),
+        ("shuffles.0.declared.target.capacity", "max", r"target\.capacity: unexpected 'max'"),
+        ("shuffles.0.declared.combine.kind", "mean", r"'mean' is none of 'copy', 'sum', 'max'"),
+        ("shuffles.0.declared.constants.hidden", None, r"hidden: expected int, found None"),
+        ("shuffles.0.program.target.compact", 0, r"program\.target\.compact: expected bool"),
+        ("shuffles.0.program.dispatch.lists.0.per", "rack", r"per: 'rack' is none of 'point', "),
+        ("shuffles.0.program.dispatch.steps.1.forwarder", 1, r"forwarder: unexpected 1"),
+        ("shuffles.0.program.dispatch.steps.1.op", "jump", r"dispatch\.steps\[1\]: unexpected"),
+        ("shuffles.0.program.dispatch.steps.0.wait", 1, r"steps\[0\]\.wait: expected list"),
+        ("shuffles.0.program.dispatch.steps.0.kernel", "gone", r"has no kernel `gone`"),
+        ("shuffles.0.program.relation.kernel", "gone", r"has no kernel `gone`"),
+        ("shuffles.0.program.relation.extents_kernel", "gone", r"has no kernel `gone`"),
         ("kernels.0.file", "kernels/other.py", r"does not list `kernels/other\.py`"),
         ("kernels", [], r"has no kernel `rows_send`"),
         ("shuffles.0.node", NODE, r"has no kernel `rows_node_count`"),

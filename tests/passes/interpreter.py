@@ -46,9 +46,9 @@ def evaluate(region: Any, arguments: tuple[int, ...], rank: Rank) -> dict[str, l
         elif name == "arith.constant":
             result = op.attributes["value"].value
         elif name == "fsc.extent":
-            result = rank.extents[op.read("extent")[0]]
+            result = rank.extents[op.read("extent")]
         elif name == "fsc.lookup":
-            result = int(rank.inputs[op.read("input")[0]].reshape(-1)[operands[0]])
+            result = int(rank.inputs[op.read("input")].reshape(-1)[operands[0]])
         elif name == "fsc.owner":
             result = rank.owner(operands[0])
         elif name == "fsc.cell_base":

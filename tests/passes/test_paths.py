@@ -118,7 +118,7 @@ def test_weights_apply_while_rows_are_one_a_point() -> None:
     both = Paths(specs.moe(), "derive-transpose")
     path = both["combine"]
     weights = [(hop.read("scope"), hop.read("weight")) for hop in ops_of(path, Collect)]
-    assert weights == [("local", ("topk_weights",)), ("rank", None), ("rank", None), ("node", None)]
+    assert weights == [("local", "topk_weights"), ("rank", None), ("rank", None), ("node", None)]
 
 
 def test_a_combine_needs_a_dispatch() -> None:
@@ -270,7 +270,7 @@ def reductions(checked: CheckedShuffle) -> dict[str, tuple[str, tuple[str, Any, 
     both = Paths(checked, "form-slices")
     path = both["combine"]
     return {
-        step.read("list")[0]: (
+        step.read("list"): (
             step.read("kind"),
             tuple(step.read("rows")[0][key] for key in ("src", "acc", "dst")),
         )
