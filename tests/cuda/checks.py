@@ -15,7 +15,7 @@ from benchmarks.moe_cases import (
     owners,
     routing,
 )
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.state import Trouble, parse_state
 
 
@@ -39,7 +39,7 @@ def make_source(model: Model, num_tokens: int, generator: torch.Generator) -> li
 
 
 def run_case(
-    engine: NodeShuffle,
+    engine: CudaNode,
     model: Model,
     kind: str,
     num_tokens: int,
@@ -77,7 +77,7 @@ def run_case(
     return wrong
 
 
-def troubles(engine: NodeShuffle) -> list[str]:
+def troubles(engine: CudaNode) -> list[str]:
     """What went wrong on this rank since the engine was opened; waits for it."""
     now = parse_state(engine.state.tolist())
     return [] if now == Trouble() else [str(now)]

@@ -24,9 +24,9 @@ from benchmarks.moe_cases import (
 )
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
 from fuscoc_runtime.declared import CastSpec, FieldSpec
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
-from fuscoc_runtime.engine.node.rings import Handle
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import Limits, parse_state
 from fuscoc_runtime.reference import cast_fields
 from tests.cuda.checks import make_source, settle, troubles
@@ -70,7 +70,7 @@ def guards(device: torch.device) -> bool:
     printed = program(model)
     for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
         limits = Limits(most, 256)
-        engine = NodeShuffle(printed, limits, dist.group.WORLD, device)
+        engine = CudaNode(printed, limits, dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(5)
         source = make_source(model, num_tokens, generator)
         weights = torch.rand(num_tokens, 2, device=device)
@@ -94,7 +94,7 @@ def copies(device: torch.device) -> bool:
     generator = torch.Generator(device).manual_seed(7 + rank)
     for model in COPIED:
         limits = Limits(TOKENS, num_ranks * TOKENS + model.experts * model.align)
-        engine = NodeShuffle(taking_back(model, "copy"), limits, dist.group.WORLD, device)
+        engine = CudaNode(taking_back(model, "copy"), limits, dist.group.WORLD, device)
         wrong = []
         for tokens in (TOKENS, 100 + rank, 0):
             topk_idx = routing("messy", tokens, model, num_ranks, generator)
@@ -118,7 +118,7 @@ def maxima(device: torch.device) -> bool:
     owner = owners(LARGEST, num_ranks, device)
     limits = Limits(n, num_ranks * n * LARGEST.topk + LARGEST.experts * LARGEST.align)
     group = dist.group.WORLD
-    engine = NodeShuffle(taking_back(LARGEST, "max"), limits, group, device)
+    engine = CudaNode(taking_back(LARGEST, "max"), limits, group, device)
     topk_idx = routing("messy", n, LARGEST, num_ranks, generator)
     [x] = make_source(LARGEST, n, generator)
     x[0, 0] = float("nan")
@@ -151,7 +151,7 @@ def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
     generator = torch.Generator(device).manual_seed(9 + rank)
     owner = owners(model, num_ranks, device)
     limits = Limits(most, num_ranks * TOKENS * model.topk + model.experts * model.align)
-    engine = NodeShuffle(quantising(model), limits, dist.group.WORLD, device)
+    engine = CudaNode(quantising(model), limits, dist.group.WORLD, device)
     fields = (
         FieldSpec("x", "f8e4m3", (model.hidden,)),
         FieldSpec("scales", "f32", (model.hidden // BLOCK,)),
@@ -185,7 +185,7 @@ def wide_partials(device: torch.device) -> bool:
     num_ranks, rank, n = dist.get_world_size(), dist.get_rank(), 40
     model = HALF
     limits = Limits(n, num_ranks * n * 3 + model.experts * model.align)
-    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
+    engine = CudaNode(program(model), limits, dist.group.WORLD, device)
     x = torch.full((n, model.hidden), 4e4, device=device).half()
     last = (rank + 1) % num_ranks * (model.experts // num_ranks)  # twice to the next rank
     topk_idx = torch.tensor(
@@ -199,7 +199,7 @@ def wide_partials(device: torch.device) -> bool:
     return settle(wrong, "wide partials")
 
 
-def lost(engine: NodeShuffle, handle: Handle, wanted: torch.Tensor) -> list[str]:
+def lost(engine: CudaNode, handle: Launched, wanted: torch.Tensor) -> list[str]:
     """Which sums of a combine are NaN, if they are not those that have to be."""
     sums = torch.zeros(len(wanted), engine.rows[0].shape[1], device=wanted.device)
     result = engine.combine(engine.rows[0], handle, sums.to(engine.rows[0].dtype))
@@ -217,7 +217,7 @@ def refusals(device: torch.device) -> bool:
     model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
     printed, here = program(model), 8 // num_ranks
     for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
-        engine = NodeShuffle(printed, Limits(most, 4096), dist.group.WORLD, device)
+        engine = CudaNode(printed, Limits(most, 4096), dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(6)
         x = make_source(model, num_tokens, generator)
         weights = torch.rand(num_tokens, 2, device=device)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, program
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
@@ -44,7 +44,7 @@ def model_cases(
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator(device).manual_seed(100 + rank)
     limits = Limits(most, num_ranks * tokens * model.topk + model.experts * model.align)
-    engine = NodeShuffle(printed, limits, dist.group.WORLD, device)
+    engine = CudaNode(printed, limits, dist.group.WORLD, device)
     for kind in ("uniform", "single", "messy"):
         if kind == "single" and model.topk > model.experts // num_ranks:
             continue

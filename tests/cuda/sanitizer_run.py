@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, program
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
@@ -90,7 +90,7 @@ def calls(model: Model, most: int, device: torch.device, planted: bool = False) 
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator(device).manual_seed(100 + rank)
     limits = Limits(most, num_ranks * TOKENS * model.topk + model.experts * model.align)
-    engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
+    engine = CudaNode(program(model), limits, dist.group.WORLD, device)
     for kind, tokens, schedule in (
         ("uniform", TOKENS, ONE_SM),
         ("messy", TOKENS - 7 * rank, TWO_SMS),

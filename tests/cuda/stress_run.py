@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, expected_rows, gather_ragged, owners, program, routing
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from tests.cuda.checks import troubles
@@ -57,7 +57,7 @@ class Stress:
         device, num_ranks = torch.device("cuda", torch.cuda.current_device()), dist.get_world_size()
         limits = Limits(most, num_ranks * most * model.topk + model.experts * model.align)
         self.name = f"{most} tokens{', compact' if model.compact else ''}"
-        self.engine = NodeShuffle(program(model), limits, dist.group.WORLD, device)
+        self.engine = CudaNode(program(model), limits, dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(50 + dist.get_rank())
         self.batches = []
         for kind in KINDS * 2:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
-from fuscoc_runtime.engine.node.rings import Handle, RingEntry
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 
 MAX_SOURCES, FANOUT, CAPACITY = 4, 3, 40
@@ -57,7 +57,7 @@ def test_points_and_slots(
     points[rank] = stale  # a rank does not tell itself
     num_sources_of = torch.tensor([*map(len, routing), 0], dtype=torch.int32)
     nothing = torch.empty(0, dtype=torch.int32)
-    handle = Handle(
+    handle = Launched(
         RingEntry(0, 1, 0, False),
         len(own),
         codes[rank],

@@ -10,7 +10,7 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.engine import current_device
-from fuscoc_runtime.engine.node.nvlink import NodeShuffle
+from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
@@ -25,7 +25,7 @@ def cuda_node(
     members: Membership,
     limits: Limits,
     num_sms: int | None,
-) -> NodeShuffle:
+) -> CudaNode:
     """The CUDA kernels of one node; collective over ``members``."""
     program, device = node_program(artifact, shuffle, variant), members.device
     with current_device(device):
@@ -34,11 +34,11 @@ def cuda_node(
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
         program = replace(program, cubins={arch: code})
-        return NodeShuffle(program, limits, members.group, device, schedule)
+        return CudaNode(program, limits, members.group, device, schedule)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
-    """What a `NodeShuffle` executes. Machine code made with other device headers is left out."""
+    """What a `CudaNode` executes. Machine code made with other device headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
     assert program.target.kind == "packed"

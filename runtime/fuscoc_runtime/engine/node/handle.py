@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.rings import Handle
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import ClosedError
 from fuscoc_runtime.tickets import refuse_to_pickle
@@ -39,7 +39,7 @@ class NodeHandle:
     """
 
     engine: NodeEngine
-    launched: Handle
+    launched: Launched
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Handle, HandleRings, RingEntry
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
@@ -38,7 +38,7 @@ from fuscoc_runtime.kernels.cuda import (
 )
 
 
-class NodeShuffle:
+class CudaNode:
     """A shuffle among the ranks of one NVLink node (``node_group``); construction is collective.
 
     Without a group, of one rank.
@@ -196,7 +196,7 @@ class NodeShuffle:
         num_sources: int,
         weights: torch.Tensor | None = None,
         stream: torch.cuda.Stream | None = None,
-    ) -> Handle:
+    ) -> Launched:
         """Move every segment to its slots; the target's fields are ``self.rows`` afterwards.
 
         ``source`` are the contiguous tensors of the fields, ``inputs`` those of the relation and
@@ -212,7 +212,7 @@ class NodeShuffle:
             raise ValueError(f"{program.name} needs weights")
         entry = self._next_entry()
         row_index = self._row_index(entry) if program.compact else None
-        handle = Handle(entry, num_sources, *self._handles[entry.index], weights, row_index)
+        handle = Launched(entry, num_sources, *self._handles[entry.index], weights, row_index)
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
         for position, tensor in enumerate(inputs):
@@ -239,7 +239,7 @@ class NodeShuffle:
     def combine(
         self,
         rows: torch.Tensor,
-        handle: Handle,
+        handle: Launched,
         result: torch.Tensor,
         rows_ticket: int = 0,
         stream: torch.cuda.Stream | None = None,
@@ -279,7 +279,7 @@ class NodeShuffle:
         self._refuse.launch(1, self._call, (stream or torch.cuda.current_stream()).cuda_stream)
         return entry
 
-    def refuse_combine(self, handle: Handle, stream: torch.cuda.Stream | None = None) -> None:
+    def refuse_combine(self, handle: Launched, stream: torch.cuda.Stream | None = None) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
         assert self._combine is not None
         self._bind(handle.entry)
@@ -309,7 +309,7 @@ class NodeShuffle:
         tables += [each for held in self._handles for each in held]
         return sum(each.nbytes for each in tables)
 
-    def points(self, handle: Handle) -> torch.Tensor:
+    def points(self, handle: Launched) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
         at = self._sections_at["points"][handle.entry.index]
         shape = (self._call.num_ranks, self.limits.max_sources, self.program.fanout)
@@ -319,7 +319,7 @@ class NodeShuffle:
         at = self._sections_at["row_index"][entry.index]
         return self._window.local[at : at + 8 * self.limits.capacity].view(torch.int64)
 
-    def is_live(self, handle: Handle) -> bool:
+    def is_live(self, handle: Launched) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
         return self._rings.is_live(handle.entry)
@@ -331,7 +331,7 @@ class NodeShuffle:
         call.ticket = entry.ticket
         call.routing = self._handles[entry.index][-1].data_ptr()
 
-    def _bind_points(self, handle: Handle) -> None:
+    def _bind_points(self, handle: Launched) -> None:
         call = self._call
         call.codes = handle.codes.data_ptr()
         call.key_counts = handle.key_counts.data_ptr()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.rings import Handle
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.kernels.loader import device_module, launching
 
@@ -16,7 +16,7 @@ TILE = 1024
 INTERPRETED_TILE = 1 << 16
 
 
-def weights_of_slots(points: Tensor, handle: Handle, rank: int, capacity: int) -> Tensor:
+def weights_of_slots(points: Tensor, handle: Launched, rank: int, capacity: int) -> Tensor:
     """f32 [capacity]: the weight of the point whose segment a slot of ``rank`` holds, 0 without.
 
     ``points`` int64 [num_ranks, max_sources, fanout] are those that the peers have told.
@@ -32,7 +32,7 @@ def weights_of_slots(points: Tensor, handle: Handle, rank: int, capacity: int) -
     return of_slot
 
 
-def values_at_points(of_slot: Tensor, handle: Handle) -> Tensor:
+def values_at_points(of_slot: Tensor, handle: Launched) -> Tensor:
     """What all ranks have for their slots [num_ranks, capacity], at this rank's points, in order;
     0 for those without a segment."""
     num_points = handle.num_sources * handle.codes.shape[1]

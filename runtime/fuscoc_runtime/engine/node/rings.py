@@ -60,7 +60,7 @@ class HandleRings:
 
 
 @dataclass(frozen=True, eq=False)
-class Handle:
+class Launched:
     """What combine needs of its dispatch.
 
     ``key_counts[i]`` rows of this rank's i-th key start at slot ``key_starts[i]``; both are int32

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.rings import Handle, RingEntry, ring_size
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 
 MAX_RANKS = 8
 SLOT_BITS = 27
@@ -58,7 +58,7 @@ class Limits:
 
 
 class NodeKernels(Protocol):
-    """What moves the rows: `NodeShuffle` or `TritonNode`, whose methods say more.
+    """What moves the rows: `CudaNode` or `TritonNode`, whose methods say more.
 
     Attributes:
         state: int32 [STATE_WORDS], on the device; what `parse_state` reads.
@@ -77,15 +77,15 @@ class NodeKernels(Protocol):
         extents: Sequence[int],
         num_sources: int,
         weights: Tensor | None = None,
-    ) -> Handle: ...
+    ) -> Launched: ...
 
     def combine(
-        self, rows: Tensor, handle: Handle, result: Tensor, rows_ticket: int = 0
+        self, rows: Tensor, handle: Launched, result: Tensor, rows_ticket: int = 0
     ) -> Tensor: ...
 
     def refuse_dispatch(self) -> RingEntry: ...
 
-    def refuse_combine(self, handle: Handle) -> None: ...
+    def refuse_combine(self, handle: Launched) -> None: ...
 
     @property
     def window_bytes(self) -> int: ...
@@ -93,9 +93,9 @@ class NodeKernels(Protocol):
     @property
     def private_bytes(self) -> int: ...
 
-    def points(self, handle: Handle) -> Tensor: ...
+    def points(self, handle: Launched) -> Tensor: ...
 
-    def is_live(self, handle: Handle) -> bool: ...
+    def is_live(self, handle: Launched) -> bool: ...
 
 
 @dataclass(frozen=True)

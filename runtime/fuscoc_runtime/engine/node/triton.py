@@ -1,4 +1,4 @@
-"""The Triton kernels of one node: windows, tables and launches, with the face of `NodeShuffle`.
+"""The Triton kernels of one node: windows, tables and launches, with the face of `CudaNode`.
 
 A dispatch is five launches: the relation, three of the planner, and the rows. They only enqueue
 work, so a CUDA graph can capture them; on the CPU they are interpreted, one program at a time.
@@ -14,7 +14,7 @@ from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Handle, HandleRings, RingEntry
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
@@ -116,7 +116,7 @@ class TritonNode:
         extents: Sequence[int],
         num_sources: int,
         weights: torch.Tensor | None = None,
-    ) -> Handle:
+    ) -> Launched:
         """Move every segment to its slots; the target's fields are ``rows`` afterwards.
 
         ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
@@ -124,7 +124,7 @@ class TritonNode:
         """
         entry = self._next_entry()
         buffers = self._buffers[entry.index]
-        handle = Handle(
+        handle = Launched(
             entry,
             num_sources,
             buffers["codes"],
@@ -153,12 +153,12 @@ class TritonNode:
         return handle
 
     def combine(
-        self, rows: torch.Tensor, handle: Handle, result: torch.Tensor, rows_ticket: int = 0
+        self, rows: torch.Tensor, handle: Launched, result: torch.Tensor, rows_ticket: int = 0
     ) -> torch.Tensor:
         """Sum each segment's rows [capacity, elements], weighted, into ``result``.
 
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
-        there. Where sums cannot be made they are NaN; see `NodeShuffle.combine`.
+        there. Where sums cannot be made they are NaN; see `CudaNode.combine`.
         """
         values = self._values(handle) | {"rows": address(rows), "result": address(result)}
         values["rows_ticket"] = rows_ticket
@@ -166,7 +166,7 @@ class TritonNode:
         return result
 
     def refuse_dispatch(self) -> RingEntry:
-        """Take a dispatch's turn without joining it; see `NodeShuffle.refuse_dispatch`."""
+        """Take a dispatch's turn without joining it; see `CudaNode.refuse_dispatch`."""
         entry = self._next_entry()
         if entry.captured:  # a capture that fails on this rank; only the rings stay in step
             return entry
@@ -175,7 +175,7 @@ class TritonNode:
         self._refuse.launch(values, 1)
         return entry
 
-    def refuse_combine(self, handle: Handle) -> None:
+    def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
         values = self._values(handle) | {"rows": 0, "result": 0, "rows_ticket": -1}
         self._kernels["combine"].launch(values, 1)
@@ -195,7 +195,7 @@ class TritonNode:
         tables = [self._scratch, *self._buffers]
         return sum(each.nbytes for table in tables for each in table.values())
 
-    def points(self, handle: Handle) -> torch.Tensor:
+    def points(self, handle: Launched) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
         at = self._sections["points"][handle.entry.index]
         shape = (self._num_ranks, self.limits.max_sources, self.shuffle.program.fanout)
@@ -207,12 +207,12 @@ class TritonNode:
         at = self._sections["row_index"][entry.index]
         return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
 
-    def is_live(self, handle: Handle) -> bool:
+    def is_live(self, handle: Launched) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
         return self._rings.is_live(handle.entry)
 
-    def _values(self, handle: Handle) -> dict[str, int]:
+    def _values(self, handle: Launched) -> dict[str, int]:
         """What the launches of a handle pass alike."""
         return {
             "call": self._tables[handle.entry.index].data_ptr(),
