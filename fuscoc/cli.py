@@ -15,7 +15,6 @@ from fuscoc.commands import (
     checking,
     compiling,
     explaining,
-    explaining_errors,
     formatting,
     planning,
     running,
@@ -36,7 +35,7 @@ app = typer.Typer(
 app.command("check")(checking.check)
 app.command("compile")(compiling.compile_)
 app.command("explain")(explaining.explain)
-app.command("explain-error")(explaining_errors.explain_error)
+app.command("explain-error")(explaining.explain_error)
 app.command("fmt")(formatting.fmt)
 app.command("lsp")(serving.lsp)
 app.command("run")(running.run)

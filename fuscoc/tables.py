@@ -1,10 +1,16 @@
-"""How tables of the commands look."""
+"""How tables of the commands look, and those that ``fuscoc run`` prints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.run import RankReport, RunReport
 
 
 def titled_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
@@ -18,3 +24,48 @@ def titled_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table
     for name in right:
         table.add_column(name, justify="right")
     return table
+
+
+_COLUMNS = (
+    *("rank", "tokens", "slots", "network", "NVLink", "local", "saved"),
+    *("plan", "dispatch", "combine", "verified"),
+)
+
+
+def show_run(report: RunReport, console: Console | None = None) -> None:
+    """Print what every rank moved, how long it took, and whether all of it was right."""
+    console = console or Console()
+    device = report.ranks[0].device.split(":")[0]
+    console.print(f"{report.shuffle} on {report.topology} ({device}): rows by hop, times in ms")
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right")
+    for rank in report.ranks:
+        table.add_row(*_row(rank))
+    console.print(table)
+
+    moved = sum(
+        hop.num_bytes for rank in report.ranks for hop in (rank.network, rank.carried, rank.nvlink)
+    )
+    saved = sum(rank.network.saved_bytes + rank.nvlink.saved_bytes for rank in report.ranks)
+    console.print(
+        f"moved {decimal(moved)} between ranks; deduplication saved {decimal(saved)}", style="dim"
+    )
+    for rank in report.ranks:
+        if rank.problem is not None:
+            console.print(f"rank {rank.rank}: {rank.problem}", style="red", markup=False)
+    verdict = "verified" if report.verified else "NOT verified: results differ from the reference"
+    console.print(f"{report.shuffle}: {verdict}", style="green" if report.verified else "bold red")
+
+
+def _row(rank: RankReport) -> list[str]:
+    hops = rank.network, rank.nvlink, rank.local
+    saved = rank.network.saved_rows + rank.nvlink.saved_rows
+    counts = rank.rank, rank.tokens, rank.slots, *(hop.rows for hop in hops), saved
+    return [
+        *map(str, counts),
+        f"{rank.planning_ms:.1f}",
+        f"{rank.dispatch_ms:.1f}",
+        "-" if rank.combine_ms is None else f"{rank.combine_ms:.1f}",
+        "yes" if rank.verified else "NO",
+    ]

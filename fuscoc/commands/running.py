@@ -68,7 +68,7 @@ def run(
     from rich.console import Console
 
     load_numpy()
-    from fuscoc import run_report
+    from fuscoc import tables
     from fuscoc_runtime.errors import ArtifactError, FuscoRuntimeError
     from fuscoc_runtime.run import RankDiedError, run
 
@@ -99,5 +99,5 @@ def run(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if os.environ.get("RANK", "0") == "0":
-        run_report.show(report)
+        tables.show_run(report)
     raise typer.Exit(int(not report.verified))

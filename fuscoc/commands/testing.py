@@ -57,7 +57,7 @@ def property_test(
     """
     load_numpy()
     try:
-        from fuscoc.planning.saved import RoutingFileError
+        from fuscoc.planning.files import RoutingFileError
         from fuscoc.testing.routes import NoRoutingError
         from fuscoc.testing.runner import run_tests
         from fuscoc.testing.spec import UnknownShuffleError

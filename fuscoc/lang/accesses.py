@@ -7,13 +7,18 @@ from dataclasses import replace
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
-from fuscoc.lang.bounds import constant_difference, constant_reach, stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subscript
-from fuscoc.lang.context import POINT
+from fuscoc.lang.context import POINT, check_indices
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
-from fuscoc.lang.nominal import check_indices
-from fuscoc.lang.scalars import indices, is_routed, substitute
+from fuscoc.lang.scalars import (
+    constant_difference,
+    constant_reach,
+    indices,
+    is_routed,
+    stays_inside,
+    substitute,
+)
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
 
@@ -174,3 +179,12 @@ def _subscript(subscript: ast.Subscript, scope: Scope) -> Subscript | None:
         not_positive("the length of a range", length, subscript.span, scope)
         return None
     return Subscript(start, length, subscript.span)
+
+
+def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
+    """Fold the expressions of an access that is wrong anyway, for the reports alone."""
+    for subscript in access.subscripts:
+        if not isinstance(subscript, ast.Range | ast.Wildcard):
+            fold(subscript, POINT, scope)
+    if on is not None:
+        fold(on.rank, POINT, scope)

@@ -16,6 +16,14 @@ from fuscoc.source import Span
 MAX_DEPTH = 64
 
 
+class TooLargeError(Exception):
+    """A number or an expression that no sensible spec contains."""
+
+    def __init__(self, message: str, span: Span) -> None:
+        self.span = span
+        super().__init__(message)
+
+
 @dataclass(frozen=True)
 class Node:
     """A piece of the source text."""

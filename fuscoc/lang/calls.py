@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.bounds import stays_inside
 from fuscoc.lang.checked import IndexRef, Inside, Load, Scalar
-from fuscoc.lang.context import POINT, Context, report_misplaced
-from fuscoc.lang.functions import FUNCTIONS, refuse
-from fuscoc.lang.nominal import check_indices, is_index
-from fuscoc.lang.scalars import is_routed, substitute
+from fuscoc.lang.context import POINT, Context, check_indices, is_index, report_misplaced
+from fuscoc.lang.scalars import is_routed, stays_inside, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
@@ -213,3 +210,28 @@ def _index_argument(arg: ast.Expr, name: str, scope: Scope) -> Scalar | None:
     if scope.find(arg, {INDEX}, "an index") is None or arg.name not in scope.extents:
         return None
     return IndexRef(arg.name)
+
+
+# What other languages compute by a function, with what does the same here if an operator does.
+FUNCTIONS: dict[str, str | None] = {
+    **dict.fromkeys(["abs", "clamp", "int", "len", "log2", "max", "min", "pow", "round", "sum"]),
+    **dict.fromkeys(["select", "sqrt"]),
+    **dict.fromkeys(["cdiv", "ceil", "ceildiv"], "division floors: `(a + b - 1) / b` rounds up"),
+    **dict.fromkeys(["div", "floor"], "write `a / b`, which floors"),
+    **dict.fromkeys(["mod", "rem"], "write `a % b`"),
+}
+
+
+def refuse(call: ast.Call, context: Context, scope: Scope) -> None:
+    """Report a call of a function that other languages have."""
+    help = FUNCTIONS[call.function.name]
+    if help is None and ROUTE in context.kinds:
+        help = "compute it before the call, and give it as a route: `… = input name : int64`"
+    scope.sink.report(
+        "FSC072",
+        call.span,
+        f"not yet supported: the function `{call.function.name}`",
+        "only routes, and inputs that are given for an index, take arguments",
+        notes=["expressions are made of `+`, `-`, `*`, `/`, `%` and parentheses"],
+        help=help,
+    )

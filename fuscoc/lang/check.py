@@ -16,20 +16,18 @@ from fuscoc.lang.declarations import (
     check_const,
     check_index,
     check_place,
+    check_routes,
     check_segment,
     check_sizes,
     check_weight,
     segment_bytes,
 )
 from fuscoc.lang.dispatch import check_dispatch
-from fuscoc.lang.doubts import declare_broken
-from fuscoc.lang.inputs import check_names, used_extents, used_inputs
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
-from fuscoc.lang.routes import check_routes
-from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope
-from fuscoc.lang.warnings import warn
+from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope, Symbol
+from fuscoc.lang.usage import check_names, used_extents, used_inputs, warn
 from fuscoc.source import SourceFile, Span
 
 D = TypeVar("D", bound=ast.Declaration)
@@ -199,3 +197,27 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     )
     check_demanded(checked, scope.sink)
     return checked
+
+
+_KINDS = {
+    "const": CONSTANT,
+    "index": INDEX,
+    "segment": SEGMENT,
+    "layout": LAYOUT,
+    "view": VIEW,
+    "route": ROUTE,
+    "weight": WEIGHT,
+}
+
+
+def declare_broken(broken: ast.Broken, scope: Scope) -> None:
+    """Enter what a part of a shuffle with a syntax error declares, as far as its words show."""
+    scope.doubtful |= broken.words
+    scope.used |= broken.words
+    scope.is_open = scope.is_open or not broken.is_known
+    for keyword, ident in broken.declared:
+        scope.broken.add(keyword)
+        if ident is not None and keyword in _KINDS:
+            scope.symbols.setdefault(ident.name, Symbol(_KINDS[keyword], ident.span))
+            if keyword == "const":
+                scope.constants.setdefault(ident.name, None)

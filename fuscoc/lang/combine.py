@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
-from fuscoc.lang.bounds import are_disjoint
+from fuscoc.lang.accesses import find_unknown_names
 from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
+from fuscoc.lang.scalars import are_disjoint
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
-from fuscoc.lang.target import find_unknown_names
-from fuscoc.lang.target_packed import with_slot
+from fuscoc.lang.target import with_slot
 
 
 def check_combine(

@@ -7,7 +7,7 @@ from math import prod
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.accesses import check_access, reads_packed, right_arity
+from fuscoc.lang.accesses import check_access, find_unknown_names, reads_packed, right_arity
 from fuscoc.lang.checked import (
     Cast,
     Const,
@@ -18,15 +18,13 @@ from fuscoc.lang.checked import (
     Scalar,
     Source,
 )
+from fuscoc.lang.context import check_indices
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
-from fuscoc.lang.nominal import check_indices
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
-from fuscoc.lang.target import NOTHING, TargetInfo, find_unknown_names
-from fuscoc.lang.target_dense import dense_target
-from fuscoc.lang.target_packed import packed_target
+from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
 
 MAX_FAN_OUT = 2**16
 

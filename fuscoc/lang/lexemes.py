@@ -1,11 +1,17 @@
-"""The names, numbers and marks of a text that need not be right, and where declarations start."""
+"""What a text is made of, whether it is right or not, and how a message names it.
+
+The names, numbers and marks of a text that need not be right, and where declarations start; the
+terminals of the grammar as a user would write them; and characters that the language does not have.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from fuscoc.diagnostics import Fix
 from fuscoc.source import Span
 
 DECLARATIONS = (
@@ -81,3 +87,147 @@ def unclosed(found: Iterable[Lexeme]) -> Lexeme | None:
         elif lexeme.text in CLOSERS.values() and open_brackets:
             open_brackets.pop()
     return open_brackets[-1] if open_brackets else None
+
+
+# Keywords are their own lower case.
+SYMBOLS = {
+    "LSQB": "[",
+    "RSQB": "]",
+    "LPAR": "(",
+    "RPAR": ")",
+    "LBRACE": "{",
+    "RBRACE": "}",
+    "COMMA": ",",
+    "COLON": ":",
+    "EQUAL": "=",
+    "ARROW": "->",
+    "DOTS": "..",
+    "DOT": ".",
+    "PLUS": "+",
+    "MINUS": "-",
+    "STAR": "*",
+    "SLASH": "/",
+    "PERCENT": "%",
+}
+_SPECIAL = {"NAME": "a name", "INT": "a number", "$END": "the end of the file"}
+EXPRESSION = frozenset({"NAME", "INT", "LPAR"})
+# Whatever goes on an expression that could as well end here: not worth listing.
+_CONTINUATIONS = frozenset(
+    {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "LPAR", "DOT", "LSQB", "DOTS"}
+)
+
+
+def word(terminal: str) -> str:
+    """One terminal: ``a name``, or what is written, in quotes."""
+    return _SPECIAL.get(terminal) or f"`{SYMBOLS.get(terminal, terminal.lower())}`"
+
+
+def keywords(accepted: Collection[str]) -> set[str]:
+    """The keywords among terminals."""
+    return {terminal.lower() for terminal in accepted if terminal not in {*SYMBOLS, *_SPECIAL}}
+
+
+def expected(accepted: Collection[str]) -> str:
+    """What may stand at a place, with an expression and a declaration each as one."""
+    rest = set(accepted)
+    words = []
+    if rest >= EXPRESSION:
+        words.append("an expression")
+        rest -= EXPRESSION | {"STAR"}
+    if rest - _CONTINUATIONS:
+        rest -= _CONTINUATIONS
+    declarations = {keyword.upper() for keyword in DECLARATIONS}
+    if rest >= declarations:
+        words.append("a declaration")
+        rest -= declarations
+    return _listed(words + sorted(map(word, rest), key=_last_brackets))
+
+
+def _last_brackets(word: str) -> tuple[bool, str]:
+    return "`" in word and not word[1].isalpha(), word
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+COMMENTS = "comments start with `//`"
+QUOTES = "\"'`\u2018\u2019\u201c\u201d"
+_QUOTES = "names are written without quotes"
+_RELATIONS = "a relation is written `->`, a range `start .. stop`"
+_HELP = {
+    "#": COMMENTS,
+    **dict.fromkeys(QUOTES, _QUOTES),
+    **dict.fromkeys("<>", _RELATIONS),
+}
+# What else stands for a character, and nothing but it can have been meant.
+_MEANT = {
+    "#": "//",
+    "\u2192": "->",  # rightwards arrow
+    "\u2026": "..",  # ellipsis
+    "\u00d7": "*",  # multiplication sign
+    "\u2212": "-",  # minus sign
+    "\u2013": "-",  # en dash
+}
+_NOT_UTF8 = "the file is not UTF-8 here"
+_FULL_WIDTH = range(0xFF01, 0xFF5F)
+"""The ASCII characters from ``!`` on, as wide as ideographs."""
+
+
+def named_character(char: str) -> str:
+    """A character as a message names it, with its code point where it may look like another."""
+    if char.isascii():
+        return f"`{char if char.isprintable() else repr(char)[1:-1]}`"
+    name = unicodedata.name(char, "").lower()
+    code = f"U+{ord(char):04X}"
+    shown = f"`{char}` " if char.isprintable() else ""
+    return f"{shown}({', '.join(filter(None, (code, name)))})"
+
+
+def help_with_character(char: str) -> str | None:
+    """What to write in place of a character, or why it is there."""
+    if char in _HELP:
+        return _HELP[char]
+    if char == "\ufffd":
+        return _NOT_UTF8
+    meant = _meant(char)
+    if meant is not None:
+        return {"": "leave it out", " ": "write a plain space"}.get(meant, f"write `{meant}`")
+    return None if char.isascii() else "names are of ASCII letters, digits and `_`"
+
+
+def fix_of_characters(text: str, offset: int) -> Fix | None:
+    """What was meant by the foreign character at an offset and those right behind it, if plain.
+
+    That is safe but where words would be joined: what stands between them may be a space.
+    """
+    end = offset
+    meant = ""
+    while end < len(text) and (end == offset or not text[end].isascii()):
+        plain = _meant(text[end])
+        if plain is None:
+            break
+        meant += plain
+        end += 1
+    if end == offset:
+        return None
+    title = (
+        help_with_character(text[offset]) if len({*text[offset:end]}) == 1 else f"write `{meant}`"
+    )
+    span = Span(offset, end)
+    return Fix(span, meant, title or "", safe=bool(meant) or not joins_words(text, span))
+
+
+def joins_words(text: str, span: Span) -> bool:
+    """Whether two words become one without what stands between them."""
+    between = text[max(span.start - 1, 0) : span.start], text[span.end : span.end + 1]
+    return all(char.isascii() and (char.isalnum() or char == "_") for char in between)
+
+
+def _meant(char: str) -> str | None:
+    if char in _MEANT:
+        return _MEANT[char]
+    if ord(char) in _FULL_WIDTH:
+        return chr(ord(char) - _FULL_WIDTH.start + ord("!"))
+    kind = unicodedata.category(char)
+    return {"Zs": " ", "Cf": ""}.get(kind)

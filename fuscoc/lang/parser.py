@@ -1,21 +1,177 @@
-"""Text -> syntax tree. The grammar is in ``grammar.lark``; errors are worded in ``syntax.py``."""
+"""Text -> syntax tree. The grammar is in ``grammar.lark``; errors are worded in ``syntax.py``.
+
+The parser calls the tree builder's methods, one for each rule of the grammar, bottom-up while it
+reads, so no intermediate tree is built and deep nesting costs no Python stack.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
-from lark import Lark
+from lark import Lark, Token
 from lark.exceptions import UnexpectedInput
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast
-from fuscoc.lang.builder import TooLargeError, TreeBuilder
 from fuscoc.source import SourceFile, Span
+
+MAX_DIGITS = 30  # as written; what a number may be worth is decided when it is folded
+
+T = TypeVar("T")
+
+
+def _span(children: list[Any]) -> Span:
+    """From the first to the last child; a rule's tokens are among its children."""
+    ends = [
+        Span(child.start_pos, child.end_pos) if isinstance(child, Token) else child.span
+        for child in (children[0], children[-1])
+    ]
+    return ends[0].to(ends[1])
+
+
+def _rule(build: Callable[..., T]) -> Callable[[TreeBuilder, list[Any]], T]:
+    """A method that gets the span and the node children; tokens are left out."""
+
+    def method(self: TreeBuilder, children: list[Any]) -> T:
+        nodes = [child for child in children if not isinstance(child, Token)]
+        return build(_span(children), *nodes)
+
+    return method
+
+
+def _node(make: Callable[..., T], repeated_from: int | None = None) -> Any:
+    """A method that makes a node of its child nodes, those from a position on as one tuple."""
+
+    def build(span: Span, *nodes: Any) -> T:
+        if repeated_from is None:
+            return make(*nodes, span=span)
+        return make(*nodes[:repeated_from], nodes[repeated_from:], span=span)
+
+    return _rule(build)
+
+
+class TreeBuilder:
+    """The callbacks of the parser; see the grammar for what each rule reads."""
+
+    def start(self, shuffles: list[ast.Shuffle]) -> tuple[ast.Shuffle, ...]:
+        return tuple(shuffles)
+
+    shuffle = _node(ast.Shuffle, repeated_from=1)
+    const = _node(ast.Const, repeated_from=0)
+    binding = _node(ast.Binding)
+    index = _node(ast.Index)
+    segment = _node(ast.Segment, repeated_from=1)
+    field = _node(ast.FieldDecl)
+    type = _rule(lambda span, name, shape=(): ast.Type(name, shape, span=span))
+
+    layout = _node(ast.Layout, repeated_from=3)
+    packed = _node(ast.Packed)
+    dense = _node(ast.Dense)
+    compact = _node(ast.Compact)
+    align = _node(ast.Align)
+    capacity = _rule(lambda span, limit=None: ast.Capacity(limit, span=span))
+    view = _node(ast.View)
+
+    route = _node(ast.Route)
+    computed = _node(ast.ComputedRelation, repeated_from=0)
+    weight = _node(ast.WeightDecl)
+
+    dispatch = _node(ast.Dispatch, repeated_from=2)
+    on = _node(ast.On)
+    dedup = _node(ast.Dedup)
+    slice = _node(ast.Slice)
+    cast = _node(ast.Cast, repeated_from=0)
+    cast_item = _rule(lambda span, name, scale=None: ast.CastItem(name, scale, span=span))
+
+    access = _node(ast.Access, repeated_from=1)
+    range = _node(ast.Range)
+    wildcard = _node(ast.Wildcard)
+
+    def idents(self, children: list[Any]) -> tuple[ast.Ident, ...]:
+        return tuple(child for child in children if not isinstance(child, Token))
+
+    exprs = idents
+    results = idents
+
+    def relation(self, children: list[Any]) -> ast.InputRelation:
+        _, name, _, type = children
+        return ast.InputRelation(name, type, span=_span(children))
+
+    def place(self, children: list[Any]) -> ast.Place:
+        _, index, _, _, _, kind, *table = children
+        return ast.Place(index, kind.value, table[0] if table else None, span=_span(children))
+
+    def choice(self, children: list[Any]) -> ast.Choice:
+        knob, value = children
+        return ast.Choice(knob.value, value, span=_span(children))
+
+    def combine(self, children: list[Any]) -> ast.Combine:
+        nodes = [child for child in children if not isinstance(child, Token)]
+        paths = [node for node in nodes if isinstance(node, ast.Access)]
+        reduces = [node for node in nodes if isinstance(node, ast.Reduce)]
+        return ast.Combine(
+            (paths[0], paths[1]) if paths else None,
+            reduces[0] if reduces else None,
+            span=_span(children),
+        )
+
+    def reduce(self, children: list[Any]) -> ast.Reduce:
+        _, op, *rest = children
+        found = next((child for child in rest if not isinstance(child, Token)), None)
+        weight = indices = None
+        if isinstance(found, ast.Ident):
+            weight = found
+        elif found is not None:
+            called = isinstance(found, ast.Call)
+            weight = found.function if called else found.layout
+            listed = found.args if called else found.subscripts
+            indices = ast.Indices(listed, span=Span(weight.span.end, found.span.end))
+        return ast.Reduce(op.value, weight, indices, span=_span(children))
+
+    def sum(self, children: list[Any]) -> ast.Binary:
+        lhs, op, rhs = children
+        return _shallow(ast.Binary(op.value, lhs, rhs, span=_span(children)))
+
+    product = sum
+
+    def group(self, children: list[Any]) -> ast.Expr:
+        """Parentheses leave no node of their own; the one inside them covers them."""
+        _, inner, _ = children
+        grouped: ast.Expr = replace(inner, span=_span(children))
+        return grouped
+
+    def number(self, children: list[Token]) -> ast.Number:
+        digits = children[0].value.replace("_", "")
+        span = _span(children)
+        if len(digits) > MAX_DIGITS:
+            raise ast.TooLargeError(f"a number of {len(digits)} digits", span)
+        return ast.Number(int(digits), span=span)
+
+    def name(self, children: list[ast.Ident]) -> ast.Name:
+        return ast.Name(children[0].name, span=children[0].span)
+
+    def call(self, children: list[Any]) -> ast.Call:
+        function, _, args, _ = children
+        return _shallow(ast.Call(function, args, span=_span(children)))
+
+    member = _node(ast.Member)
+
+    def ident(self, children: list[Token]) -> ast.Ident:
+        return ast.Ident(children[0].value, span=_span(children))
+
+
+def _shallow(expr: T) -> T:
+    """The expression, refused if it nests too deeply; its parts have passed already."""
+    assert isinstance(expr, ast.Binary | ast.Call)
+    if ast.depth(expr) > ast.MAX_DEPTH:
+        raise ast.TooLargeError(f"an expression of more than {ast.MAX_DEPTH} levels", expr.span)
+    return expr
+
 
 MAX_SYNTAX_ERRORS = 20
 
@@ -31,7 +187,7 @@ def parse(source: SourceFile, sink: DiagnosticSink) -> tuple[ast.Shuffle, ...]:
     for _ in range(MAX_SYNTAX_ERRORS):
         try:
             shuffles: tuple[ast.Shuffle, ...] = _parser().parse(text)
-        except (TooLargeError, UnexpectedInput) as error:
+        except (ast.TooLargeError, UnexpectedInput) as error:
             from fuscoc.lang.recovery import read_on  # only needed once something is wrong
 
             text, left_out = read_on(error, text, sink, _parser().parse)

@@ -12,11 +12,10 @@ from itertools import zip_longest
 from lark.exceptions import UnexpectedInput
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, nearest
-from fuscoc.lang import ast, characters
-from fuscoc.lang.builder import TooLargeError
-from fuscoc.lang.lexemes import DECLARATIONS, RESERVED, Lexeme, lexemes, starts_declaration
+from fuscoc.lang import ast
+from fuscoc.lang.lexemes import DECLARATIONS, QUOTES, RESERVED, Lexeme, lexemes, starts_declaration
+from fuscoc.lang.stops import Parse, settles, stopped_at
 from fuscoc.lang.syntax import Stop, report_syntax_error
-from fuscoc.lang.trial import Parse, settles, stopped_at
 from fuscoc.source import Span
 
 # What a layout or a dispatch says beside its extents or its path; without it the rest means the
@@ -29,7 +28,7 @@ _NAMELESS = frozenset({"place", "dispatch", "combine"})
 
 
 def read_on(
-    error: TooLargeError | UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
+    error: ast.TooLargeError | UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
 ) -> tuple[str, ast.Broken | None]:
     """Report an error of the parser ``parse``; the text without it, and what it may declare."""
     if isinstance(error, UnexpectedInput):
@@ -63,7 +62,7 @@ def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
     if lexeme.text == "#":  # meant as a comment
         end = text.find("\n", lexeme.start)
         return Span(lexeme.start, end if end >= 0 else len(text))
-    is_letter = lexeme.text.isalpha() or lexeme.text in characters.QUOTES
+    is_letter = lexeme.text.isalpha() or lexeme.text in QUOTES
     is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not is_letter
     without = Fix(lexeme.span, " ", "leave it out")
     return lexeme.span if is_mark and settles(without, text, parse, ahead=2) else None

@@ -8,20 +8,29 @@ from itertools import pairwise
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from fuscoc.diagnostics import ONE_SLIP, DiagnosticSink, Fix, Label, nearest, spelling
-from fuscoc.lang import characters
-from fuscoc.lang.idioms import Advice, advice
-from fuscoc.lang.lexemes import CLOSERS, DECLARATIONS, RESERVED, Lexeme, lexemes, unclosed
+from fuscoc.lang.lexemes import (
+    CLOSERS,
+    COMMENTS,
+    DECLARATIONS,
+    RESERVED,
+    Lexeme,
+    expected,
+    help_with_character,
+    lexemes,
+    named_character,
+    unclosed,
+)
+from fuscoc.lang.stops import Parse, accepted_after, hint
 from fuscoc.lang.syntax_fixes import (
+    Advice,
     Place,
+    advice,
     brace_too_many,
     fix_at,
     missing_comma,
     misspelt,
     misspelt_declaration,
 )
-from fuscoc.lang.syntax_forms import hint
-from fuscoc.lang.terminals import expected
-from fuscoc.lang.trial import Parse, accepted_after
 from fuscoc.source import Span
 
 OPTIONS = ("on", "dedup", "slice", "balance", "schedule", "backend", "cast")
@@ -99,8 +108,8 @@ def _report_character(offset: int, place: Place, sink: DiagnosticSink) -> None:
     sink.report(
         "FSC002",
         Span(offset, offset + 1),
-        f"unexpected character {characters.named(char)}",
-        help=characters.help_with(char),
+        f"unexpected character {named_character(char)}",
+        help=help_with_character(char),
         fix=fix_at(place),
     )
 
@@ -184,7 +193,7 @@ def _help(place: Place) -> str | None:
         return place.form
     start = place.found.start
     if "/*" in place.text[max(start - 1, 0) : start + 2]:
-        return characters.COMMENTS
+        return COMMENTS
     if place.found.is_word and place.text[start - 1 : start].isdigit():
         return "numbers are decimal, and a name does not begin with one"
     return place.form

@@ -1,14 +1,22 @@
-"""What is known about a target of a dispatch, and what its key or rank means."""
+"""Targets of a dispatch: dense, where the spec names the slot and the rank, or packed by key.
+
+The compiler assigns the slots of a packed one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
-from fuscoc.lang.checked import DenseTarget, PackedTarget, Scalar
-from fuscoc.lang.context import POINT, Context
-from fuscoc.lang.fold import fold
-from fuscoc.lang.scope import Scope
+from fuscoc.lang.accesses import right_arity
+from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scalar
+from fuscoc.lang.context import POINT, Context, check_indices, is_index
+from fuscoc.lang.declarations import extent_not_constant, is_ragged
+from fuscoc.lang.fold import fold, too_large
+from fuscoc.lang.scalars import stays_inside
+from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
+from fuscoc.source import Span
 
 
 @dataclass(frozen=True)
@@ -34,10 +42,270 @@ def routed(expr: ast.Expr, context: Context, scope: Scope) -> tuple[Scalar, str 
     return folded, expr.result.name if isinstance(expr, ast.Member) else results[0]
 
 
-def find_unknown_names(access: ast.Access, on: ast.On | None, scope: Scope) -> None:
-    """Fold the expressions of an access that is wrong anyway, for the reports alone."""
-    for subscript in access.subscripts:
-        if not isinstance(subscript, ast.Range | ast.Wildcard):
-            fold(subscript, POINT, scope)
+def dense_target(
+    dispatch: ast.Dispatch, layout: LayoutInfo, on: ast.On | None, scope: Scope
+) -> TargetInfo:
+    """The target, its slot and the rank that ``on`` gives."""
+    access = dispatch.target
+    if not right_arity(access, len(layout.dims), layout.ident, scope):
+        return NOTHING
+    taken = frozenset(ast.results(on)) if on is not None else frozenset()
+    slot = _slot(dispatch, layout, replace(POINT, taken=taken), scope)
+    length = layout.extents[0]
+    for extent in layout.extents[1:]:
+        length = _product(length, extent)
+    if on is None:
+        scope.sink.report(
+            "FSC044",
+            access.span,
+            "nothing says which rank this goes to",
+            help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
+        )
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
+    rank = _rank(on.rank, of_rank, scope) if on is not None else None
+    if slot is None or rank is None:
+        return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
+    checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
+    return TargetInfo(checked, (slot, rank))
+
+
+def _slot(
+    dispatch: ast.Dispatch, layout: LayoutInfo, context: Context, scope: Scope
+) -> Scalar | None:
+    """The row-major slot that the subscripts of a dense target name.
+
+    All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
+    when the shuffle runs, but one that runs over into the next row would be a wrong one.
+    """
+    access = dispatch.target
+    if any(is_ragged(extent) for extent in layout.extents):
+        scope.sink.report(
+            "FSC063",
+            access.span,
+            "not yet supported: a dense target whose extents vary",
+            secondary=[Label(layout.ident.span, "declared here")],
+            help="declare one dimension of slots and compute the slot",
+        )
+        return None
+    slot: Scalar | None = None
+    good = same = check_indices(
+        access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
+    )
+    for position, (subscript, extent) in enumerate(
+        zip(access.subscripts, layout.extents, strict=True)
+    ):
+        if isinstance(subscript, ast.Wildcard | ast.Range):
+            scope.sink.report(
+                "FSC036",
+                subscript.span,
+                f"the slots of `{layout.ident.name}` are chosen by the spec",
+                secondary=[Label(layout.ident.span, "dense, since it is not `packed(…)`")],
+            )
+            good = False
+            continue
+        value = fold(subscript, context, scope)
+        if value is None:
+            good = False
+        elif position == 0:
+            slot = value
+        elif same and not stays_inside(value, 1, extent, scope.extents):
+            _may_leave(subscript, layout, position, scope)
+            good = False
+        elif slot is not None:
+            slot = BinaryOp("+", _product(slot, extent), value)
+    return slot if good else None
+
+
+def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
+    """The indices that the domain can have: the source's, and those that could fan out."""
+    constant = {name for name, extent in scope.extents.items() if isinstance(extent, Const)}
+    return constant | {
+        each.name for each in dispatch.source.subscripts if isinstance(each, ast.Name)
+    }
+
+
+def _may_leave(subscript: ast.Expr, layout: LayoutInfo, position: int, scope: Scope) -> None:
+    scope.sink.report(
+        "FSC034",
+        subscript.span,
+        f"cannot show that this stays inside `{layout.dims[position]}` of `{layout.ident.name}`",
+        secondary=[Label(layout.ident.span, "declared here")],
+        notes=["only the outermost subscript of a target is checked when the shuffle runs"],
+        help="declare one dimension of slots and compute the slot",
+    )
+
+
+def _product(lhs: Scalar, rhs: Scalar) -> Scalar:
+    if isinstance(lhs, Const) and isinstance(rhs, Const):
+        return Const(lhs.value * rhs.value)
+    return BinaryOp("*", lhs, rhs)
+
+
+def _rank(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
+    """A rank: a route's result, if it is not one that names an index, or an expression."""
+    found = routed(expr, context, scope)
+    if found is None:
+        return None
+    rank, result = found
+    symbol = scope.symbols.get(result) if result is not None else None
+    if symbol is None or symbol.kind != INDEX:
+        return rank
+    scope.sink.report(
+        "FSC044",
+        expr.span,
+        f"this gives `{result}`, which is an index and not a rank",
+        secondary=[Label(symbol.span, "declared here")],
+        help="a rank is a result with a name of its own, such as `rank`",
+    )
+    return None
+
+
+MAX_KEYS = 2**24
+
+
+def packed_target(
+    dispatch: ast.Dispatch, layout: LayoutInfo, on: ast.On | None, scope: Scope
+) -> TargetInfo:
+    """The target and its key; the rank follows from the placement."""
+    access = with_slot(dispatch.target, layout, scope)
+    if not right_arity(access, len(layout.dims), layout.ident, scope):
+        return NOTHING
+    key_expr, slot = access.subscripts
     if on is not None:
-        fold(on.rank, POINT, scope)
+        scope.sink.report(
+            "FSC044",
+            on.span,
+            "the rank follows from the placement of the key",
+            secondary=[Label(layout.ident.span, "packed by key")],
+            fix=scope.removal(on, "leave out the `on` clause"),
+        )
+    if not isinstance(slot, ast.Wildcard):
+        scope.sink.report(
+            "FSC036",
+            slot.span,
+            f"the slots of `{layout.ident.name}` are assigned, not chosen",
+            secondary=[Label(layout.ident.span, "packed")],
+            fix=Fix(slot.span, "*", "write `*`, the next free slot of the key"),
+        )
+    if isinstance(key_expr, ast.Range | ast.Wildcard):
+        scope.sink.report("FSC036", key_expr.span, "a key is needed here")
+        return NOTHING
+    _check_compact(dispatch, layout, scope)
+    key_index = layout.dims[0]
+    num_keys = layout.extents[0]
+    if not isinstance(num_keys, Const):
+        extent_not_constant(
+            key_index,
+            f"`{layout.ident.name}` is packed by `{key_index}`",
+            Label(layout.ident.span, "declared here"),
+            scope,
+        )
+    elif num_keys.value > MAX_KEYS:
+        span = scope.symbols[key_index].span
+        too_large("the number of keys", num_keys.value, MAX_KEYS, span, scope)
+    placement = scope.placements.get(key_index)
+    if placement is None and not (scope.misplaced or scope.may_have("place")):
+        scope.sink.report(
+            "FSC040",
+            access.span,
+            f"nothing says which rank owns which `{key_index}`",
+            secondary=[Label(scope.symbols[key_index].span, "declared here")],
+            fix=scope.declared_before(dispatch, f"place {key_index} on rank by block"),
+        )
+    if _forgets_route(key_expr, dispatch, layout, scope):
+        return NOTHING
+    found = routed(key_expr, POINT, scope)
+    if found is None:
+        return NOTHING
+    key, result = found
+    if not check_indices([key_expr], [key_index], layout.ident, scope):
+        return NOTHING
+    if result not in (None, key_index):
+        scope.sink.report(
+            "FSC045",
+            key_expr.span,
+            f"this gives `{result}`, and `{layout.ident.name}` is keyed by `{key_index}`",
+            secondary=[Label(layout.ident.span, "declared here")],
+        )
+        return NOTHING
+    if not isinstance(num_keys, Const) or placement is None:
+        return TargetInfo(None, (key,))
+    checked = PackedTarget(
+        layout=layout.ident.name,
+        key=key,
+        num_keys=num_keys.value,
+        align=layout.align,
+        capacity=layout.capacity,
+        compact=layout.compact is not None,
+        placement=placement,
+        span=access.span,
+    )
+    return TargetInfo(checked, (key,))
+
+
+def with_slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> ast.Access:
+    """The access of a packed layout; if it has a key alone, which is reported, with the slot."""
+    key = access.subscripts[0]
+    if len(access.subscripts) != 1 or isinstance(key, ast.Range | ast.Wildcard):
+        return access
+    end = Span(key.span.end, key.span.end)
+    scope.sink.report(
+        "FSC030",
+        access.span,
+        f"`{layout.ident.name}` takes a key and a slot, and the slot is missing",
+        secondary=[Label(layout.ident.span, "declared here")],
+        fix=Fix(
+            end,
+            ", *",
+            "write `*` for the slot: the next one of the key that is free",
+            safe=isinstance(key, ast.Call | ast.Member),
+        ),
+    )
+    return replace(access, subscripts=(key, ast.Wildcard(span=end)))
+
+
+def _forgets_route(
+    key: ast.Subscript, dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope
+) -> bool:
+    """Whether the key is an index, and the route that gives keys is used by nothing.
+
+    Without such a route, the index of the keys means that every segment goes to every key.
+    """
+    index = layout.dims[0]
+    source = {each.name for each in dispatch.source.subscripts if isinstance(each, ast.Name)}
+    if not (isinstance(key, ast.Name) and is_index(key.name, scope)) or index in source:
+        return False
+    for name, route in scope.routes.items():
+        if index in route.results and name not in scope.used:
+            result = f".{index}" if len(route.results) > 1 else ""
+            call = f"{name}({', '.join(route.params)}){result}"
+            message = f"expected a key of `{layout.ident.name}`, found the index `{key.name}`"
+            if key.name == index:
+                message = f"`{index}` is free here, so each segment would go to every `{index}`"
+            scope.sink.report(
+                "FSC041",
+                key.span,
+                message,
+                "a result of a route is needed here",
+                secondary=[Label(route.ident.span, f"gives `{index}`, and nothing uses it")],
+                fix=Fix(key.span, call, f"did you mean `{call}`?"),
+            )
+            return True
+    return False
+
+
+def _check_compact(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> None:
+    """A compact target has one row for a rank, so segments have to arrive there once."""
+    dedup = next((each for each in dispatch.options if isinstance(each, ast.Dedup)), None)
+    if layout.compact is None or dedup is None:
+        return
+    levels = {level.name for level in dedup.levels}
+    if levels <= {"none", "node"}:
+        right = "dedup(node, rank)" if "node" in levels else "dedup(rank)"
+        scope.sink.report(
+            "FSC032",
+            dedup.span,
+            f"`{layout.ident.name}` is compact, so a segment is sent to a rank once",
+            secondary=[Label(layout.compact, "declared here")],
+            fix=Fix(dedup.span, right, f"write `{right}`"),
+        )

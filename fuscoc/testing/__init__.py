@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fuscoc.planning.saved import Routing, RoutingFileError
+    from fuscoc.planning.files import Routing, RoutingFileError
     from fuscoc.testing.execution import (
         LockstepRun,
         check_execution,
@@ -51,7 +51,7 @@ _HOMES = {
     "fuscoc.testing.planning": ("check_planning", "plan_of"),
     "fuscoc.testing.points": ("points_of",),
     "fuscoc.testing.report": ("Failure", "PropertyReport", "TestReport"),
-    "fuscoc.planning.saved": ("Routing", "RoutingFileError"),
+    "fuscoc.planning.files": ("Routing", "RoutingFileError"),
     "fuscoc.testing.routing": ("with_sources",),
     "fuscoc.testing.runner": ("EXECUTION_LIMITS", "run_tests"),
     "fuscoc.testing.spec": ("Spec", "load_spec", "load_specs"),

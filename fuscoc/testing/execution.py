@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.arrays import first, ints
 from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import with_sources

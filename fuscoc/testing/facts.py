@@ -8,12 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.arrays import Bools, Ints, before, first, group_ids, ints, joined, ranges
 from fuscoc.testing.oracle import Expected, expect
 from fuscoc.testing.points import points_of
-from fuscoc.testing.tables import Sent, Table
-from fuscoc.testing.violations import PlanViolation
+from fuscoc.testing.violations import PlanViolation, Sent, Table
 from fuscoc_runtime.plan import Plan, Points, RankPlan
 
 GROUP = ("term_begin", "term_end")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.invariants import check_plan
 from fuscoc.testing.points import points_of
 from fuscoc.testing.spec import Spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc_runtime.topology import Topology
 
 

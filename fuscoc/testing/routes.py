@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fuscoc.testing.arrays import Ints, ints
-from fuscoc.testing.draws import digits
 from fuscoc.testing.oracle import expect
 from fuscoc.testing.points import Domain, points_of
+from fuscoc.testing.sizes import digits
 from fuscoc_runtime.declared import DenseTarget, PackedTarget
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import fuscoc
 from fuscoc import driver
-from fuscoc.planning.saved import Routing, RoutingFileError
+from fuscoc.planning.files import Routing, RoutingFileError
 from fuscoc.source import read_source
 from fuscoc.testing.execution import check_execution
 from fuscoc.testing.planning import check_planning

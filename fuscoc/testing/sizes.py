@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fuscoc.testing.draws import digits
+from fuscoc.testing.arrays import Ints
 from fuscoc.testing.points import evaluate
 from fuscoc_runtime.declared import InputSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -19,6 +19,19 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, builtin_extents, subexpressions
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+
+def digits(draw: st.DrawFn, count: int, bound: int) -> Ints:
+    """int64 [count], each in 0 .. bound - 1; shrinks to zeros.
+
+    One draw whatever the count, so that tensors for dozens of ranks are cheap to generate.
+    """
+    if count == 0 or bound <= 1:
+        return np.zeros(count, np.int64)
+    width = 1 if bound <= 128 else 2
+    drawn = draw(st.binary(min_size=count * width, max_size=count * width))
+    return np.frombuffer(drawn, f">u{width}").astype(np.int64) % bound
+
 
 MAX_ROWS = 5
 MAX_POINTS = 1200

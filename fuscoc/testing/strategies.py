@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.routes import draw_routes
 from fuscoc.testing.sizes import divisions, draw_sizes

@@ -23,7 +23,7 @@ from fuscoc.lang.format import format_text
 from fuscoc.lang.parser import parse
 from fuscoc.lsp.hover import hover
 from fuscoc.lsp.names import occurrence_at, occurrences
-from fuscoc.lsp.positions import Positions
+from fuscoc.lsp.server import Positions
 from fuscoc.source import SourceFile, Span
 from tests.lang.test_format import tree
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.invariants import check_plan
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle

@@ -8,9 +8,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.lang.bounds import are_disjoint, constant_difference, stays_inside
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
-from fuscoc.lang.scalars import parts
+from fuscoc.lang.scalars import are_disjoint, constant_difference, parts, stays_inside
 from fuscoc.source import Span
 from tests.lang.specs import evaluate
 

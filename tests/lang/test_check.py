@@ -21,7 +21,7 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Policy,
 )
-from fuscoc.lang.inputs import PARAMETERS
+from fuscoc.lang.usage import PARAMETERS
 from fuscoc.source import SourceFile
 from fuscoc_runtime import Shuffle
 from tests.lang.specs import KeyedSpec, TiledSpec, keyed_specs, tiled_specs

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast
+from fuscoc.lang.lexemes import SYMBOLS, word
 from fuscoc.lang.parser import _parser, parse
-from fuscoc.lang.terminals import SYMBOLS, word
 from fuscoc.source import SourceFile
 from tests.lang.specs import arithmetic, keyed_specs, tiled_specs
 

@@ -10,7 +10,7 @@ from lark.exceptions import UnexpectedInput
 from fuscoc.diagnostics import CompileError
 from fuscoc.lang import parser
 from fuscoc.lang.check import check_file
-from fuscoc.lang.syntax_forms import FORMS, TOKENS, hint, stop
+from fuscoc.lang.stops import FORMS, TOKENS, hint, stop
 from fuscoc.source import SourceFile
 
 PARSE = parser._parser().parse

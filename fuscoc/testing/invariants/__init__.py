@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fuscoc.planning.saved import Routing
+from fuscoc.planning.files import Routing
 from fuscoc.testing.facts import PlanFacts
 from fuscoc.testing.invariants.combine import (
     check_combine_rows,

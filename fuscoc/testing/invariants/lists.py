@@ -8,8 +8,7 @@ import numpy as np
 
 from fuscoc.testing.arrays import Bools, Ints, first
 from fuscoc.testing.facts import TERMS, PlanFacts, require, require_all
-from fuscoc.testing.tables import Table
-from fuscoc.testing.violations import PlanViolation
+from fuscoc.testing.violations import PlanViolation, Table
 from fuscoc_runtime.plan import BufferRows
 
 

@@ -1,8 +1,9 @@
-"""How declarations are written: what a syntax error is told, found by where the parser stopped.
+"""Where the parser stops: how far it gets in a text, and what is told about the state it stops in.
 
-Every example below stops the parser in one state; an error in the same state gets the example's
-hint. (That is Lark's ``match_examples``, but the states are computed once, and an example that is
-for one kind of token only is never taken for another.)
+How far it gets tells a repair from another mistake. How declarations are written is a table of
+examples: each stops the parser in one state, and an error in the same state gets the example's
+hint. (That is Lark's ``match_examples``, but the states are computed once, and an
+example that is for one kind of token only is never taken for another.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,59 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from lark.exceptions import UnexpectedToken
+from lark.exceptions import UnexpectedInput, UnexpectedToken
+
+from fuscoc.diagnostics import Fix
+from fuscoc.fixing import apply
+from fuscoc.lang.ast import TooLargeError
+from fuscoc.lang.lexemes import lexemes
+
+Parse = Callable[[str], object]
+
+
+def stopped_at(text: str, parse: Parse) -> int | None:
+    """Where the parser stops; None if it reads all of the text."""
+    try:
+        parse(text)
+    except TooLargeError as error:
+        return error.span.end
+    except UnexpectedToken as error:
+        return len(text) if error.token.type == "$END" else int(error.token.start_pos)
+    except UnexpectedInput as error:
+        return int(error.pos_in_stream)
+    return None
+
+
+def accepted_after(text: str, parse: Parse) -> set[str]:
+    """The terminals that may follow a text, which is the beginning of a right one."""
+    try:
+        parse(text)
+    except UnexpectedToken as error:
+        return set(error.accepts or error.expected)
+    return {"SHUFFLE", "$END"}
+
+
+def settles(fix: Fix, text: str, parse: Parse, ahead: int = 1) -> bool:
+    """Whether the parser gets past what a fix writes and the lexemes that are next.
+
+    One of those that no place would take is another mistake, and does not speak against the fix,
+    unless it stands right at a word: that may be a part of another one.
+    """
+    fixed = apply(text, [fix])
+    stopped = stopped_at(fixed, parse)
+    if stopped is None:
+        return True
+    end = fix.span.start + len(fix.replacement)
+    following = [each for each in lexemes(fixed) if each.end > end][:ahead]
+    if len(following) < ahead - 1:
+        return False
+    for lexeme in following:
+        is_word = fix.replacement[-1:].isalnum()
+        if lexeme.is_foreign and lexeme.start >= end + is_word:
+            break
+        end = lexeme.end
+    return stopped >= end
+
 
 CONST = "a constant is written `const n = 4`"
 INDEX = "an index is written `index t : tokens`"
@@ -64,30 +117,30 @@ TOKENS: dict[str, str] = {
     "shuffle s { layout l[t] of p { x": "declare it as a segment: `segment token { x : bf16[64] }`",
 }
 
-Place = tuple[int, frozenset[str]]  # a state of the parser, and what it accepts there
+State = tuple[int, frozenset[str]]  # a state of the parser, and what it accepts there
 
 
-def hint(error: UnexpectedToken, parse: Callable[[str], object]) -> str | None:
-    """What to tell about an error of the parser ``parse``, if its place is in the tables."""
+def hint(error: UnexpectedToken, parse: Parse) -> str | None:
+    """What to tell about an error of the parser ``parse``, if its state is in the tables."""
     forms, tokens = _table(parse)
-    place = _place(error)
-    return tokens.get((place, error.token.type)) or forms.get(place)
+    state = _state(error)
+    return tokens.get((state, error.token.type)) or forms.get(state)
 
 
 @cache
 def _table(
-    parse: Callable[[str], object],
-) -> tuple[dict[Place, str], dict[tuple[Place, str], str]]:
-    """The hints by place, and by place and type of token."""
-    forms = {_place(stop(example, parse)): text for example, text in FORMS.items()}
+    parse: Parse,
+) -> tuple[dict[State, str], dict[tuple[State, str], str]]:
+    """The hints by state, and by state and type of token."""
+    forms = {_state(stop(example, parse)): text for example, text in FORMS.items()}
     tokens = {}
     for example, text in TOKENS.items():
         error = stop(example, parse)
-        tokens[_place(error), error.token.type] = text
+        tokens[_state(error), error.token.type] = text
     return forms, tokens
 
 
-def stop(example: str, parse: Callable[[str], object]) -> UnexpectedToken:
+def stop(example: str, parse: Parse) -> UnexpectedToken:
     """The error in which an example ends."""
     try:
         parse(example)
@@ -96,5 +149,5 @@ def stop(example: str, parse: Callable[[str], object]) -> UnexpectedToken:
     raise AssertionError(f"{example!r} is no syntax error")
 
 
-def _place(error: UnexpectedToken) -> Place:
+def _state(error: UnexpectedToken) -> State:
     return int(error.state.position), frozenset(error.accepts or error.expected)
