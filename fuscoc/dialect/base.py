@@ -65,15 +65,30 @@ class Op(Fsc.Operation):
         return op
 
     def read(self, name: str) -> Any:
-        """The Python value of an attribute; None, or () for an array, if it is absent."""
-        return decode_named(self.attributes.get(name, None), self.attrs[name])
+        """The Python value of an attribute; None, or () for an array, if it is absent.
+
+        Raises:
+            VerifyError: the attribute is none of its kind: verifiers also read what is verified
+                later.
+        """
+        kind, attr = self.attrs[name], self.attributes.get(name, None)
+        if attr is None and not kind.optional:
+            raise VerifyError(f"needs the attribute '{name}' of {self.operation.name}")
+        try:
+            return decode_named(attr, kind)
+        except (TypeError, ValueError) as error:
+            raise VerifyError(f"needs another '{name}' of {self.operation.name}") from error
 
     def follow(self, name: str) -> Any:
-        """The operation that the symbol in attribute ``name`` refers to; None without one."""
+        """The operation that the symbol in attribute ``name`` refers to; None without one.
+
+        Raises:
+            VerifyError: it names nothing, or something of another kind.
+        """
         if name not in self.attributes:
             return None
-        found = resolve(self, self.attributes[name])
-        return found and found.opview
+        self.attrs[name].check(self, self.attributes[name])
+        return resolve(self, self.attributes[name]).opview
 
     @classmethod
     def verify_invariants(cls, op):

@@ -32,15 +32,19 @@ HOLDERS = {
     "target": "target", "rows": "target", "forward_staging": "forwarder",
     "return_slices": "forwarder", "returned": "carrier", "staging": "source", "result": "source",
 }  # fmt: skip
-# From where to where copies and reductions take rows.
-COPIES = (
-    ("source", "slices"), ("carried", "slices"), ("source", "carried"), ("source", "target"),
-    ("landing", "target"), ("returned", "staging"),
-)  # fmt: skip
-REDUCTIONS = (
-    ("rows", "staging"), ("rows", "forward_staging"), ("forward_staging", "return_slices"),
-    ("staging", "result"),
-)  # fmt: skip
+# By which list copies and reductions take rows from where to where: planners know lists by name.
+COPIES = {
+    ("source", "slices"): "net_send", ("carried", "slices"): "carried",
+    ("source", "carried"): "carry", ("source", "target"): "direct",
+    ("landing", "target"): "forward", ("target", "target"): "local",
+    ("returned", "staging"): "hand_back",
+}  # fmt: skip
+REDUCTIONS = {
+    ("rows", "staging"): "reduce_direct", ("rows", "forward_staging"): "reduce_forward",
+    ("forward_staging", "return_slices"): "reduce_node", ("staging", "result"): "reduce_source",
+}  # fmt: skip
+# Lists whose rows go into the memory of peers.
+TO_PEERS = ("carry", "direct", "forward", "hand_back", "reduce_direct", "reduce_forward")
 
 
 class TokenType(Fsc.Type, name="token"):
@@ -122,25 +126,28 @@ class Descriptors(Op, name="descriptors"):
             raise VerifyError("needs the attribute 'per' exactly in the path of a dispatch")
 
 
-def check_builder(op, held):
-    """Raise VerifyError unless a list is built by the rank that has what is read by it."""
+def check_held(op, held, lists):
+    """Raise VerifyError unless a list is that of the ends of a step, and built by the rank that has
+    what is read by it. ``lists``: those of possible ends."""
+    ends = (op.reads, *op.writes)
+    if ends not in lists:
+        raise VerifyError(f"must not go from {ends[0]} to {ends[1]}")
+    name = held.read("sym_name")
+    if name != lists[ends]:
+        raise VerifyError(f"goes from {ends[0]} to {ends[1]} by the list {lists[ends]}, not {name}")
     if held.read("builder") != HOLDERS[op.reads]:
         raise VerifyError(f"reads {op.reads}, which the {held.read('builder')} does not have")
+    if ("dst_peer" in held.read("columns")) != (name in TO_PEERS):
+        raise VerifyError("needs the column dst_peer exactly where rows go to peers")
 
 
-def _check_list(op, *sides):
+def _check_list(op, lists, *sides):
     held = op.follow("list")
-    check_builder(op, held)
+    check_held(op, held, lists)
     columns = held.read("columns")
     for side in sides:
         if not any(f"{side}_{end}" in columns for end in ENDS):
             raise VerifyError(f"needs a list that places the {side} of its rows")
-
-
-def _check_ends(op, ends):
-    found = (op.reads, *op.writes)
-    if found not in ends:
-        raise VerifyError(f"must not go from {found[0]} to {found[1]}")
 
 
 def _check_rows(op):
@@ -174,11 +181,10 @@ class GatherSend(Step, name="gather_send"):
 
     @classmethod
     def check(cls, op):
-        _check_ends(op, COPIES)
         _check_rows(op)
         if op.read("dst") == "slices" and "signal" in op.attributes:
             raise VerifyError("must not signal: slices stay on this rank")
-        _check_list(op, "src", "dst")
+        _check_list(op, COPIES, "src", "dst")
 
 
 class Exchange(Step, name="exchange"):
@@ -242,7 +248,7 @@ class ScatterRecv(Step, name="scatter_recv"):
 
     @classmethod
     def check(cls, op):
-        _check_list(op, "src", "dst")
+        _check_list(op, COPIES, "src", "dst")
 
 
 class Reduce(Step, name="reduce"):
@@ -279,12 +285,11 @@ class Reduce(Step, name="reduce"):
     @classmethod
     def check(cls, op):
         kind = op.read("kind")
-        _check_ends(op, REDUCTIONS)
         _check_rows(op)
         check_role(op, "weight", "weight")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
-        _check_list(op, "dst")
+        _check_list(op, REDUCTIONS, "dst")
         if kind != "sum" and op.read("weight"):
             raise VerifyError("must weigh nothing but the terms of a sum")
         if op.read("weight") and "term_point" not in op.follow("list").read("terms"):

@@ -6,9 +6,9 @@ of a ``fsc.path`` at this level is a list of launches and network hops.
 
 from fuscoc.dialect import l3_values
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import I64, Op, entry_block
+from fuscoc.dialect.base import I64, Op, entry_block, ops_of
 from fuscoc.dialect.dtypes import DType
-from fuscoc.dialect.l2 import HOLDERS, Step, check_builder
+from fuscoc.dialect.l2 import COPIES, HOLDERS, REDUCTIONS, Step, check_held
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir
 
@@ -97,13 +97,18 @@ class Launch(Step, name="launch"):
     @classmethod
     def check(cls, op):
         kernel, held = op.follow("kernel"), op.follow("list")
-        check_builder(op, held)
+        check_held(op, held, COPIES | REDUCTIONS)
+        if bool(ops_of(kernel, Signal)) != (op.signals is not None):
+            raise VerifyError("needs a signal exactly where its kernel sends one")
+        waits = {wait.read("slot") for wait in ops_of(kernel, Wait)}
+        if waits != set(op.waits):
+            raise VerifyError(f"waits for {[*op.waits]}, and its kernel for {sorted(waits)}")
         args = {arg["name"]: arg for arg in kernel.read("args")}
         for bound in op.read("bind"):
             if bound["arg"] not in args:
                 raise VerifyError(f"binds '{bound['arg']}', which its kernel does not take")
-            buffer, _, _ = bound["buffer"].removeprefix("peers.").partition(".")
-            if buffer not in (op.read("src"), op.read("dst"), "weights"):
+            buffer, _, field = bound["buffer"].removeprefix("peers.").partition(".")
+            if not field or buffer not in (op.read("src"), op.read("dst"), "weights"):
                 raise VerifyError(f"binds '{bound['buffer']}', to which it brings no rows")
         columns = {*held.read("columns"), *held.read("terms")}
         for arg in args.values():

@@ -8,6 +8,8 @@ from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.policy import CHOICES
 
+# Rules by which a rank may send rows of another of its node.
+BALANCES_SENDERS = ("rebalance", "auto")
 WORK = (GatherSend, ScatterRecv, Reduce, Exchange, Launch)
 """What a rank does on a path, ordered by tokens."""
 
@@ -50,7 +52,36 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
             _check_tiers(op)
         if len({each.read("kind") for each in ops_of(op, Collect, Reduce)}) > 1:
             raise VerifyError("must not reduce in several ways")
+        first = [each for each in ops_of(op, Reduce) if each.reads == "rows"]
+        if len({each.read("weight") for each in first}) > 1:
+            raise VerifyError("must weigh all rows alike")
+        work = ops_of(op, *WORK)
+        if work and len(ops_of(op, Exchange)) != 1:
+            raise VerifyError("needs exactly one fsc.exchange")
+        _check_rule(op)
         _check_order(op)
+        _check_dtypes(op)
+
+
+def _check_rule(path):
+    """Rows are handed over to carriers exactly where the rule of the network hop may do so."""
+    for exchange in ops_of(path, Exchange):
+        hands_over = "carried" in {op.reads for op in ops_of(path, GatherSend, Launch)}
+        if exchange.is_forth and hands_over != (exchange.read("forwarder") in BALANCES_SENDERS):
+            raise VerifyError(f"does not fit the forwarder rule {exchange.read('forwarder')}")
+
+
+def _check_dtypes(path):
+    """What is stored in a buffer is what is loaded from it, in both paths."""
+    same = {"slices": "landing", "return_slices": "staging", "returned": "staging"}
+    dtypes = {}
+    for each in ops_of(path.operation.parent, Path):
+        for op in ops_of(each, Launch):
+            for bound in op.read("bind"):
+                buffer, name = bound["buffer"].removeprefix("peers.").split(".")
+                field = same.get(buffer, buffer), name
+                if dtypes.setdefault(field, bound["dtype"]) != bound["dtype"]:
+                    raise VerifyError(f"has rows of several dtypes in {'.'.join(field)}")
 
 
 def _check_tiers(path):
@@ -74,12 +105,18 @@ def _check_tiers(path):
 
 def _check_order(path):
     """Work comes after what writes the buffer that it reads, and what sends the signals that it
-    waits for; a signal is sent by one step alone."""
+    waits for; it waits for all who store into that buffer of a peer; a signal is sent by one step
+    alone."""
     known, writers, senders = {}, {}, _senders(path)  # whether operands dominate, MLIR checks
     for op in ops_of(path, *WORK):
         first = set(op.preceding)
         before = known[op.operation] = first.union(*(known.get(each, ()) for each in first))
         needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
+        remote = [each.opview for each in writers.get(op.reads, []) if _stores_at_peers(each)]
+        if unseen := [each for each in remote if each.signals not in op.waits]:
+            raise VerifyError(
+                f"has an {op.operation.name} that reads {unseen[0].writes[0]} unsignalled"
+            )
         for slot in op.waits:
             if slot not in senders:
                 raise VerifyError(f"waits for signal {slot}, which nothing sends")
@@ -89,6 +126,11 @@ def _check_order(path):
                 raise VerifyError(f"has an {op.operation.name} that {reason} too early")
         for buffer in op.writes:
             writers.setdefault(buffer, []).append(op.operation)
+
+
+def _stores_at_peers(op):
+    held = None if op.name == Exchange.OPERATION_NAME else op.opview.follow("list")
+    return held is not None and "dst_peer" in held.read("columns")
 
 
 def _senders(path):

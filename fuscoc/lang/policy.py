@@ -17,6 +17,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("pairwise", "auto", "fast"),
     "backend": ("auto", "triton", "cuda"),
 }
+# Two names of one rule: the second is what dialect, plans and runtime call it.
+SAME_RULE = {"none": "static"}
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 DEFAULT_SLICE_BYTES = 8 * 2**20
 MAX_SLICE_BYTES = 2**36

@@ -15,10 +15,7 @@ from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Dispatch
 from fuscoc.dialect.l1 import Hop
 from fuscoc.dialect.mlir import ir
-from fuscoc.dialect.path import Path
-
-# Balance policies by which a rank may send rows of another.
-_BALANCES_SENDERS = ("rebalance", "auto")
+from fuscoc.dialect.path import BALANCES_SENDERS, Path
 
 
 def run(module: Any) -> None:
@@ -34,7 +31,7 @@ def run(module: Any) -> None:
                 slice_bytes=dispatch.read("slice_bytes"),
             )
             with ir.InsertionPoint(path.body.blocks.append()):
-                hands_over = dispatch.read("balance") in _BALANCES_SENDERS
+                hands_over = dispatch.read("balance") in BALANCES_SENDERS
                 if hands_over:
                     Hop.build(scope="rank", per=per_node, src="source", dst="carrier")
                 Hop.build(scope="node", per=per_node, src="source", dst="landing")

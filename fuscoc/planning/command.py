@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fuscoc
+from fuscoc.lang.policy import SAME_RULE
 from fuscoc.planning.files import RoutingError
 from fuscoc.planning.modules import read_module
 from fuscoc.planning.points import points_of
@@ -119,7 +120,7 @@ def open_shuffle(
 def make_plan(shuffle: ShuffleSpec, module: Any, options: PlanOptions, console: Console) -> Plan:
     """Route, evaluate the relation and plan, saying so."""
     if options.balance is not None:
-        rule = "static" if options.balance == "none" else options.balance
+        rule = SAME_RULE.get(options.balance, options.balance)
         shuffle = replace(shuffle, program=shuffle.program.with_rules(forwarder=rule))
     model = cost_model(shuffle.program, options.nic_bandwidth, options.nvlink_bandwidth)
 

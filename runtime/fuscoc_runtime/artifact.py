@@ -16,6 +16,7 @@ from typing import Any
 
 from fuscoc_runtime.decode import DecodeError, decode
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.program import PathSpec
 from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
 
 SCHEMA = 3
@@ -140,16 +141,36 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         for file in (*shuffle.baked.values(), *(v.file for v in variants), *cubins):
             if file not in manifest.files:
                 raise ArtifactError(str(root / MANIFEST), f"does not list `{file}`")
-        paths = [
-            path for path in (shuffle.program.dispatch, shuffle.program.combine) if path is not None
-        ]
-        launched = [step.kernel for path in paths for step in path.steps if step.op == "launch"]
-        optional = (
-            [shuffle.program.relation.extents_kernel]
-            if shuffle.program.relation.extents_kernel is not None
-            else []
-        )
+        launched = [step.kernel for step in shuffle.program.launches]
+        extents = shuffle.program.relation.extents_kernel
+        optional = [] if extents is None else [extents]
         node = shuffle.node.kernels.values() if shuffle.node is not None else ()
         for name in (*launched, shuffle.program.relation.kernel, *optional, *node):
             if name not in kernels:
                 raise ArtifactError(str(root / MANIFEST), f"has no kernel `{name}`")
+        for path in (shuffle.program.dispatch, shuffle.program.combine):
+            if path is not None and (problem := _problem_of_path(path, kernels)):
+                raise ArtifactError(str(root / MANIFEST), f"has in `{shuffle.name}` {problem}")
+
+
+def _problem_of_path(path: PathSpec, kernels: Mapping[str, KernelSpec]) -> str | None:
+    """What keeps a path from being executed."""
+    if [step.op for step in path.steps].count("exchange") != 1:
+        return "a path without exactly one exchange"
+    lists, signals = {each.name for each in path.lists}, {each.signal for each in path.launches}
+    for number, step in enumerate(path.steps):
+        if any(before not in range(number) for before in step.after):
+            return f"a step {number} after a step that does not come before it"
+    for step in path.launches:
+        if step.list not in lists:
+            return f"no list `{step.list}`"
+        if not signals.issuperset(step.wait):
+            return f"a step `{step.list}` that waits for what nobody sends"
+        emits = [
+            kind
+            for kind, does in (("signal", step.signal is not None), ("wait", step.wait))
+            if does
+        ]
+        if emits != [*kernels[step.kernel].emits]:
+            return f"a step `{step.list}` whose kernel signals or waits otherwise"
+    return None

@@ -1,6 +1,7 @@
 """The program of a shuffle, as an artifact says it: what planner and engine follow.
 
 It is the compiler's L2: the descriptor lists to plan, and the steps over them, ordered by tokens.
+How many points and slots a call has, its arguments say (``engine/sizes.py``).
 """
 
 from __future__ import annotations
@@ -149,8 +150,7 @@ class PathSpec:
     @cached_property
     def before(self) -> tuple[LaunchStep, ...]:
         """The steps that the network hop comes after, in order."""
-        first, number = set[int](), self.steps.index(self.exchange)
-        found = [*self.exchange.after]
+        first, found = set[int](), [*self.exchange.after]
         while found:
             if (number := found.pop()) not in first:
                 first.add(number)
@@ -206,7 +206,7 @@ class Program:
         return Rules(hop.forwarder, hop.schedule, hop.slice_bytes)
 
     def with_rules(self, **changes: Any) -> Program:
-        """The same program with other ``Rules``, to be planned."""
+        """The same program with other ``Rules``, only to be planned: its steps stay."""
         hop = self.dispatch.exchange
         steps = (replace(s, **changes) if s is hop else s for s in self.dispatch.steps)
         return replace(self, dispatch=replace(self.dispatch, steps=tuple(steps)))

@@ -259,11 +259,12 @@ def route(
 
 def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
     """Every domain point of every rank that is not dropped, with the values of its indices."""
+    drops = shuffle.declared.drops
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.declared.domain, scope)):
             here = scope.at(at)
-            if is_dropped(shuffle.declared.drops, here):
+            if is_dropped(drops, here):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
             yield Origin(rank, point // shuffle.program.fanout, point, cells), here

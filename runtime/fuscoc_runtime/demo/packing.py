@@ -63,7 +63,8 @@ def pack_routes(
                 dropped = float(torch.rand((), generator=random)) < drop
                 dropped |= all_dropped[here.indices[outer.name]]
                 data.inputs[rank_load.input][_entry(rank_load, here)] = -1 if dropped else owner
-        points = [here for here in points if not is_dropped(shuffle.declared.drops, here)]
+        drops = shuffle.declared.drops
+        points = [here for here in points if not is_dropped(drops, here)]
         for owner, entry, slots in _slot_groups(target, slot_load, points):
             if not 0 <= owner < len(ranks):
                 highest = len(ranks) - 1

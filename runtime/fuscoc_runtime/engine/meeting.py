@@ -35,8 +35,8 @@ def meet_node(machine: Machine, signals: Window) -> Generator[Request, Any, None
     """Let the current stream wait until those of the node's ranks have got here: one step of
     dispatch signals over nothing, and the last one, which waits for it, waits over nothing."""
     launches = machine.shuffle.program.dispatch.launches
-    waiting = launches[-1]
-    signalling = next(step for step in launches if step.signal in waiting.wait)
+    waiting = launches[-1]  # for what peers have stored into the target
+    [signalling, *_] = (step for step in launches if step.signal in waiting.wait)
     launch_empty(machine, signalling, signals, machine.num_programs)
     yield Phase(waiting.kernel)
     launch_empty(machine, waiting, signals, 1)

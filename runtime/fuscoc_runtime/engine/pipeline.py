@@ -6,7 +6,8 @@ do with the hop run while the first rounds are on their way. So dispatch gathers
 the source and forwards them to their slots, and combine, the mirror image, reduces a round's rows
 at their ranks and at their forwarder before they travel.
 
-Every rank of a node launches what signals as often as its peers: once a round.
+Which is which, the tokens say; how a list is cut into rounds, the planner, which knows it by name.
+Every rank of a node launches what signals as often as its peers: once a round, or once a call.
 """
 
 from __future__ import annotations
@@ -80,25 +81,29 @@ class Pipeline:
         self._machine, self._lanes, self._span = machine, machine.lanes, machine.tracer.span
         self._path, self._wire, self._num_rounds = path, wire, wire.num_rounds
         self._rings: dict[str, Ring] = {}
+        self._hop: Hop | None = None
         self._before = self._prepared(path.before if self._num_rounds else (), wire, lists, buffers)
         for work in self._before:
             work.entries = in_rounds(work.step.list, wire)
 
     def prepare(self, plan: RankPlan, buffers: Buffers) -> None:
-        """Get ready for everything else. Nothing is launched."""
+        """Get ready for everything else. No step is launched, but lists are brought into the order
+        of the wire, on the current stream."""
         given = plan.wire, plan.lists, buffers
         self._beside = self._prepared(self._path.beside, *given)
         self._behind = self._prepared(self._path.behind, *given)
         self._network_rows = _network_rows(plan, buffers)
+        if self._num_rounds and self._hop is None:
+            self._hop = self._open_hop()
 
     def begin(self) -> Generator[Request, Any, None]:
         """Send the first rounds: nothing about the receivers has to be known for that."""
         if not self._num_rounds:
             return
-        self._hop = self._open_hop()
+        hop = self._hop = self._hop or self._open_hop()
         self._lanes.fork("gather")
         for number in range(min(self._machine.ring_slots, self._num_rounds)):
-            yield from self._hop.start(number, self._fill(number), None)
+            yield from hop.start(number, self._fill(number), None)
 
     def go_beside(self) -> None:
         """Launch what has nothing to do with the network hop."""
@@ -120,14 +125,18 @@ class Pipeline:
             assert work.entries is not None
             work.due, work.expected = work.entries.before, self._reached(work, at_once)
         for number in range(self._num_rounds):
+            assert self._hop is not None
+            following = number + self._machine.ring_slots
+            free = None
             with lanes.on("forward"):
-                lanes.wait(self._ready)
+                if number == 0:
+                    lanes.wait(self._ready)
                 yield from self._hop.finish(number)
                 for work in at_once:
                     with self._span(work.name, f"slice {number}"):
                         work.prepared.launch(work.part(number), number)
-                free = lanes.mark()
-            following = number + self._machine.ring_slots
+                if following < self._num_rounds:
+                    free = lanes.mark()
             if following < self._num_rounds:
                 yield from self._hop.start(following, self._fill(following), free)
             # They wait for all peers, so they are made a round later: nobody waits long then.

@@ -50,7 +50,8 @@ class NetworkHop:
 def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
     """The part of ``ctx.rank``, by the policies of its shuffle."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
-    known = ctx.program.exchange.forwarder in native.FORWARDERS
+    rules = ctx.program.exchange
+    known = rules.forwarder in native.FORWARDERS and rules.schedule in native.SCHEDULES
     plan = _natively if known and native.is_there() else _by_numpy
     return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
 

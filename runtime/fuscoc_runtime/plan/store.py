@@ -29,7 +29,7 @@ from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, Rank
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 3
+FORMAT = 4
 HEADER = "header"
 TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
 COUNTS = (

@@ -47,13 +47,12 @@ def in_rounds(name: str, wire: Wire) -> Entries | None:
         return Entries.cut(rows_in_rounds(wire.send, wire.num_rounds))
     if name == "reduce_node":
         return Entries.cut(rows_in_rounds(wire.receive, wire.num_rounds))
-    place = {"forward": 0, "reduce_forward": 1, "local": 2}.get(name)
-    if place is None:
-        return None
-    counts = wire.entries[place * wire.num_rounds :].tolist()
+    rounds = wire.num_rounds
     if name == "local":
-        return Entries.cut(counts[1:], counts[0])
-    return Entries.cut(counts[: wire.num_rounds])
+        before, *counts = wire.entries[2 * rounds :].tolist()
+        return Entries.cut(counts, before)
+    place = {"forward": 0, "reduce_forward": rounds}.get(name)
+    return None if place is None else Entries.cut(wire.entries[place : place + rounds].tolist())
 
 
 def in_wire_order(name: str, columns: DescriptorList, wire: Wire) -> DescriptorList:
