@@ -31,13 +31,15 @@ FORTH = """
 """
 BACK = """
 "fsc.path"() ({
-  "fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
-    sym_name = "reduce_forward", terms = ["term_slot", "term_point"]} : () -> ()
-  "fsc.descriptors"() {builder = "target", columns = ["dst_row", "term_begin", "term_end"],
-    sym_name = "reduce_direct", terms = ["term_slot", "term_point"]} : () -> ()
+  "fsc.descriptors"() {builder = "target",
+    columns = ["dst_peer", "dst_row", "term_begin", "term_end"], sym_name = "reduce_forward",
+    terms = ["term_slot", "term_point"]} : () -> ()
+  "fsc.descriptors"() {builder = "target",
+    columns = ["dst_peer", "dst_row", "term_begin", "term_end"], sym_name = "reduce_direct",
+    terms = ["term_slot", "term_point"]} : () -> ()
   "fsc.descriptors"() {builder = "forwarder", columns = ["dst_row", "term_begin", "term_end"],
     sym_name = "reduce_node"} : () -> ()
-  "fsc.descriptors"() {builder = "carrier", columns = ["src_row", "dst_row"],
+  "fsc.descriptors"() {builder = "carrier", columns = ["src_row", "dst_peer", "dst_row"],
     sym_name = "hand_back"} : () -> ()
   "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "term_begin", "term_end"],
     sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
@@ -96,7 +98,16 @@ CARRIED = edited(
   %packed = "fsc.gather_send"()""",
     ),
     ('"fsc.exchange"(%packed)', '"fsc.exchange"(%packed, %more)'),
+    ('"static"', '"rebalance"'),
 )
+# The network hop of a dispatch, and of a combine.
+FAR = """%landed = "fsc.exchange"(%packed) {forwarder = "static", schedule = "pairwise",
+    slice_bytes = 1024 : i64} : TOKEN"""
+LOCAL = """\
+"fsc.descriptors"() {builder = "target", columns = ["src_slot", "dst_slot"], per = "point",
+    sym_name = "local"} : () -> ()
+"""
+BACK_FAR = '%back = "fsc.exchange"(%node) {} : TOKEN'
 
 VALID = [
     FORTH,
@@ -104,6 +115,7 @@ VALID = [
     FORTH + BACK,
     CARRIED,
     CARRIED + BACK,
+    edited(CARRIED, ('"rebalance"', '"auto"')),
     UNWEIGHED,
     edited(UNWEIGHED, ('"sum"', '"max"')),
     COPIED,
@@ -241,20 +253,82 @@ BAD_FORTH = [
         '@net_send, src = "source", wait = [0]',
         "for signal 0 too early",
     ),
-    ("[0, 1]", "[0, 9]", PATH + "waits for signal 9, which nothing sends"),
+    ("[0, 1]", "[0, 1, 9]", PATH + "waits for signal 9, which nothing sends"),
     ("signal = 1", "signal = 0", PATH + "sends signal 0 twice"),
     ('%packed = "fsc.gather_send"()', '%packed = "fsc.gather_send"(%copied)', "dominate this use"),
+    # Signals of all who store at peers.
+    ("[0, 1]", "[0]", PATH + "has an fsc.scatter_recv that reads target unsignalled"),
+    ("[0, 1]", "[1]", PATH + "has an fsc.scatter_recv that reads target unsignalled"),
+    # Lists of other ends.
+    (
+        "list = @net_send",
+        "list = @direct",
+        SEND + "goes from source to slices by the list net_send, not direct",
+    ),
+    (
+        "list = @direct",
+        "list = @net_send",
+        SEND + "goes from source to target by the list direct, not net_send",
+    ),
+    (
+        "list = @forward",
+        "list = @direct",
+        SEND + "goes from landing to target by the list forward, not direct",
+    ),
+    (
+        "list = @local",
+        "list = @forward",
+        SCATTER + "goes from target to target by the list local, not forward",
+    ),
+    *(
+        (old, new, step + "needs the column dst_peer exactly where rows go to peers")
+        for old, new, step in (
+            ('"src_offset", "dst_row"', '"src_offset", "dst_peer", "dst_row"', SEND),
+            ('"src_offset", "dst_peer", "dst_slot"', '"src_offset", "dst_slot"', SEND),
+            ('"src_row", "dst_peer"', '"src_row"', SEND),
+            ('"src_slot", "dst_slot"', '"src_slot", "dst_peer", "dst_slot"', SCATTER),
+        )
+    ),
+    # The network hop.
+    (FAR, FAR + "\n  " + FAR.replace("landed", "again"), PATH + "needs exactly one fsc.exchange"),
+    *(
+        ('"static"', f'"{rule}"', f"{PATH}does not fit the forwarder rule {rule}")
+        for rule in ("rebalance", "auto")
+    ),
 ]
 BAD_CARRIED = [
     ("(%packed, %more)", "(%packed)", "reads slices too early"),
     ("(%packed, %more)", "(%more)", "reads slices too early"),
     ('"fsc.gather_send"(%given)', '"fsc.gather_send"()', "reads carried too early"),
-    ("wait = [4]", "wait = [0]", "waits for signal 0 too early"),
+    ("wait = [4]", "wait = [4, 0]", "waits for signal 0 too early"),
     (
         'builder = "carrier"',
         'builder = "source"',
         SEND + "reads carried, which the source does not have",
     ),
+    (",\n    wait = [4]", "", PATH + "has an fsc.gather_send that reads carried unsignalled"),
+    (" signal = 4 : i64,", "", PATH + "has an fsc.gather_send that reads carried unsignalled"),
+    (
+        '"src_offset", "dst_peer", "dst_row"',
+        '"src_offset", "dst_row"',
+        SEND + "needs the column dst_peer exactly where rows go to peers",
+    ),
+    (
+        '"src_row", "dst_row"',
+        '"src_row", "dst_peer", "dst_row"',
+        SEND + "needs the column dst_peer exactly where rows go to peers",
+    ),
+    (
+        "list = @carry,",
+        "list = @net_send,",
+        SEND + "goes from source to carried by the list carry, not net_send",
+    ),
+    (
+        "list = @carried",
+        "list = @net_send",
+        SEND + "goes from carried to slices by the list carried, not net_send",
+    ),
+    ('"rebalance"', '"static"', PATH + "does not fit the forwarder rule static"),
 ]
 BAD_BACK = [
     (
@@ -330,9 +404,64 @@ BAD_BACK = [
         ("(%near, %back, %handed)", f"({tokens})", "reads staging too early")
         for tokens in ("%back, %handed", "%near, %back", "")
     ),
-    ("wait = [3]", "wait = [2]", "waits for signal 2 too early"),
-    ("wait = [2, 5]", "wait = [2, 9]", PATH + "waits for signal 9, which nothing sends"),
+    ("wait = [3]", "wait = [3, 2]", "waits for signal 2 too early"),
+    ("wait = [2, 5]", "wait = [2, 5, 9]", PATH + "waits for signal 9, which nothing sends"),
     ("signal = 5", "signal = 2", PATH + "sends signal 2 twice"),
+    # Signals of all who store at peers.
+    *(
+        ("wait = [2, 5]", f"wait = [{waits}]", f"{PATH}has an fsc.reduce that {reason}")
+        for waits, reason in (
+            ("2", "reads staging unsignalled"),
+            ("5", "reads staging unsignalled"),
+            ("3", "reads staging unsignalled"),
+        )
+    ),
+    (
+        "wait = [3]",
+        "wait = [5]",
+        PATH + "has an fsc.reduce that reads forward_staging unsignalled",
+    ),
+    # Lists of other ends.
+    (
+        "list = @reduce_direct",
+        "list = @reduce_forward",
+        REDUCE + "goes from rows to staging by the list reduce_direct, not reduce_forward",
+    ),
+    (
+        "list = @reduce_source",
+        "list = @reduce_node",
+        REDUCE + "goes from staging to result by the list reduce_source, not reduce_node",
+    ),
+    (
+        '"src_row", "dst_peer"',
+        '"src_row"',
+        SEND + "needs the column dst_peer exactly where rows go to peers",
+    ),
+    (
+        '"dst_peer", "dst_row", "term_begin"',
+        '"dst_row", "term_begin"',
+        REDUCE + "needs the column dst_peer exactly where rows go to peers",
+    ),
+    (
+        '"dst_offset",',
+        '"dst_peer", "dst_offset",',
+        REDUCE + "needs the column dst_peer exactly where rows go to peers",
+    ),
+    # The network hop.
+    (
+        BACK_FAR,
+        BACK_FAR + "\n  " + BACK_FAR.replace("%back", "%again"),
+        PATH + "needs exactly one fsc.exchange",
+    ),
+    # Weights.
+    *(
+        (
+            f'signal = {slot} : i64, src = "rows",\n    weight = @spec.factors',
+            f'signal = {slot} : i64, src = "rows"',
+            PATH + "must weigh all rows alike",
+        )
+        for slot in (2, 3)
+    ),
 ]
 STEP = '"fsc.exchange"() : () -> !fsc.token'
 LIST = '"fsc.descriptors"() {builder = "source", columns = ["a"], sym_name = "l"} : () -> ()'
@@ -348,6 +477,35 @@ INVALID = [
     (BACK + BACK, PATH + "must be the only path for combine"),
     (FORTH + edited(BACK, ("signal = 2", "signal = 1")), PATH + "sends signal 1 twice"),
     (FORTH + edited(BACK, ("[2, 5]", "[2, 5, 0]")), "waits for signal 0 too early"),
+    (
+        edited(FORTH, (" signal = 1 : i64,", ""), ("[0, 1]", "[0]")),
+        PATH + "has an fsc.scatter_recv that reads target unsignalled",
+    ),
+    (
+        edited(BACK, (" signal = 3 : i64,", ""), (",\n    wait = [3]", "")),
+        PATH + "has an fsc.reduce that reads forward_staging unsignalled",
+    ),
+    (
+        edited(CARRIED, (" signal = 4 : i64,", ""), (",\n    wait = [4]", "")),
+        PATH + "has an fsc.gather_send that reads carried unsignalled",
+    ),
+    (
+        edited(
+            BACK,
+            ("list = @reduce_direct", "list = @swapped"),
+            ("list = @reduce_forward", "list = @reduce_direct"),
+            ("list = @swapped", "list = @reduce_forward"),
+        ),
+        REDUCE + "goes from rows to forward_staging by the list reduce_forward, not reduce_direct",
+    ),
+    (
+        edited(FORTH, (FAR, ""), ("(%landed)", "(%packed)")),
+        PATH + "needs exactly one fsc.exchange",
+    ),
+    (
+        edited(BACK, (BACK_FAR, ""), ("(%back)", "(%node)"), ("%near, %back", "%near, %node")),
+        PATH + "needs exactly one fsc.exchange",
+    ),
     (STEP, EXCHANGE + "must stand inside fsc.path"),
     (LIST, LISTED + "must stand inside fsc.path"),
 ]
@@ -369,3 +527,45 @@ def test_a_program_needs_its_shuffle(path: str) -> None:
     assert "needs exactly one fsc.shuffle in its module, not 0" in error
     error = error_of(DECLARATIONS + typed(path) + SHUFFLE * 2)
     assert "needs exactly one fsc.shuffle in its module, not 2" in error
+
+
+# What is wrong with an operation that is verified after one which reads it.
+LATER = {
+    "source of no kind": (
+        DECLARATIONS + BACK + edited(SHUFFLE, ("source = @spec.by_row", "source = 1 : i64")),
+        REDUCE + "must be a symbol reference, not 1 : i64",
+    ),
+    "source of nothing": (
+        DECLARATIONS + BACK + edited(SHUFFLE, ("source = @spec.by_row", "source = @spec.lost")),
+        REDUCE + "names @spec.lost, which is not defined",
+    ),
+    "source of another kind": (
+        DECLARATIONS + BACK + edited(SHUFFLE, ("source = @spec.by_row", "source = @spec.row")),
+        REDUCE + "names @spec.row, a fsc.def_segment where fsc.def_layout",
+    ),
+    "direction of no kind": (
+        PRELUDE + FORTH + edited(BACK, ('direction = "combine"', "direction = 1 : i64")),
+        PATH + "needs another 'direction' of fsc.path",
+    ),
+    "no direction": (
+        PRELUDE + FORTH + edited(BACK, ('direction = "combine"', "")),
+        PATH + "needs the attribute 'direction' of fsc.path",
+    ),
+    "signal of no kind": (
+        PRELUDE + FORTH + edited(BACK, ("signal = 3 : i64", 'signal = "3"')),
+        PATH + "needs another 'signal' of fsc.reduce",
+    ),
+    "list of no kind": (
+        PRELUDE
+        + edited(FORTH, (LOCAL, ""), ("}) {direction", LOCAL + "}) {direction")).replace(
+            '["src_slot", "dst_slot"]', "1 : i64"
+        ),
+        SCATTER + "needs another 'columns' of fsc.descriptors",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_is_verified_later(name: str) -> None:
+    text, reason = LATER[name]
+    assert reason in error_of(typed(text))

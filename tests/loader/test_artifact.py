@@ -142,9 +142,9 @@ MANIFEST: dict[str, Any] = {
             "function": name,
             "args": [{"name": "n", "kind": "scalar", "value": "num_points"}],
             "num_warps": 4,
-            "emits": [],
+            "emits": emits,
         }
-        for name in ("rows_relation", "rows_send")
+        for name, emits in (("rows_relation", []), ("rows_send", ["signal"]))
     ],
 }
 
@@ -332,6 +332,52 @@ def test_manifest_that_breaks_the_schema(
     with pytest.raises(ArtifactError, match=message) as caught:
         load_artifact(root)
     assert "manifest.json" in str(caught.value)
+
+
+DISPATCH = "shuffles.0.program.dispatch"
+STEPS = MANIFEST["shuffles"][0]["program"]["dispatch"]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (f"{DISPATCH}.steps.1", ..., "a path without exactly one exchange"),
+        (f"{DISPATCH}.steps", [*STEPS, STEPS[1]], "a path without exactly one exchange"),
+        (f"{DISPATCH}.steps.0.after", [1], "a step 0 after a step that does not come before it"),
+        (f"{DISPATCH}.steps.1.after", [0, 1], "a step 1 after a step that does not come before"),
+        (f"{DISPATCH}.steps.1.after", [-1], "a step 1 after a step that does not come before it"),
+        (f"{DISPATCH}.steps.0.list", "gone", "no list `gone`"),
+        (f"{DISPATCH}.lists", [], "no list `direct`"),
+        (f"{DISPATCH}.steps.0.wait", [3], "a step `direct` that waits for what nobody sends"),
+        (f"{DISPATCH}.steps.0.signal", None, "a step `direct` whose kernel signals or waits other"),
+        (f"{DISPATCH}.steps.0.wait", [0], "a step `direct` whose kernel signals or waits otherw"),
+        ("kernels.1.emits", [], "a step `direct` whose kernel signals or waits otherwise"),
+        ("kernels.1.emits", ["wait"], "a step `direct` whose kernel signals or waits otherwise"),
+        (
+            "kernels.1.emits",
+            ["signal", "wait"],
+            "a step `direct` whose kernel signals or waits otherwise",
+        ),
+        (
+            "shuffles.0.program.combine",
+            {"lists": [], "steps": []},
+            "a path without exactly one exchange",
+        ),
+    ],
+)
+def test_paths_that_cannot_be_executed(tmp_path: Path, path: str, value: Any, message: str) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    change(path, value)(manifest)
+    root = write_artifact(tmp_path / "broken", manifest)
+    with pytest.raises(ArtifactError, match=rf"manifest\.json: has in `rows` {message}"):
+        load_artifact(root)
+
+
+def test_a_path_orders_its_steps(tmp_path: Path) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    change(f"{DISPATCH}.steps.1.after", [0])(manifest)
+    root = write_artifact(tmp_path / "ordered", manifest)
+    assert load_artifact(root).shuffle().program.dispatch.steps[1].after == (0,)
 
 
 def test_opening_needs_no_torch(artifact: Path) -> None:
