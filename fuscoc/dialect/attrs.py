@@ -189,6 +189,9 @@ class Record(Attr):
 
     def decode(self, attr):
         given = {named.name: named.attr for named in attr}
+        for name, spec in self.fields.items():
+            if name not in given and not spec.optional:
+                raise ValueError(f"no key '{name}'")
         return {name: decode_named(given.get(name), spec) for name, spec in self.fields.items()}
 
     def check(self, op, attr):

@@ -108,7 +108,11 @@ class Launch(Step, name="launch"):
             if bound["arg"] not in args:
                 raise VerifyError(f"binds '{bound['arg']}', which its kernel does not take")
             buffer, _, field = bound["buffer"].removeprefix("peers.").partition(".")
-            if not field or buffer not in (op.read("src"), op.read("dst"), "weights"):
+            if (
+                not field
+                or "." in field
+                or buffer not in (op.read("src"), op.read("dst"), "weights")
+            ):
                 raise VerifyError(f"binds '{bound['buffer']}', to which it brings no rows")
         columns = {*held.read("columns"), *held.read("terms")}
         for arg in args.values():

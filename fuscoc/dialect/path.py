@@ -78,7 +78,7 @@ def _check_dtypes(path):
     for each in ops_of(path.operation.parent, Path):
         for op in ops_of(each, Launch):
             for bound in op.read("bind"):
-                buffer, name = bound["buffer"].removeprefix("peers.").split(".")
+                buffer, _, name = bound["buffer"].removeprefix("peers.").partition(".")
                 field = same.get(buffer, buffer), name
                 if dtypes.setdefault(field, bound["dtype"]) != bound["dtype"]:
                     raise VerifyError(f"has rows of several dtypes in {'.'.join(field)}")
