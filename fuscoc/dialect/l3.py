@@ -98,7 +98,7 @@ class Launch(Step, name="launch"):
     def check(cls, op):
         kernel, held = op.follow("kernel"), op.follow("list")
         check_held(op, held, COPIES | REDUCTIONS)
-        if bool(ops_of(kernel, Signal)) != (op.signals is not None):
+        if len(ops_of(kernel, Signal)) != (op.signals is not None):
             raise VerifyError("needs a signal exactly where its kernel sends one")
         waits = {wait.read("slot") for wait in ops_of(kernel, Wait)}
         if waits != set(op.waits):

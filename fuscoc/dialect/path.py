@@ -8,6 +8,8 @@ from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.policy import CHOICES
 
+# Buffers whose rows the user gives.
+GIVEN = ("source", "rows")
 # Rules by which a rank may send rows of another of its node.
 BALANCES_SENDERS = ("rebalance", "auto")
 WORK = (GatherSend, ScatterRecv, Reduce, Exchange, Launch)
@@ -66,7 +68,8 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
 def _check_rule(path):
     """Rows are handed over to carriers exactly where the rule of the network hop may do so."""
     for exchange in ops_of(path, Exchange):
-        hands_over = "carried" in {op.reads for op in ops_of(path, GatherSend, Launch)}
+        copies = ops_of(path, GatherSend, Launch)
+        hands_over = any("carried" in (op.reads, *op.writes) for op in copies)
         if exchange.is_forth and hands_over != (exchange.read("forwarder") in BALANCES_SENDERS):
             raise VerifyError(f"does not fit the forwarder rule {exchange.read('forwarder')}")
 
@@ -107,10 +110,15 @@ def _check_order(path):
     """Work comes after what writes the buffer that it reads, and what sends the signals that it
     waits for; it waits for all who store into that buffer of a peer; a signal is sent by one step
     alone."""
+    written = {buffer for op in ops_of(path, *WORK) for buffer in op.writes}
     known, writers, senders = {}, {}, _senders(path)  # whether operands dominate, MLIR checks
     for op in ops_of(path, *WORK):
         first = set(op.preceding)
         before = known[op.operation] = first.union(*(known.get(each, ()) for each in first))
+        if op.reads not in GIVEN and op.reads not in written:
+            raise VerifyError(
+                f"has an {op.operation.name} that reads {op.reads}, which nothing writes"
+            )
         needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
         remote = [each.opview for each in writers.get(op.reads, []) if _stores_at_peers(each)]
         if unseen := [each for each in remote if each.signals not in op.waits]:

@@ -297,6 +297,11 @@ BAD_FORTH = [
     ),
 ]
 BAD_CARRIED = [
+    (
+        'dst = "carried", list = @carry, signal = 4 : i64',
+        'dst = "slices", list = @net_send',
+        PATH + "reads carried, which nothing writes",
+    ),
     ("(%packed, %more)", "(%packed)", "reads slices too early"),
     ("(%packed, %more)", "(%more)", "reads slices too early"),
     ('"fsc.gather_send"(%given)', '"fsc.gather_send"()', "reads carried too early"),
