@@ -300,7 +300,7 @@ BAD_CARRIED = [
     (
         'dst = "carried", list = @carry, signal = 4 : i64',
         'dst = "slices", list = @net_send',
-        PATH + "reads carried, which nothing writes",
+        "that reads carried, which nothing writes",
     ),
     ("(%packed, %more)", "(%packed)", "reads slices too early"),
     ("(%packed, %more)", "(%more)", "reads slices too early"),
