@@ -24,6 +24,12 @@ def test_one_syntax_error_is_all_that_is_reported(text: str) -> None:
         assert {each.code for each in found} <= SYNTAX, found
 
 
+@pytest.mark.parametrize("misspelt", ["onon h", "onh", "an h"])
+def test_an_option_that_cannot_be_read_may_say_the_rank(misspelt: str) -> None:
+    [text] = (each.replace("on h /", f"{misspelt} /") for each in EXAMPLES if "on h /" in each)
+    assert [each.code for each in errors(text)] == ["FSC001"]
+
+
 @given(good, st.sampled_from(["place", "weight", "combine", "dispatch"]), st.data())
 def test_the_rest_is_checked(text: str, keyword: str, data: st.DataObject) -> None:
     """A layout of something unknown, while a declaration that it does not need is broken."""
