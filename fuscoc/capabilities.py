@@ -18,6 +18,7 @@ from typing import TypeAlias
 from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
 from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import (
+    COMBINED,
     FLOATS,
     MAX_RANKS,
     SUMMABLE,
@@ -38,6 +39,7 @@ from fuscoc.lang.checked import (
     Subscript,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
+from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.lang.scalars import loads, parts
 from fuscoc.source import Span
 
@@ -198,6 +200,8 @@ def has_many_extents(shuffle: CheckedShuffle) -> Faults:
 
 def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
     combine, field = shuffle.combine, shuffle.source.fields[0]
+    if combine is not None and combine.kind not in COMBINED:
+        yield Fault(combine.span, f"its combine makes {REDUCTIONS[combine.kind].noun}")
     if combine is not None and combine.kind != "copy" and field.dtype not in SUMMABLE:
         yield Fault(field.span, f"a {combine.kind} needs a field of bf16, f16 or f32")
 
@@ -275,7 +279,9 @@ def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
 def combines_without_sums(shuffle: CheckedShuffle) -> Faults:
     combine = shuffle.combine
     if combine is not None and combine.kind != "sum":
-        does = "copies" if combine.kind == "copy" else "takes maxima"
+        does = "copies"
+        if combine.kind in REDUCTIONS:
+            does = f"makes {REDUCTIONS[combine.kind].noun}"
         yield Fault(combine.span, f"its combine {does}; only sums have kernels")
 
 

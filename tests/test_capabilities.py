@@ -213,7 +213,7 @@ EXAMPLES = {
     "combines_without_sums": Example(
         spec(combine="combine reverse reduce max"),
         "combine reverse reduce max",
-        "its combine takes maxima; only sums have kernels",
+        "its combine makes a maximum; only sums have kernels",
     ),
     "sums_otherwise": Example(
         spec(fields="x : f16[4]", combine="combine reverse reduce sum"),

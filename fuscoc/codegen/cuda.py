@@ -21,6 +21,7 @@ from fuscoc.codegen.cuda_tiles import (
     planner_bytes,
 )
 from fuscoc.codegen.cuda_types import (
+    COMBINED,
     SUMMABLE,
     CudaShuffle,
     row_bytes,
@@ -59,7 +60,7 @@ def print_cuda(
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
     tile = tile or choose_tile(shuffle, target or CudaTarget())
-    combines = shuffle.combine != "none"
+    combines = shuffle.combine is not None
     plan_shared = planner_bytes(shuffle.num_columns)
     _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
     row_buffers = tile.dispatch_warps * buffer_bytes
@@ -141,9 +142,8 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
             "team_batch": tile.team_batch,
         }
     lines = [f"struct {name} {{", f"  using Source = {'SourceShape' if casts else name};"]
-    if shuffle.combine != "none" and not casts:
-        element = SUMMABLE.get(fields[0].dtype, "Raw")
-        element = {"sum": element, "max": f"Largest<{element}>", "copy": "Raw"}[shuffle.combine]
+    if shuffle.combine is not None and not casts:
+        element = COMBINED[shuffle.combine].format(SUMMABLE.get(fields[0].dtype))
         lines.append(f"  using Element = {element};")
     for trait, holds in (("weighted", shuffle.weighted), ("compact", shuffle.compact)):
         lines += [f"  static constexpr bool {trait} = {str(holds).lower()};"]

@@ -83,7 +83,7 @@ def cuda_shuffle(checked: CheckedShuffle) -> CudaShuffle:
         fanout=checked.fanout,
         num_keys=target.num_keys,
         align=target.align,
-        combine="none" if combine is None else combine.kind,
+        combine=combine.kind if combine is not None else None,
         weighted=combine is not None and combine.weight is not None,
         casts=tuple(CudaCast(cast.field, cast.scales, cast.block) for cast in checked.casts),
         source_fields=leaving_fields(checked) if checked.casts else (),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 # What CUDA kernels reduce, and what those of Triton inside one node sum up, by their own names.
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
+# What combine makes of elements of such a type, by the headers' own names.
+COMBINED = {"copy": "Raw", "sum": "{}", "max": "Largest<{}>"}
 FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
 MAX_RANKS = 8
@@ -61,7 +62,7 @@ class CudaShuffle:
     fanout: int
     num_keys: int
     align: int
-    combine: Literal["none", "sum", "max", "copy"]
+    combine: str | None
     weighted: bool
     casts: tuple[CudaCast, ...] = ()
     source_fields: tuple[CudaField, ...] = ()

@@ -49,13 +49,14 @@ from fuscoc.dialect.l3_values import (
     Hold,
     LoadRow,
     LoadScalar,
-    Maximum,
+    Merge,
     PeerBase,
     Replace,
     StoreRow,
     vector_type,
 )
 from fuscoc.dialect.mlir import arith, ir
+from fuscoc.lang.reductions import REDUCTIONS
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,16 @@ class RowKernel:
     """What a step wants of its kernel.
 
     ``rows`` gives the dtypes of a reduction's source rows, accumulator and result, by field; it is
-    empty for a copy. Terms are added up, or ``takes_max``; ``weight`` is the dtype of the terms'
-    weights, if there are any. ``moves`` says what kind of rows a copy moves, where fields are cast:
-    see ``fuscoc.dialect.l2.MOVES``; ``partials`` the dtypes by field where it moves partial
-    results.
+    empty where ``kind`` is ``copy``. ``weight`` is the dtype of the terms' weights, if there are
+    any. ``moves`` says what kind of rows a copy moves, where fields are cast: see
+    ``fuscoc.dialect.l2.MOVES``; ``partials`` the dtypes by field where it moves partial results.
     """
 
     name: str
     columns: tuple[str, ...]
     terms: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
-    takes_max: bool = False
+    kind: str = "copy"
     weight: str | None = None
     signals: bool = False
     wait: tuple[int, ...] = ()
@@ -212,26 +212,27 @@ class _Rows:
             rows = self.loaded(pieces, at, self.term_row(term), {})
             weight = self.weight(term)
             for total, row in zip(held, rows, strict=True):
-                if self.wanted.takes_max:
-                    self.take_max(total, row, term)
-                elif self.wanted.rows:
+                if not self.wanted.rows:
+                    Replace.build(total, row)
+                elif REDUCTIONS[self.wanted.kind].sums:
                     Accumulate.build(total, weighted(row, total.type.row, weight))
                 else:
-                    Replace.build(total, row)
+                    self.merge(total, row, term)
         return [Held.build(total, total.type.row).value for total in held]
 
     def held_name(self, field: Field) -> str:
         if not self.wanted.rows:
             return field.name
-        return f"{field.name}_{'max' if self.wanted.takes_max else 'sum'}"
+        return f"{field.name}_{self.wanted.kind}"
 
-    def take_max(self, total: Any, row: Any, term: Any) -> None:
-        """The first term as it is: there is no number below all others to begin with."""
+    def merge(self, total: Any, row: Any, term: Any) -> None:
+        """The first term as it is: no value leaves all others as they are."""
         row = cast(row, total.type.row)
-        larger = Maximum.build(Held.build(total, total.type.row).value, row, total.type.row).result
+        before = Held.build(total, total.type.row).value
+        merged = Merge.build(before, row, total.type.row, kind=self.wanted.kind).result
         with named("first"):
             first = arith.cmpi(arith.CmpIPredicate.eq, term, self.entry["term_begin"])
-        Replace.build(total, arith.select(first, row, larger))
+        Replace.build(total, arith.select(first, row, merged))
 
     def term_row(self, term: Any) -> Any:
         """The row of a term: in a column, or else the terms are the rows."""

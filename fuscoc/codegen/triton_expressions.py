@@ -21,7 +21,7 @@ from fuscoc.dialect.l3_values import (
     Lanes,
     LoadRow,
     LoadScalar,
-    Maximum,
+    Merge,
     PeerBase,
     RowAt,
     Scale,
@@ -48,6 +48,8 @@ TRITON_TYPES = {
 MAX_COLUMNS = 100
 INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
 
+# How reductions make two rows one.
+MERGES = {"max": "tl.maximum({}, propagate_nan=tl.PropagateNan.ALL)"}
 # The largest finite values of the 8-bit floats.
 MAX_VALUES = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 
@@ -134,9 +136,9 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
             return Text(_cast(op, operand))
         case Scale():
             return _scale(op, operand)
-        case Maximum():
+        case Merge():
             rows = f"{operand(0, COMPARISON)}, {operand(1, COMPARISON)}"
-            return Text(f"tl.maximum({rows}, propagate_nan=tl.PropagateNan.ALL)")
+            return Text(MERGES[op.read("kind")].format(rows))
         case Amax():
             log2_block = op.read("block").bit_length() - 1
             return Text(f"{AMAX}({operand(0, COMPARISON)}, {log2_block})")

@@ -26,6 +26,7 @@ from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Owner, Point, Relate
 from fuscoc.dialect.runs import RUNS, UNITS
 from fuscoc.lang.policy import CHOICES
+from fuscoc.lang.reductions import REDUCTIONS
 
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
 # Fields that change their element type between source and target. ``scales`` is a field of one of
@@ -328,8 +329,15 @@ class Dispatch(Op, name="dispatch"):
     )
 
 
+def check_weighed(op):
+    """Raise VerifyError if an operation weighs what it does not sum."""
+    kind = op.read("kind")
+    if "weight" in op.attributes and not (kind in REDUCTIONS and REDUCTIONS[kind].sums):
+        raise VerifyError("must weigh nothing but the terms of a sum")
+
+
 class Combine(Op, name="combine"):
-    """The shuffle also goes back: what was copied is copied back, or summed.
+    """The shuffle also goes back: what was copied is copied back, or reduced.
 
     ``weight`` is the input with the factor of every point.
 
@@ -337,12 +345,11 @@ class Combine(Op, name="combine"):
     """
 
     attrs = attributes(
-        kind=Text("copy", "sum", "max"),
+        kind=Text("copy", *REDUCTIONS),
         weight=Ref("def_input", optional=True),
     )
 
     @classmethod
     def check(cls, op):
-        if op.read("kind") != "sum" and "weight" in op.attributes:
-            raise VerifyError("must weigh nothing but the terms of a sum")
+        check_weighed(op)
         check_role(op, "weight", "weight")

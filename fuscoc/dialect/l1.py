@@ -6,7 +6,9 @@ Buffers: ``source`` and ``target`` are the user's tensors, ``landing`` is the fo
 
 from fuscoc.dialect.attrs import Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, check_role, direction_of
+from fuscoc.dialect.l0 import check_weighed
 from fuscoc.lang.policy import CHOICES
+from fuscoc.lang.reductions import REDUCTIONS
 
 BUFFERS = ("source", "carrier", "landing", "target")
 # Rules by which a source picks the rank of a node that gets its rows over the network.
@@ -70,7 +72,7 @@ class Collect(Op, name="collect"):
         scope=Text("node", "rank", "local"),
         src=Text(*BUFFERS),
         dst=Text(*BUFFERS),
-        kind=Text("copy", "sum", "max"),
+        kind=Text("copy", *REDUCTIONS),
         weight=Ref("def_input", optional=True),
     )
 
@@ -79,6 +81,5 @@ class Collect(Op, name="collect"):
         _check_leg(op, "combine", "dst", "src")
         if "weight" in op.attributes and op.read("scope") != "local":
             raise VerifyError("weighs rows that are no longer one a point")
-        if "weight" in op.attributes and op.read("kind") != "sum":
-            raise VerifyError("must weigh nothing but the terms of a sum")
+        check_weighed(op)
         check_role(op, "weight", "weight")

@@ -11,11 +11,12 @@ from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError,
 from fuscoc.dialect.base import Op, check_role, direction_of
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
-from fuscoc.dialect.l0 import shuffle_of
+from fuscoc.dialect.l0 import check_weighed, shuffle_of
 from fuscoc.dialect.l1 import FORWARDERS
 from fuscoc.dialect.mlir import ext
 from fuscoc.lang.dtypes import INTEGERS
 from fuscoc.lang.policy import CHOICES
+from fuscoc.lang.reductions import REDUCTIONS
 
 ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
@@ -39,7 +40,7 @@ COPIES = {
     ("landing", "target"): "forward", ("target", "target"): "local",
     ("returned", "staging"): "hand_back",
 }  # fmt: skip
-REDUCTIONS = {
+REDUCED = {
     ("rows", "staging"): "reduce_direct", ("rows", "forward_staging"): "reduce_forward",
     ("forward_staging", "return_slices"): "reduce_node", ("staging", "result"): "reduce_source",
 }  # fmt: skip
@@ -252,7 +253,7 @@ class ScatterRecv(Step, name="scatter_recv"):
 
 
 class Reduce(Step, name="reduce"):
-    """Write, for every descriptor, the sum or maximum of its terms (or the copy of its one term).
+    """Write, for every descriptor, the reduction of its terms (or the copy of its one term).
 
     ``rows`` gives for every field the dtypes of the source rows, the accumulator and the result.
     ``weight`` is the input whose value at a term's point multiplies that term.
@@ -264,7 +265,7 @@ class Reduce(Step, name="reduce"):
 
     attrs = attributes(
         list=Ref("descriptors"),
-        kind=Text("copy", "sum", "max"),
+        kind=Text("copy", *REDUCTIONS),
         src=Text("rows", "staging", "forward_staging"),
         dst=Text("staging", "forward_staging", "return_slices", "result"),
         rows=Array(
@@ -289,9 +290,8 @@ class Reduce(Step, name="reduce"):
         check_role(op, "weight", "weight")
         if "term_begin" not in op.follow("list").read("columns"):
             raise VerifyError(f"needs a list with terms, and {op.attributes['list']} has none")
-        _check_list(op, REDUCTIONS, "dst")
-        if kind != "sum" and op.read("weight"):
-            raise VerifyError("must weigh nothing but the terms of a sum")
+        _check_list(op, REDUCED, "dst")
+        check_weighed(op)
         if op.read("weight") and "term_point" not in op.follow("list").read("terms"):
             raise VerifyError("needs the points of the terms that it weighs")
         for row in op.read("rows"):

@@ -8,7 +8,7 @@ from fuscoc.dialect import l3_values
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, entry_block, ops_of
 from fuscoc.dialect.dtypes import DType
-from fuscoc.dialect.l2 import COPIES, HOLDERS, REDUCTIONS, Step, check_held
+from fuscoc.dialect.l2 import COPIES, HOLDERS, REDUCED, Step, check_held
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir
 
@@ -97,7 +97,7 @@ class Launch(Step, name="launch"):
     @classmethod
     def check(cls, op):
         kernel, held = op.follow("kernel"), op.follow("list")
-        check_held(op, held, COPIES | REDUCTIONS)
+        check_held(op, held, COPIES | REDUCED)
         if len(ops_of(kernel, Signal)) != (op.signals is not None):
             raise VerifyError("needs a signal exactly where its kernel sends one")
         waits = {wait.read("slot") for wait in ops_of(kernel, Wait)}

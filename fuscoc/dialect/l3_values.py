@@ -7,12 +7,13 @@ scalars is ``arith`` over i64.
 from math import prod
 from typing import Any
 
-from fuscoc.dialect.attrs import Array, Integer, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op
 from fuscoc.dialect.dtypes import FLOATS, DType, from_mlir, to_mlir
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.dtypes import INTEGERS, NARROW
+from fuscoc.lang.reductions import REDUCTIONS
 
 
 class RowType(Fsc.Type, name="row"):
@@ -318,12 +319,15 @@ class Scale(Op, name="scale", traits=[ext.Pure]):
             raise VerifyError("needs a row and factors of one element type")
 
 
-class Maximum(Op, name="maximum", traits=[ext.Pure]):
-    """The larger element of two rows; NaN if one is.
+class Merge(Op, name="merge", traits=[ext.Pure]):
+    """Two rows as one, element by element, by a reduction that begins with its first term.
 
-    ``%z = "fsc.maximum"(%x, %y) : (vector<8xf32>, vector<8xf32>) -> vector<8xf32>``
+    ``max`` is the larger element, or NaN if one is.
+
+    ``%z = "fsc.merge"(%x, %y) {kind = "max"} : (vector<8xf32>, vector<8xf32>) -> vector<8xf32>``
     """
 
+    attrs = attributes(kind=Text(*(name for name, each in REDUCTIONS.items() if not each.sums)))
     lhs: ext.Operand[Any]
     rhs: ext.Operand[Any]
     result: ext.Result[Any]

@@ -15,6 +15,7 @@ from fuscoc.explain import facts
 from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
 from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.program import LaunchStep, PathSpec
@@ -93,19 +94,15 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
     return [*lines, _way_back(shuffle)]
 
 
-_WAYS_BACK = {
-    "copy": "copies each segment to where it came from",
-    "sum": "sums the rows of each segment",
-    "max": "takes the largest of each segment's rows, element by element",
-}
-
-
 def _way_back(shuffle: ShuffleSpec) -> str:
     combine = shuffle.declared.combine
     if combine is None:
         return "There is no way back."
     weight = f", times `{combine.weight.input}`" if combine.weight else ""
-    return f"The way back {_WAYS_BACK[combine.kind]}{weight}."
+    does = "copies each segment to where it came from"
+    if combine.kind in REDUCTIONS:
+        does = REDUCTIONS[combine.kind].does
+    return f"The way back {does}{weight}."
 
 
 def _fields(shuffle: ShuffleSpec) -> str:

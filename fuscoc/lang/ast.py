@@ -315,7 +315,7 @@ class Reduce(Node):
     ``indices`` are what is wrongly written behind the weight, as in ``sum(w(t, k))``.
     """
 
-    op: Literal["sum", "max"]
+    op: Ident
     weight: Ident | None
     indices: Indices | None
 

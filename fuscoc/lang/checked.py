@@ -198,9 +198,9 @@ class Weight:
 
 @dataclass(frozen=True)
 class Combine:
-    """The way back. ``copy`` when every source segment has exactly one destination."""
+    """The way back: a reduction, or ``copy`` where every segment has exactly one destination."""
 
-    kind: Literal["copy", "sum", "max"]
+    kind: str
     weight: Weight | None
     span: Span
 

@@ -1,4 +1,4 @@
-"""The way back: a plain copy, or a sum or maximum over the places that a segment went to."""
+"""The way back: a plain copy, or a reduction over the places that a segment went to."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from fuscoc.lang import ast
 from fuscoc.lang.accesses import find_unknown_names
 from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
-from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
+from fuscoc.lang.dtypes import INTEGERS
+from fuscoc.lang.policy import unknown_option
+from fuscoc.lang.reductions import REDUCTIONS, Reduction
 from fuscoc.lang.scalars import are_disjoint
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import with_slot
+from fuscoc.source import Span
 
 
 def check_combine(
@@ -20,6 +23,12 @@ def check_combine(
     if path is not None:
         _same_path(combine, dispatch, scope)
     reduce = combine.reduce
+    if reduce is not None and reduce.op.name not in REDUCTIONS:
+        unknown_option(reduce.op, "reduce", [*REDUCTIONS], scope)
+        return None
+    if reduce is not None and reduce.weight is not None and not REDUCTIONS[reduce.op.name].sums:
+        _weighs_no_sum(reduce, scope)
+        return None
     weight = None
     if reduce is not None and reduce.weight is not None:
         if scope.find(reduce.weight, {WEIGHT}, "a weight") is None:
@@ -43,11 +52,13 @@ def check_combine(
         return None
     if reduce is None:
         return _copy(combine, path, scope)
-    reducible = [_can_reduce(reduce, field, scope) for field in path.source.fields]
+    kind = reduce.op.name
+    reduction = REDUCTIONS[kind]
+    reducible = [_can_reduce(reduce, reduction, field, scope) for field in path.source.fields]
     if not all(reducible):
         return None
     if weight is None:
-        return Combine(reduce.op, None, combine.span)
+        return Combine(kind, None, combine.span)
     domain = tuple(index.name for index in path.domain)
     if weight.params != domain:
         scope.sink.report(
@@ -59,7 +70,18 @@ def check_combine(
         )
         return None
     checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
-    return Combine("sum", checked, combine.span)
+    return Combine(kind, checked, combine.span)
+
+
+def _weighs_no_sum(reduce: ast.Reduce, scope: Scope) -> None:
+    name, weight = reduce.op.name, Span(reduce.op.span.end, reduce.span.end)
+    scope.sink.report(
+        "FSC055",
+        weight,
+        f"`{name}` knows no weight: it takes every row as it is",
+        notes=["only the terms of a sum are weighed: `reduce sum(w)`"],
+        fix=Fix(weight, "", f"write `{name}`"),
+    )
 
 
 def _weight_has_indices(given: ast.Indices, weight: WeightInfo, scope: Scope) -> None:
@@ -122,11 +144,11 @@ def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
     return Combine("copy", None, combine.span)
 
 
-def _can_reduce(reduce: ast.Reduce, field: Field, scope: Scope) -> bool:
+def _can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:
     declared = [Label(field.span, "declared here")]
-    if field.dtype in SUMMABLE or (reduce.op == "max" and field.dtype in INTEGERS):
+    if field.dtype in reduction.dtypes:
         return True
-    if field.dtype in INTEGERS:
+    if reduction.sums and field.dtype in INTEGERS:
         scope.sink.report(
             "FSC053",
             reduce.span,
@@ -137,7 +159,7 @@ def _can_reduce(reduce: ast.Reduce, field: Field, scope: Scope) -> bool:
         scope.sink.report(
             "FSC066",
             reduce.span,
-            f"not yet supported: a {'sum' if reduce.op == 'sum' else 'maximum'} of {field.dtype}",
+            f"not yet supported: {reduction.noun} of {field.dtype}",
             secondary=declared,
             notes=["what comes back are rows of the source's segment, whatever was sent"],
             help=f"let the source be bf16, and narrow it on the way out: `cast({field.name})`, or "

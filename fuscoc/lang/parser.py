@@ -131,7 +131,7 @@ class TreeBuilder:
             weight = found.function if called else found.layout
             listed = found.args if called else found.subscripts
             indices = ast.Indices(listed, span=Span(weight.span.end, found.span.end))
-        return ast.Reduce(op.value, weight, indices, span=_span(children))
+        return ast.Reduce(op, weight, indices, span=_span(children))
 
     def sum(self, children: list[Any]) -> ast.Binary:
         lhs, op, rhs = children

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from fuscoc.diagnostics import Fix, spelling
@@ -55,7 +56,7 @@ def _dedup(dispatch: ast.Dispatch, scope: Scope) -> tuple[Literal["node", "rank"
         if level.name == "none":
             scope.sink.report("FSC055", level.span, "`none` stands alone")
         elif level.name not in LEVELS:
-            _unknown(level, "dedup", ("node", "rank", "none"), scope)
+            unknown_option(level, "dedup", ("node", "rank", "none"), scope)
     return tuple(level for level in LEVELS if level in names)
 
 
@@ -66,7 +67,7 @@ def _choice(knob: str, dispatch: ast.Dispatch, scope: Scope) -> str:
     if choice is None:
         return default
     if choice.value.name not in CHOICES[knob]:
-        _unknown(choice.value, knob, CHOICES[knob], scope)
+        unknown_option(choice.value, knob, CHOICES[knob], scope)
     return choice.value.name
 
 
@@ -77,7 +78,7 @@ def _slice_bytes(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope
     size = fold_constant(clause.size, scope, positive="the size of a slice")
     unit = UNITS.get(clause.unit.name)
     if unit is None:
-        _unknown(clause.unit, "slice", tuple(UNITS), scope)
+        unknown_option(clause.unit, "slice", tuple(UNITS), scope)
     if size is None or unit is None:
         return DEFAULT_SLICE_BYTES
     if size * unit > MAX_SLICE_BYTES:
@@ -92,7 +93,8 @@ def _slice_bytes(dispatch: ast.Dispatch, segment_bytes: int | None, scope: Scope
     return size * unit
 
 
-def _unknown(ident: ast.Ident, knob: str, values: tuple[str, ...], scope: Scope) -> None:
+def unknown_option(ident: ast.Ident, knob: str, values: Sequence[str], scope: Scope) -> None:
+    """Report a word that an option does not know."""
     scope.sink.report(
         "FSC055",
         ident.span,

@@ -21,6 +21,7 @@ from fuscoc.dialect.expressions import (
 )
 from fuscoc.dialect.l0 import Combine, DefPacked, Shuffle, shuffle_of
 from fuscoc.dialect.relation import Domain, Relate
+from fuscoc.lang.reductions import REDUCTIONS
 
 
 def run(module: Any) -> None:
@@ -89,12 +90,13 @@ def _check_target(shuffle: Any, relate: Any) -> None:
 
 def _check_combine(combine: Any) -> None:
     shuffle = shuffle_of(combine)
-    if combine.read("kind") == "copy" and shuffle.read("fanout") != 1:
+    kind = combine.read("kind")
+    if kind == "copy" and shuffle.read("fanout") != 1:
         raise PassError(combine, f"would copy {shuffle.read('fanout')} rows to one place")
     weight = combine.follow("weight")
     if weight is not None and weight.read("type")[0] not in FLOATS:
         raise PassError(combine, "must weigh by floating-point factors")
     fields = shuffle.follow("source").read("cells")
     for name, (dtype, _) in ((field["name"], field["type"]) for field in fields):
-        if combine.read("kind") == "sum" and dtype not in FLOATS:
-            raise PassError(combine, f"must not sum field '{name}' of {dtype}")
+        if kind in REDUCTIONS and dtype not in REDUCTIONS[kind].dtypes:
+            raise PassError(combine, f"must not {kind} field '{name}' of {dtype}")

@@ -63,7 +63,7 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         columns=descriptors.read("columns"),
         terms=descriptors.read("terms"),
         rows=step.read("rows") if reduces and step.read("kind") != "copy" else (),
-        takes_max=reduces and step.read("kind") == "max",
+        kind=step.read("kind") if reduces else "copy",
         weight=weight.read("type")[0] if weight is not None else None,
         signals=step.signals is not None,
         wait=step.waits,

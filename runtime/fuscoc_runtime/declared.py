@@ -122,10 +122,15 @@ class WeightSpec:
 
 @dataclass(frozen=True)
 class CombineSpec:
-    """The way back; ``copy`` moves bits, ``sum`` adds in f32."""
+    """The way back: ``copy`` moves bits, others reduce; ``sum`` adds in f32."""
 
-    kind: Literal["copy", "sum", "max"]
+    kind: str
     weight: WeightSpec | None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the transpose of a dispatch, and so brings gradients back."""
+        return self.kind in ("copy", "sum")
 
 
 @dataclass(frozen=True)

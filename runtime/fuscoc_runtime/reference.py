@@ -24,6 +24,9 @@ from fuscoc_runtime.schema import ShuffleSpec
 LEAST_AMAX = 2.0**-100
 """A block whose values are all smaller gets the scales of this magnitude, so that none is 0."""
 
+MERGES = {"max": torch.maximum}
+"""How reductions make two rows one."""
+
 
 @dataclass(frozen=True, eq=False)
 class RankData:
@@ -153,7 +156,7 @@ def combine(
     """What every source must get back when the ranks hold ``rows`` [num_slots, *field shape].
 
     Rows are of the source's segment: where fields are cast, what comes back was never cast.
-    Weights multiply the rows; terms are added in f64. Without terms a sum or a maximum is 0.
+    Weights multiply the rows; terms are added in f64. Without terms a reduction is 0.
     ``only``: just what this rank gets back.
     """
     spec = shuffle.declared.combine
@@ -174,9 +177,9 @@ def combine(
             if spec.kind == "copy":
                 cells[segment] = row
                 continue
-            if spec.kind == "max":
+            if not is_sum:
                 first = (origin.rank, origin.source) not in begun
-                cells[segment] = row if first else torch.maximum(cells[segment], row)
+                cells[segment] = row if first else MERGES[spec.kind](cells[segment], row)
                 continue
             term = row.double()
             if spec.weight is not None:

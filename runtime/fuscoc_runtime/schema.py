@@ -89,7 +89,7 @@ class ShuffleSpec:
     def is_differentiable(self) -> bool:
         """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
         combine = self.declared.combine
-        return combine is not None and combine.kind != "max" and not self.declared.casts
+        return combine is not None and combine.is_linear and not self.declared.casts
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_hop_policy() -> None:
-    """The word, and the planner's rule."""
+@pytest.mark.parametrize("addition", ["hop_policy", "reduction"])
+def test_an_addition(addition: str) -> None:
+    """It shuffles, and what comes of it is as the reference says."""
     ended = subprocess.run(
-        [sys.executable, "tests/additions/hop_policy.py"],
+        [sys.executable, f"tests/additions/{addition}.py"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -21,5 +24,5 @@ def test_a_hop_policy() -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    rows, *_ = ended.stdout.split()
-    assert int(rows) > 0
+    moved, *_ = ended.stdout.split()
+    assert int(moved) > 0

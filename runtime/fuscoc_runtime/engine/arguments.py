@@ -236,10 +236,11 @@ class Checker:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
         if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
             why = "casts on the path, which has no gradient: cast before dispatch"
-            if self.shuffle.declared.combine is None:
+            combine = self.shuffle.declared.combine
+            if combine is None:
                 why = "has no combine, whose kernels would bring gradients back: add one"
-            elif self.shuffle.declared.combine.kind == "max":
-                why = "reduces by max, whose kernels do not sum gradients: use a sum"
+            elif not combine.is_linear:
+                why = f"reduces by {combine.kind}, whose kernels do not sum gradients: use a sum"
             raise self.problem(name, f"requires grad, and the spec {why}, or detach it")
         return value.detach()
 
