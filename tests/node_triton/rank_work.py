@@ -21,6 +21,7 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.watch import GRACE_SECONDS
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, builtin_extents
@@ -250,11 +251,11 @@ def one_refuses(group: Any, artifact: str) -> list[str]:
 
 
 def one_is_late(group: Any, artifact: str) -> None:
-    """By much more than it takes to show a wait, and less than the timeout."""
+    """By more than the grace, and less than the timeout: nobody has ended, so waits go on."""
     shuffle = open_shuffle(group, artifact)
     for number in range(2):
         if shuffle.rank == number:
-            time.sleep(1.2)
+            time.sleep(2 * GRACE_SECONDS)  # the other rank takes some of it until it waits
         run(shuffle, batch(shuffle.spec, [3] * shuffle.topology.num_ranks, number), combines=1)
     shuffle.check()
 
