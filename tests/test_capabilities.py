@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -270,26 +271,42 @@ def test_a_demand_is_refused_at_what_is_at_fault(name: str) -> None:
     assert text[demanded.span.start : demanded.span.end] == "backend cuda"
 
 
+def reported(*command: str) -> list[dict[str, Any]]:
+    """The diagnostics that a command refuses a spec with."""
+    done = CliRunner().invoke(app, [*command, "--format", "json"])
+    assert done.exit_code == 1
+    found: list[dict[str, Any]] = json.loads(done.stdout)["diagnostics"]
+    return found
+
+
 @pytest.mark.parametrize("name", REFUSED)
-def test_check_compile_and_editors_say_the_same(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("pygls")
+def test_check_and_compile_say_the_same(name: str, tmp_path: Path) -> None:
+    path, output = tmp_path / "rows.fsc", tmp_path / "out"
+    path.write_text(REFUSED[name])
+    found = reported("check", str(path))
+    assert found == reported("compile", str(path), "-o", str(output))
+    assert [each["code"] for each in found] == ["FSC071"]
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_editor_says_what_check_says(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pygls", reason="editors need the extra `lsp`")
     from pygls.workspace import TextDocument
 
     from fuscoc.lsp.server import OpenText
 
     path = tmp_path / "rows.fsc"
     path.write_text(REFUSED[name])
-    found = {}
-    for command in (["check"], ["compile", "-o", str(tmp_path / "out")]):
-        done = CliRunner().invoke(app, [*command, str(path), "--format", "json"])
-        assert done.exit_code == 1
-        found[command[0]] = json.loads(done.stdout)["diagnostics"]
-    assert found["check"] == found["compile"]
-    assert [each["code"] for each in found["check"]] == ["FSC071"]
-    assert not (tmp_path / "out").exists()
-    server = SimpleNamespace(workspace=SimpleNamespace(position_encoding=None))
-    document = TextDocument(path.as_uri(), REFUSED[name])
-    assert OpenText(document, server).diagnostics() == errors_of(REFUSED[name])  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(workspace=SimpleNamespace(position_encoding=None))
+    text = OpenText(TextDocument(path.as_uri(), REFUSED[name]), server)
+    assert [
+        (each.code, each.primary.text, each.primary.span.start, each.primary.span.end)
+        for each in text.diagnostics()
+    ] == [
+        (each["code"], each["label"], *(each["range"][end]["offset"] for end in ("start", "end")))
+        for each in reported("check", str(path))
+    ]
 
 
 @pytest.mark.parametrize(
