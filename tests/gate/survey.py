@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from fuscoc.dialect import l0, l1, l2, l3, l3_values, path, relation
@@ -35,19 +36,18 @@ class Pair(NamedTuple):
         return f"{self.level} {self.name.removeprefix('fsc.')} {'.'.join(self.path)}"
 
 
-OPERATIONS: dict[str, Any] = {
-    each.OPERATION_NAME: each
-    for room in _ROOMS
-    for each in vars(room).values()
-    if isinstance(each, type) and issubclass(each, Op) and each.__module__ == room.__name__
-    if hasattr(each, "OPERATION_NAME")
-}
-HOMES = {
-    name: level
-    for room, level in _ROOMS.items()
-    for name, each in OPERATIONS.items()
-    if each.__module__ == room.__name__
-}
+def defined_in(room: ModuleType) -> dict[str, Any]:
+    """The operations that a module of the dialect defines, by name."""
+    return {
+        each.OPERATION_NAME: each
+        for each in vars(room).values()
+        if isinstance(each, type) and issubclass(each, Op) and each.__module__ == room.__name__
+        if hasattr(each, "OPERATION_NAME")
+    }
+
+
+OPERATIONS = {name: each for room in _ROOMS for name, each in defined_in(room).items()}
+HOMES = {name: level for room, level in _ROOMS.items() for name in defined_in(room)}
 """Every operation of the dialect, and the level that it belongs to."""
 
 

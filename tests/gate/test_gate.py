@@ -7,13 +7,26 @@ listed, only a few flips are tried here, and all of them at night.
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 import pytest
 
+import fuscoc.dialect
 from tests.gate.effects import BOUNDARIES
 from tests.gate.examples import EXAMPLES, Example
-from tests.gate.flips import operations
-from tests.gate.survey import HOMES, LEVELS, listed, subject_of, subjects, without_effect
-from tests.gate.values import Names
+from tests.gate.flips import operations, present
+from tests.gate.survey import (
+    HOMES,
+    LEVELS,
+    OPERATIONS,
+    defined_in,
+    listed,
+    subject_of,
+    subjects,
+    without_effect,
+)
+from tests.gate.values import Names, declared
 
 CASES = [(level, name) for name, home in HOMES.items() for level in LEVELS if home <= level]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -51,6 +64,29 @@ def test_every_operation_is_in_an_example() -> None:
         for op in operations(module)
     }
     assert {(home, name) for name, home in HOMES.items()} <= found
+
+
+def test_every_attribute_is_in_an_example() -> None:
+    """Also what stands inside one, and what may be left out."""
+    found = set()
+    for subject in subjects():
+        with subject.context:
+            for module in subject.modules:
+                for op in operations(module):
+                    found |= {(op.operation.name, names) for names in present(op)}
+    assert found == {
+        (name, names)
+        for name, each in OPERATIONS.items()
+        for key, kind in each.attrs.items()
+        for names, _ in declared((key,), kind)
+    }
+
+
+def test_every_operation_has_a_level() -> None:
+    names: set[str] = set()
+    for room in iter_modules(fuscoc.dialect.__path__):
+        names |= defined_in(import_module(f"{fuscoc.dialect.__name__}.{room.name}")).keys()
+    assert names == set(HOMES)
 
 
 @every_example

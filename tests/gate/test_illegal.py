@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fuscoc.dialect.attrs import Array, Attr, Record, Text
+from fuscoc.dialect.attrs import Text
 from fuscoc.dialect.mlir import ir
 from tests.gate.flips import operations
 from tests.gate.survey import HOMES, OPERATIONS, subjects
-from tests.gate.values import Names, illegal, paths
+from tests.gate.values import Names, declared, illegal, paths
 
 # Texts that anything may stand in, because somebody else chose them: the user, or a pass whose
 # list, argument or buffer it is.
@@ -74,17 +73,7 @@ def test_texts_are_names_or_have_choices() -> None:
         ".".join(names)
         for each in OPERATIONS.values()
         for key, kind in each.attrs.items()
-        for names, inner in _inner((key,), kind)
+        for names, inner in declared((key,), kind)
         if type(inner) is Text and not inner.choices
     }
-    assert texts <= NAMES
-
-
-def _inner(names: Names, kind: Attr) -> Iterator[tuple[Names, Attr]]:
-    yield names, kind
-    match kind:
-        case Array():
-            yield from _inner(names, kind.element)
-        case Record():
-            for key, each in kind.fields.items():
-                yield from _inner((*names, key), each)
+    assert texts == NAMES

@@ -135,9 +135,9 @@ def _(kind: Record, op: Any, attr: Any) -> Iterator[Value]:
 
 
 def _named(
-    declared: Mapping[str, Attr], op: Any, given: Mapping[str, Any]
+    kinds: Mapping[str, Attr], op: Any, given: Mapping[str, Any]
 ) -> Iterator[tuple[str, Names, dict[str, Any]]]:
-    for name, kind in declared.items():
+    for name, kind in kinds.items():
         if name in given:
             for names, other in _others(kind, op, given[name]):
                 yield name, names, {**given, name: other}
@@ -210,6 +210,17 @@ def paths(kind: Attr, attr: Any) -> set[Names]:
             }
             return {(), *below}
     return {()}
+
+
+def declared(names: Names, kind: Attr) -> Iterator[tuple[Names, Attr]]:
+    """The kind at the path ``names`` and those inside it, each with its path."""
+    yield names, kind
+    match kind:
+        case Array():
+            yield from declared(names, kind.element)
+        case Record():
+            for key, each in kind.fields.items():
+                yield from declared((*names, key), each)
 
 
 def illegal(kind: Attr, op: Any, attr: Any) -> Iterator[Value]:
