@@ -15,10 +15,10 @@ from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
 from fuscoc_runtime.reference import RankResult
 from fuscoc_runtime.scalar import BinaryOp, Inside, Load
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, lockstep
+from tests.plan.specs import declaring
 
 
 def test_one_wrong_bit_is_seen() -> None:
@@ -104,15 +104,10 @@ def test_unknown_relations_are_refused() -> None:
     place = Inside(BinaryOp("+", spec.declared.target.key, 1), 12)
     fixed = replace(spec.declared.target, key=Load("idx", (place, 0)))
     with pytest.raises(NoDataError, match="is computed from an input"):
-        generate(declaring(spec, fixed), Topology(1, 1), 4, 0)
+        generate(declaring(spec, target=fixed), Topology(1, 1), 4, 0)
     spec = specs.artifact(specs.patches()).shuffle()
     assert isinstance(spec.declared.target, DenseTarget)
     both = BinaryOp("+", Load("packing", (0, 0)), Load("packing", (0, 1)))
     other = replace(spec.declared.target, slot=both)
     with pytest.raises(NoDataError, match=r"entries: packing\[0, 0\], packing\[0, 1\]"):
-        generate(declaring(spec, other), Topology(1, 1), 4, 0)
-
-
-def declaring(spec: ShuffleSpec, target: PackedTarget | DenseTarget) -> ShuffleSpec:
-    """The same shuffle to another target."""
-    return replace(spec, declared=replace(spec.declared, target=target))
+        generate(declaring(spec, target=other), Topology(1, 1), 4, 0)
