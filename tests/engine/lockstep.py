@@ -17,6 +17,7 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.program import LaunchStep
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -29,6 +30,11 @@ def lockstep(text: str, topology: str, num_programs: int = 2) -> LockstepShuffle
     return LockstepShuffle(
         artifact(text), topology=Topology.parse(topology), num_programs=num_programs
     )
+
+
+def launches_by_list(spec: ShuffleSpec) -> dict[str, LaunchStep]:
+    """The launches of a dispatch, each by the list that it takes."""
+    return {step.list: step for step in spec.program.dispatch.launches}
 
 
 def inputs_of(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, Any]:

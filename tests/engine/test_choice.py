@@ -52,7 +52,6 @@ HOPPER, AMPERE, ADA = (
     Gpu((8, 9), 99 * 1024),
 )
 NODE = Topology(1, 4)
-FINE = Trouble(None, None, 0, 0)
 
 
 @cache

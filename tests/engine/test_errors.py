@@ -26,7 +26,7 @@ from fuscoc_runtime.errors import (
     SlotOverlapError,
 )
 from tests.engine import specs
-from tests.engine.lockstep import dispatch, inputs_of, lockstep
+from tests.engine.lockstep import dispatch, inputs_of, launches_by_list, lockstep
 
 Named = dict[str, Any]
 
@@ -339,7 +339,7 @@ def test_a_dispatch_that_failed_overwrites_nothing() -> None:
 def test_a_signal_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """In lockstep nobody waits for it: it is a mistake of fuscoc's own."""
     shuffle = lockstep.__wrapped__(ROUTED, "1x2")  # not one for other tests: its ranks lose step
-    steps = {step.list: step for step in shuffle.spec.program.dispatch.launches}
+    steps = launches_by_list(shuffle.spec)
     launch = Machine.launch
 
     def all_but_one(machine: Machine, kernel: str, *arguments: Any) -> None:

@@ -22,7 +22,7 @@ from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
-from tests.engine.lockstep import inputs_of
+from tests.engine.lockstep import inputs_of, launches_by_list
 from tests.static import specs as static_specs
 
 NODES = Topology(2, 2)
@@ -58,7 +58,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def meeting(spec: ShuffleSpec) -> list[str]:
     """Every rank signals, and then waits, before they agree."""
-    steps = {step.list: step for step in spec.program.dispatch.launches}
+    steps = launches_by_list(spec)
     num_ranks = NODES.num_ranks
     return [steps["direct"].kernel] * num_ranks + [steps["local"].kernel] * num_ranks + ["agree"]
 

@@ -25,6 +25,7 @@ from fuscoc_runtime.engine.machine import Late, Machine
 from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.steps import launch_empty
 from fuscoc_runtime.topology import Topology
+from tests.engine.lockstep import launches_by_list
 
 TIMEOUT, SHORT, LONGEST = 3.0, 1.5, 30.0
 NUM_STREAMS = 40
@@ -39,10 +40,7 @@ def main() -> None:
     spec = artifact.shuffle(None)
     num_programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
     machine = Machine(artifact, spec, topology, 0, device, num_programs)
-    steps, window = (
-        {step.list: step for step in spec.program.dispatch.launches},
-        private_window(256, device),
-    )
+    steps, window = launches_by_list(spec), private_window(256, device)
     send, wait = steps["direct"], steps["local"]
     streams = [torch.cuda.Stream(device) for _ in range(NUM_STREAMS)]
     here = torch.zeros(1 << 20, pin_memory=True)
