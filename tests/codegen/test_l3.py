@@ -9,7 +9,7 @@ from fuscoc.dialect.l2 import GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Kernel, Launch
 from fuscoc.pipeline import compile_to_ir
 from tests.codegen.specs import SPECS
-from tests.dialect.support import PRELUDE, error_of, round_trips
+from tests.dialect.support import PRELUDE, edited, error_of, round_trips
 
 ARGS = """args = [{kind = "scalar", name = "n", value = "n"},
   {element = i64, kind = "column", name = "c", value = "c"},
@@ -368,9 +368,7 @@ def test_launches_bind_the_buffers_that_they_take_rows_from_and_to(
     ],
 )
 def test_refuses_launches(edit: tuple[str, str], message: str) -> None:
-    text = launched()
-    assert edit[0] in text
-    assert message in error_of(PRELUDE + text.replace(*edit))
+    assert message in error_of(PRELUDE + edited(launched(), edit))
 
 
 @pytest.mark.parametrize(
@@ -446,11 +444,10 @@ def bound(held: str, src: str, *fields: tuple[str, str]) -> tuple[str, str]:
     ],
 )
 def test_rows_of_a_buffer_have_one_dtype(edits: list[tuple[str, str]], field: str) -> None:
-    text = alike = BOTH
-    for old, new in edits:
-        text, alike = text.replace(old, new), alike.replace(old, new.replace("bf16", "f32"))
-    assert not error_of(PRELUDE + alike)
-    assert f"'fsc.path' op has rows of several dtypes in {field}" in error_of(PRELUDE + text)
+    alike = [(old, new.replace("bf16", "f32")) for old, new in edits]
+    assert not error_of(PRELUDE + edited(BOTH, *alike))
+    error = error_of(PRELUDE + edited(BOTH, *edits))
+    assert f"'fsc.path' op has rows of several dtypes in {field}" in error
 
 
 @pytest.mark.parametrize(
@@ -470,8 +467,7 @@ def test_what_is_wrong_with_another_path(
     edit: tuple[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first path reads what is verified after it; that must not raise."""
-    assert edit[0] in BOTH
-    error = error_of(PRELUDE + BOTH.replace(*edit))
+    error = error_of(PRELUDE + edited(BOTH, edit))
     assert "'fsc." in error
     assert "Traceback" not in error + "".join(capfd.readouterr())
 

@@ -48,6 +48,14 @@ SHUFFLE = """
 PRELUDE = DECLARATIONS + SHUFFLE
 
 
+def edited(text: str, *edits: tuple[str, str]) -> str:
+    """``text`` with other parts, each of which it has."""
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
 @contextmanager
 def fresh_context() -> Iterator[Any]:
     """A context of its own, with a location for operations that are built without one."""
