@@ -129,9 +129,6 @@ class _Text(Language[str]):
     def owner(self, key: str) -> str:
         return f"place({key})"
 
-    def cell_base(self, outer: str) -> str:
-        raise NotImplementedError("the device headers know no ragged source")
-
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
         before, self.wish = self.wish, name

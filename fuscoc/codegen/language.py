@@ -46,10 +46,6 @@ class Language(ABC, Generic[Value]):
     def owner(self, key: Value) -> Value:
         """The rank of a key that exists."""
 
-    @abstractmethod
-    def cell_base(self, outer: Value) -> Value:
-        """The cells before an outer index of a ragged source."""
-
     def named(self, name: str) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -69,3 +65,11 @@ class Language(ABC, Generic[Value]):
 
     def is_dropped(self, value: Value) -> Value:
         return self.compare("eq", value, self.constant(DROPPED))
+
+
+class RaggedLanguage(Language[Value]):
+    """One in which sources may be ragged."""
+
+    @abstractmethod
+    def cell_base(self, outer: Value) -> Value:
+        """The cells before an outer index of a ragged source."""

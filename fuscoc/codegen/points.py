@@ -20,7 +20,7 @@ from fuscoc.codegen.arguments import (
     of_spec,
     scalar,
 )
-from fuscoc.codegen.language import Language
+from fuscoc.codegen.language import RaggedLanguage
 from fuscoc.codegen.regions import Region, divisors, is_packed, routed
 from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
@@ -128,7 +128,7 @@ def _indices(shuffle: Any, values: Values, point: Any) -> list[Any]:
     return [outer, *region.row_major(inner, names[1:], extents)]
 
 
-class _Kernel(Language[Any]):
+class _Kernel(RaggedLanguage[Any]):
     """Values of a kernel, built at the insertion point."""
 
     def __init__(self, values: Values) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Generic
 
-from fuscoc.codegen.language import DROPPED, OUT_OF_RANGE, Language, Value
+from fuscoc.codegen.language import DROPPED, OUT_OF_RANGE, Language, RaggedLanguage, Value
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.dialect.mlir import arith, ir
@@ -125,7 +125,9 @@ class Region(Generic[Value]):
             case Lookup():
                 return language.lookup(op.read("input"), *operands)
             case CellBase():
-                return language.cell_base(*operands)
+                assert isinstance(language, RaggedLanguage), "capabilities.is_ragged comes first"
+                base: Value = language.cell_base(*operands)
+                return base
             case Owner():
                 return self._owner(op.follow("placement").read("num_keys"), *operands)
             case ExactDiv():

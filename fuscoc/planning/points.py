@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc.codegen.language import Language
+from fuscoc.codegen.language import RaggedLanguage
 from fuscoc.codegen.regions import Region, is_packed, regions_of
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.explain import explain_extents
@@ -114,7 +114,7 @@ def _before(counts: Tensor) -> Tensor:
     return counts.cumsum(0) - counts
 
 
-class _Tensors(Language[Tensor]):
+class _Tensors(RaggedLanguage[Tensor]):
     """Tensors over all points, or of no dimension where all points share a value."""
 
     def __init__(self, data: RankData) -> None:

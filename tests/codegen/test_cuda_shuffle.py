@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
 
-from fuscoc.capabilities import is_scattered
+from fuscoc.capabilities import is_ragged, is_scattered
 from fuscoc.codegen.cuda_shuffle import cuda_shuffle
 from fuscoc.codegen.cuda_tiles import TARGETS
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Shuffle
+from fuscoc.dialect.relation import CellBase
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, IndexRef, PackedTarget
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
+from fuscoc.testing.texts import texts
 from tests.codegen.specs import SPECS
 from tests.specs import cuda_of, moe
 
@@ -32,6 +35,16 @@ def test_contiguous_means_what_the_passes_find(name: str) -> None:
     (shuffle,) = ops_of(module, Shuffle)
     apart = any(runs["run_dims"] for runs in shuffle.read("runs"))
     assert apart == bool(list(is_scattered(checked)))
+
+
+@given(texts())
+@settings(max_examples=40)
+def test_ragged_means_what_the_passes_find(text: str) -> None:
+    """Every shuffle that is refused for it looks cells up that come before, and no other does."""
+    (checked,) = check(SourceFile("generated.fsc", text))
+    module = compile_to_ir(checked, after="coalesce-segments").module
+    (shuffle,) = ops_of(module, Shuffle)
+    assert bool(ops_of(shuffle, CellBase)) == bool(list(is_ragged(checked)))
 
 
 def test_moe() -> None:
