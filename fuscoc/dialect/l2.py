@@ -129,7 +129,8 @@ class Descriptors(Op, name="descriptors"):
 
 def check_held(op, held, lists):
     """Raise VerifyError unless a list is that of the ends of a step, and built by the rank that has
-    what is read by it. ``lists``: those of possible ends."""
+    what is read by it, and the step signals what it stores at peers. ``lists``: those of possible
+    ends."""
     ends = (op.reads, *op.writes)
     if ends not in lists:
         raise VerifyError(f"must not go from {ends[0]} to {ends[1]}")
@@ -140,6 +141,8 @@ def check_held(op, held, lists):
         raise VerifyError(f"reads {op.reads}, which the {held.read('builder')} does not have")
     if ("dst_peer" in held.read("columns")) != (name in TO_PEERS):
         raise VerifyError("needs the column dst_peer exactly where rows go to peers")
+    if (op.signals is not None) != (name in TO_PEERS):
+        raise VerifyError("needs a signal exactly where rows go to peers")
 
 
 def _check_list(op, lists, *sides):
@@ -183,8 +186,6 @@ class GatherSend(Step, name="gather_send"):
     @classmethod
     def check(cls, op):
         _check_rows(op)
-        if op.read("dst") == "slices" and "signal" in op.attributes:
-            raise VerifyError("must not signal: slices stay on this rank")
         _check_list(op, COPIES, "src", "dst")
 
 

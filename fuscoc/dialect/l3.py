@@ -185,6 +185,12 @@ class ForTerms(Op, name="for_terms", traits=[ir.NoTerminatorTrait]):
         _check_body(op, 1)
 
 
+def _check_place(op):
+    """Every program of a launch signals and waits once, however much work it has."""
+    if op.operation.parent.name != Kernel.OPERATION_NAME:
+        raise VerifyError("must stand directly inside fsc.kernel")
+
+
 class Wait(Op, name="wait"):
     """Wait until every peer has signalled ``slot`` often enough; returns how much work to do.
 
@@ -206,6 +212,7 @@ class Wait(Op, name="wait"):
 
     @classmethod
     def check(cls, op):
+        _check_place(op)
         require(op.abort, "i32", "the abort word")
         require(op.late, "i32", "the late word")
 
@@ -223,4 +230,5 @@ class Signal(Op, name="signal"):
 
     @classmethod
     def check(cls, op):
+        _check_place(op)
         require(op.windows, "i64", "the peers' windows")

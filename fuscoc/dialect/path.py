@@ -109,10 +109,12 @@ def _check_tiers(path):
 def _check_order(path):
     """Work comes after what writes the buffer that it reads, and what sends the signals that it
     waits for; it waits for all who store into that buffer of a peer; a signal is sent by one step
-    alone."""
-    written = {buffer for op in ops_of(path, *WORK) for buffer in op.writes}
+    alone, and some step waits for it."""
+    work = ops_of(path, *WORK)
+    written = {buffer for op in work for buffer in op.writes}
+    awaited = {None, *(slot for op in work for slot in op.waits)}
     known, writers, senders = {}, {}, _senders(path)  # whether operands dominate, MLIR checks
-    for op in ops_of(path, *WORK):
+    for op in work:
         first = set(op.preceding)
         before = known[op.operation] = first.union(*(known.get(each, ()) for each in first))
         if op.reads not in GIVEN and op.reads not in written:
@@ -134,6 +136,8 @@ def _check_order(path):
                 raise VerifyError(f"has an {op.operation.name} that {reason} too early")
         for buffer in op.writes:
             writers.setdefault(buffer, []).append(op.operation)
+    if lost := [op.signals for op in work if op.signals not in awaited]:
+        raise VerifyError(f"sends signal {lost[0]}, for which nothing waits")
 
 
 def _stores_at_peers(op):

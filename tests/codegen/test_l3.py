@@ -53,6 +53,13 @@ def load(attributes: str = "", strides: int = 0, lanes: int = 8, element: str = 
     )
 
 
+SIGNAL = '"fsc.signal"(%c, %n, %n, %n) : (i64, i64, i64, i64) -> ()'
+
+
+def in_loop(body: str) -> str:
+    return f'"fsc.for_each_descriptor"(%n) ({{ ^bb0(%i: i64): {body} }}) : (i64) -> ()'
+
+
 HELD = '%held = "fsc.hold"() : () -> !fsc.held_row<vector<8xf32>>\n  '
 
 GOOD = {
@@ -153,6 +160,23 @@ BAD = {
         '"fsc.signal"(%m, %n, %n, %n) : (i64, i64, i64, i64) -> ()',
         "needs an array of i64 for the peers' windows",
     ),
+    "wait in a loop": (
+        in_loop(
+            '%x = "fsc.wait"(%m, %n, %n, %m, %m, %n) {slot = 0 : i64} : '
+            "(i64, i64, i64, i64, i64, i64) -> i64"
+        ),
+        "'fsc.wait' op must stand directly inside fsc.kernel",
+    ),
+    "signal in a loop": (
+        in_loop(SIGNAL),
+        "'fsc.signal' op must stand directly inside fsc.kernel",
+    ),
+    "signal in a loop of a loop": (
+        '"fsc.for_chunks"() ({ ^bb0(%j: i64): '
+        + in_loop(SIGNAL)
+        + "}) {limit = 8 : i64, step = 4 : i64} : () -> ()",
+        "'fsc.signal' op must stand directly inside fsc.kernel",
+    ),
     "loop without index": (
         '"fsc.for_each_descriptor"(%n) ({ ^bb0: }) : (i64) -> ()',
         "needs 1 i64 arguments in its body",
@@ -223,7 +247,7 @@ def kernel_for(held: str, *, signals: bool = False, waits: tuple[int, ...] = ())
         for slot in waits
     ]
     if signals:
-        body.append('"fsc.signal"(%c, %n, %n, %n) : (i64, i64, i64, i64) -> ()')
+        body.append(SIGNAL)
     args = ARGS.removesuffix("]") + ', {element = i32, kind = "address", name = "a", value = "a"}]'
     return kernel_of(f"k_{held}", "\n  ".join(body), args, f"{BLOCK}, %a: i64")
 
@@ -351,10 +375,29 @@ def test_launches_bind_the_buffers_that_they_take_rows_from_and_to(
             ('["c"]', '["c", "dst_peer"]'),
             "'fsc.launch' op needs the column dst_peer exactly where rows go to peers",
         ),
-        ((", signal = 0 : i64", ""), "needs a signal exactly where its kernel sends one"),
+        (
+            (", signal = 0 : i64", ""),
+            "'fsc.launch' op needs a signal exactly where rows go to peers",
+        ),
+        (
+            ('list = @net_send, src = "source"', 'list = @net_send, src = "source", signal = 7'),
+            "'fsc.launch' op needs a signal exactly where rows go to peers",
+        ),
+        (
+            ('list = @local, src = "target"', 'list = @local, src = "target", signal = 7'),
+            "'fsc.launch' op needs a signal exactly where rows go to peers",
+        ),
         (
             ("@k_net_send", "@k_direct"),
             "'fsc.launch' op needs a signal exactly where its kernel sends one",
+        ),
+        (
+            (SIGNAL, f"{SIGNAL}\n  {SIGNAL}"),
+            "'fsc.launch' op needs a signal exactly where its kernel sends one",
+        ),
+        (
+            (SIGNAL, f"{in_loop(SIGNAL)}\n  {SIGNAL}"),
+            "'fsc.signal' op must stand directly inside fsc.kernel",
         ),
         (
             ("@k_direct", "@k_net_send"),
@@ -385,6 +428,14 @@ def test_refuses_launches(edit: tuple[str, str], message: str) -> None:
 )
 def test_launches_are_in_order(path: str, message: str) -> None:
     assert message in error_of(PRELUDE + path)
+
+
+def test_somebody_waits_for_every_signal() -> None:
+    """Rows that come back, and that nothing adds up."""
+    text = launched_back()
+    result = text[text.index("%reduce_source = ") : text.index("}) {direction")]
+    error = error_of(PRELUDE + text.replace(result, ""))
+    assert "'fsc.path' op sends signal 2, for which nothing waits" in error
 
 
 def test_a_launch_stands_inside_a_path() -> None:

@@ -96,6 +96,10 @@ CARRIED = edited(
     ('"fsc.exchange"(%packed)', '"fsc.exchange"(%packed, %more)'),
     ('"static"', '"rebalance"'),
 )
+MORE = """\
+%more = "fsc.gather_send"(%given) {dst = "slices", list = @carried, src = "carried",
+    wait = [4]} : TOKEN
+"""
 # The network hop of a dispatch, and of a combine.
 FAR = """%landed = "fsc.exchange"(%packed) {forwarder = "static", schedule = "pairwise",
     slice_bytes = 1024 : i64} : TOKEN"""
@@ -104,7 +108,13 @@ LOCAL = """\
     sym_name = "local"} : () -> ()
 """
 BACK_FAR = '%back = "fsc.exchange"(%node) {} : TOKEN'
+RESULT = """\
+%result = "fsc.reduce"(%near, %back, %handed) {dst = "result", kind = "sum",
+    list = @reduce_source, rows = [{acc = f32, dst = bf16, name = "x", src = bf16}],
+    src = "staging", wait = [2, 5]} : TOKEN
+"""
 
 PATH = "'fsc.path' op "
 SEND, SCATTER, REDUCE = "'fsc.gather_send' op ", "'fsc.scatter_recv' op ", "'fsc.reduce' op "
 EXCHANGE, LISTED = "'fsc.exchange' op ", "'fsc.descriptors' op "
+SIGNALLED = "needs a signal exactly where rows go to peers"

@@ -14,6 +14,7 @@ from tests.dialect.steps import (
     REDUCE,
     SCATTER,
     SEND,
+    SIGNALLED,
     UNWEIGHED,
     refused,
     typed,
@@ -88,8 +89,10 @@ BAD_FORTH = [
     (
         '"slices", list = @net_send, src',
         '"slices", list = @net_send, signal = 7 : i64, src',
-        SEND + "must not signal: slices stay on this rank",
+        SEND + SIGNALLED,
     ),
+    (" signal = 0 : i64,", "", SEND + SIGNALLED),
+    (" signal = 1 : i64,", "", SEND + SIGNALLED),
     ("signal = 0", "signal = -1", "attribute 'signal' must be at least 0, not -1"),
     (
         '"target", list = @forward',
@@ -171,6 +174,8 @@ BAD_FORTH = [
     ),
 ]
 BAD_CARRIED = [
+    (" signal = 4 : i64,", "", SEND + SIGNALLED),
+    ("list = @carried, src", "list = @carried, signal = 7 : i64, src", SEND + SIGNALLED),
     (
         'builder = "carrier"',
         'builder = "source"',
@@ -198,6 +203,12 @@ BAD_CARRIED = [
     ),
 ]
 BAD_BACK = [
+    *((f" signal = {slot} : i64,", "", REDUCE + SIGNALLED) for slot in (2, 3)),
+    (" signal = 5 : i64,", "", SEND + SIGNALLED),
+    *(
+        (f'dst = "{dst}"', f'dst = "{dst}", signal = 7 : i64', REDUCE + SIGNALLED)
+        for dst in ("return_slices", "result")
+    ),
     (
         '{builder = "forwarder", ',
         '{builder = "forwarder", per = "node", ',
@@ -289,6 +300,9 @@ BAD_BACK = [
 STEP = '"fsc.exchange"() : () -> !fsc.token'
 LIST = '"fsc.descriptors"() {builder = "source", columns = ["a"], sym_name = "l"} : () -> ()'
 INVALID = [
+    (edited(FORTH, (" signal = 1 : i64,", ""), ("[0, 1]", "[0]")), SEND + SIGNALLED),
+    (edited(BACK, (" signal = 3 : i64,", ""), (",\n    wait = [3]", "")), REDUCE + SIGNALLED),
+    (edited(CARRIED, (" signal = 4 : i64,", ""), (",\n    wait = [4]", "")), SEND + SIGNALLED),
     *refused(FORTH, BAD_FORTH),
     *refused(CARRIED, BAD_CARRIED),
     *refused(BACK, BAD_BACK),
