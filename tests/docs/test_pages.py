@@ -77,6 +77,22 @@ def test_commands_are_understood(page: str, files: Path) -> None:
         assert used <= options, words
 
 
+def test_the_page_of_the_kernels_names_what_is_there() -> None:
+    """In the first column, what the files of the heading have; every file has a heading."""
+    folder = ROOT / "runtime" / "fuscoc_runtime" / "kernels"
+    files = {path.name: path for path in (*folder.glob("include/*"), *folder.glob("device/*.py"))}
+    sections = PAGES["runtime/fuscoc_runtime/kernels/README.md"].split("\n##")
+    named = set()
+    for heading, _, body in (section.partition("\n") for section in sections):
+        here = re.findall(r"\w+\.(?:cuh|py)", heading)
+        named.update(here)
+        code = "".join(files[name].read_text(encoding="utf-8") for name in set(here))
+        for column in re.findall(r"^\| (`.*?) \|", body if here else "", re.MULTILINE):
+            for name in re.findall(r"`(\w+)`", column):
+                assert re.search(rf"\b{name}\b", code), (heading, name)
+    assert named == files.keys() - {"__init__.py"}
+
+
 def test_there_are_commands() -> None:
     assert sum(len(command_lines(page)) for page in PAGES) > 6
 
