@@ -24,7 +24,7 @@ from benchmarks.moe_cases import (
 )
 from benchmarks.nvlink_contenders import Batch, Contender
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.declared import CastSpec
+from fuscoc_runtime.manifest.declared import CastSpec
 from fuscoc_runtime.reference import cast_fields
 
 BLOCK = 128

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fuscoc_runtime import Shuffle, load_artifact
 from fuscoc_runtime.comm.group import join
-from fuscoc_runtime.declared import PackedTarget
+from fuscoc_runtime.manifest.declared import PackedTarget
 
 WARM_UP = 3
 ULPS = 2

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from fuscoc.testing import load_spec
 from fuscoc_runtime import Topology
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points, RankPlan, key_to_rank, plan_all
-from fuscoc_runtime.schema import ShuffleSpec
 
 SPEC = Path(__file__).parent.parent / "examples" / "moe.fsc"
 DEDUP = "dedup(node, rank)"

@@ -19,12 +19,12 @@ from fuscoc.lang.scalars import extents
 from fuscoc.manifest import CompiledShuffle, build_manifest
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.planning.points import points_of
-from fuscoc_runtime.decode import decode
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.reference import RankData, on_their_ranks
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 CODE = "FSC057"

@@ -20,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fuscoc.source import SourceFile
-from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.trust import check_own, forbid_others, own_folder
 
 _log = logging.getLogger("fuscoc")

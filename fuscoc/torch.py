@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fuscoc_runtime.artifact import MANIFEST, Artifact, load_artifact
-from fuscoc_runtime.decorator import Decorator, around
+from fuscoc_runtime.face.decorator import Decorator, around
+from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.files import cache_folder
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
 
 
 def fused_shuffle(
@@ -31,7 +31,7 @@ def fused_shuffle(
         y = experts(hidden_states, topk_idx=topk_idx, topk_weights=topk_weights)
 
     What the decorated function takes, and what the one below is given, is said at
-    ``fuscoc_runtime.decorator.fused_shuffle``.
+    ``fuscoc_runtime.face.decorator.fused_shuffle``.
 
     Args:
         spec: the path of a ``.fsc`` file, its text, the directory of an artifact, or an artifact.

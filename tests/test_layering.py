@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted([*ROOT.glob("fuscoc/**/*.py"), *ROOT.glob("runtime/**/*.py")])
 COMPILER = [path for path in FILES if path.is_relative_to(ROOT / "fuscoc")]
 RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
+HOUSE = ROOT / "runtime" / "fuscoc_runtime"
 # The only rooms of the compiler that may use the runtime: to execute artifacts, or for its words.
 EXECUTING = (
     "fuscoc/__init__.py",
@@ -28,6 +29,25 @@ EXECUTING = (
     "fuscoc/testing/",
     "fuscoc/torch.py",
     "fuscoc/topologies.py",
+)
+# The rooms of the runtime, lowest first: a file imports from its own room and from those before it.
+# A folder is a room with all that is in it, but for what has a longer name here.
+ROOMS = (
+    ("dtypes.py", "errors.py", "files.py", "logs.py", "scalar.py", "topology.py", "trust.py"),
+    ("manifest",),
+    ("reference.py",),
+    ("kernels/device",),
+    ("kernels",),
+    ("comm",),
+    ("plan",),
+    ("plan/device",),
+    ("plan/__init__.py", "plan/plan.py", "plan/planner.py"),  # by tensors or on the device
+    ("engine",),
+    ("engine/node",),
+    ("face",),
+    ("demo",),
+    ("adapters",),
+    ("__init__.py", "__main__.py", "run.py"),
 )
 MAX_LINES = 500
 
@@ -51,6 +71,25 @@ def imported_roots(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imports(path)}
 
 
+def file_of(module: str) -> Path | None:
+    """A module of the runtime; of a folder its ``__init__``."""
+    place = HOUSE.parent.joinpath(*module.split("."))
+    files = place.with_suffix(".py"), place / "__init__.py"
+    return next((file for file in files if file.is_file()), None)
+
+
+def imported_files(path: Path) -> set[Path]:
+    """The files of the runtime that a file names: what stands in a folder, not the folder."""
+    found: set[Path | None] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {file_of(alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {file_of(name) or file_of(node.module) for name in names}
+    return {file for file in found if file is not None}
+
+
 def test_there_is_something_to_check() -> None:
     assert len(COMPILER) > 15
     assert len(RUNTIME) > 15
@@ -59,6 +98,30 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", RUNTIME, ids=relative)
 def test_runtime_imports_no_compiler(path: Path) -> None:
     assert not imported_roots(path) & {"fuscoc", "lark", "torch_mlir"}
+
+
+def room(path: Path) -> int:
+    """Where in ``ROOMS`` the longest name of the file or of a folder around it stands."""
+    inside = path.relative_to(HOUSE)
+    names = [each.as_posix() for each in (inside, *inside.parents)]
+    rooms = {name: number for number, held in enumerate(ROOMS) for name in held}
+    found = [rooms[name] for name in names if name in rooms]
+    assert found, f"{inside} is in no room"
+    return found[0]
+
+
+@pytest.mark.parametrize("path", sorted(HOUSE.rglob("*.py")), ids=relative)
+def test_rooms_import_from_lower_ones(path: Path) -> None:
+    """Also inside of functions, and for types only."""
+    above = [other for other in imported_files(path) if room(other) > room(path)]
+    assert not above, f"{relative(path)} imports {', '.join(map(relative, above))}"
+
+
+def test_rooms_are_of_files_that_are_there() -> None:
+    names = [name for held in ROOMS for name in held]
+    assert len(names) == len(set(names))
+    assert {room(path) for path in HOUSE.rglob("*.py")} == set(range(len(ROOMS)))
+    assert not [name for name in names if not (HOUSE / name).exists()]
 
 
 @pytest.mark.parametrize("path", COMPILER, ids=relative)
@@ -114,20 +177,21 @@ def test_importing_the_compiler_is_light() -> None:
     assert not {"torch", "torch_mlir", "triton", "lark", "fuscoc_runtime", "numpy"} & set(loaded)
 
 
-# They check what the user has given, or say in the spec's words what is wrong with it.
+# They check what the user has given, sort it as the spec says, name rows as it does, or say in its
+# words what is wrong.
 READS_DECLARED = (
-    "engine/arguments.py", "engine/divisions.py", "engine/sizes.py", "engine/open.py",
-    "engine/node/watch.py", "plan/explain.py",
+    "engine/arguments.py", "engine/divisions.py", "engine/sizes.py", "engine/node/watch.py",
+    "face/calls.py", "face/decorator.py", "face/open.py", "face/ops.py", "face/traced.py",
+    "plan/explain.py",
 )  # fmt: skip
 
 
 def test_planner_and_engine_follow_the_program() -> None:
     """What a spec declares is for the reference, for checks of arguments and for messages."""
-    runtime = ROOT / "runtime" / "fuscoc_runtime"
     readers = {
-        path.relative_to(runtime).as_posix()
-        for room in ("plan", "engine")
-        for path in (runtime / room).rglob("*.py")
+        path.relative_to(HOUSE).as_posix()
+        for folder in ("plan", "engine", "face")
+        for path in (HOUSE / folder).rglob("*.py")
         if any(
             isinstance(node, ast.Attribute) and node.attr == "declared"
             for node in ast.walk(ast.parse(path.read_text()))

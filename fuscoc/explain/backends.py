@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.choice import Gpu, choose_cuda, choose_triton
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.face.choice import Gpu, choose_cuda, choose_triton
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

@@ -25,10 +25,10 @@ from fuscoc.explain.tables import show
 from fuscoc.lang.check import declared
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile, read_source
-from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.decode import decode
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.schema import Manifest, ShuffleSpec
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 if TYPE_CHECKING:

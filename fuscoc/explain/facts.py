@@ -23,10 +23,10 @@ from fuscoc.explain.formula import (
     total,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
-from fuscoc_runtime.declared import FieldSpec
-from fuscoc_runtime.program import FieldRuns
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.program import FieldRuns
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import Index
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 @dataclass(frozen=True)

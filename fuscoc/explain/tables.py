@@ -17,9 +17,9 @@ from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, wi
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
-from fuscoc_runtime.declared import FieldSpec
-from fuscoc_runtime.program import LaunchStep, PathSpec
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from fuscoc.planning.routing import make_routing
 from fuscoc.planning.tables import show
 from fuscoc_runtime import Topology, load_artifact
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, NVLINK_BANDWIDTH, cost_model
-from fuscoc_runtime.schema import ShuffleSpec
 
 __all__ = ["MissingExtraError", "PlanOptions", "RoutingError", "run"]
 

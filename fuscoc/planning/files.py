@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.files import NO_ARRAYS, whole_file
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scope, evaluate
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 FORMAT = 1

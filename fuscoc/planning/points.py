@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fuscoc.codegen.language import RaggedLanguage
 from fuscoc.codegen.regions import Region, is_packed, regions_of
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.explain import explain_extents
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 ARITHMETIC: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {

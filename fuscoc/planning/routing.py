@@ -14,10 +14,10 @@ from torch import Tensor
 from fuscoc.planning.files import RoutingError, read_routing, route_input
 from fuscoc_runtime.demo.generate import generate_inputs
 from fuscoc_runtime.demo.packing import NoDataError
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Load
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 KINDS = "uniform, single-node, zipf:EXPONENT or imbalanced"

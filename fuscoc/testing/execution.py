@@ -15,7 +15,6 @@ from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import with_sources
 from fuscoc.testing.spec import Spec
 from fuscoc.testing.violations import PlanViolation
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.demo.verify import (
     by_slot,
     check_result,
@@ -25,11 +24,12 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.dispatch import Dispatched
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ import numpy as np
 
 from fuscoc.testing.arrays import Ints, before, ints, joined
 from fuscoc.testing.points import owners
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

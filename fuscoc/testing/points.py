@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from fuscoc.testing.arrays import Bools, Ints, before, ints
-from fuscoc_runtime.declared import PackedTarget
+from fuscoc_runtime.manifest.declared import PackedTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load, Scalar, subexpressions
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 OPERATORS: dict[str, np.ufunc] = {

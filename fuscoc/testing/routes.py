@@ -15,10 +15,10 @@ from fuscoc.testing.arrays import Ints, ints
 from fuscoc.testing.oracle import expect
 from fuscoc.testing.points import Domain, points_of
 from fuscoc.testing.sizes import digits
-from fuscoc_runtime.declared import DenseTarget, PackedTarget
+from fuscoc_runtime.manifest.declared import DenseTarget, PackedTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fuscoc.planning.files import Routing
 from fuscoc.testing.points import evaluate
-from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, on_their_ranks
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 def with_sources(shuffle: ShuffleSpec, routing: Routing) -> list[RankData]:

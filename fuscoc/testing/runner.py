@@ -26,8 +26,8 @@ from fuscoc.testing.routes import NoRoutingError
 from fuscoc.testing.spec import Spec, load_spec, load_specs
 from fuscoc.testing.strategies import cases, fits
 from fuscoc.testing.violations import PlanViolation
-from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 
 EXECUTION_LIMITS = {"max_nodes": 3, "max_ranks_per_node": 2}

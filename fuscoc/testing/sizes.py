@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fuscoc.testing.arrays import Ints
 from fuscoc.testing.points import evaluate
-from fuscoc_runtime.declared import InputSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import size_scalars
+from fuscoc_runtime.manifest.declared import InputSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, builtin_extents, subexpressions
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

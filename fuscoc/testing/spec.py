@@ -12,8 +12,8 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import program_json
 from fuscoc.source import as_source
-from fuscoc_runtime import schema
-from fuscoc_runtime.decode import decode
+from fuscoc_runtime.manifest import schema
+from fuscoc_runtime.manifest.decode import decode
 
 
 class UnknownShuffleError(ValueError):

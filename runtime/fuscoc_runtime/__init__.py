@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime import logs
-from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
 
 if TYPE_CHECKING:
-    from fuscoc_runtime.decorator import fused_shuffle
-    from fuscoc_runtime.pool import Pool
-    from fuscoc_runtime.shuffle import Shuffle
+    from fuscoc_runtime.face.decorator import fused_shuffle
+    from fuscoc_runtime.face.pool import Pool
+    from fuscoc_runtime.face.shuffle import Shuffle
 
 logs.configure()
 
@@ -38,5 +38,5 @@ def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
         from importlib import import_module
 
-        return getattr(import_module(f"fuscoc_runtime.{_NEED_TORCH[name]}"), name)
+        return getattr(import_module(f"fuscoc_runtime.face.{_NEED_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,10 +16,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.manifest.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
-from fuscoc_runtime.schema import ShuffleSpec
 
 LEAST_AMAX = 2.0**-100
 """A block whose values are all smaller gets the scales of this magnitude, so that none is 0."""

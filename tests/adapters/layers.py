@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.adapters import sglang, vllm
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 from tests.adapters import stubs
 
 TIMEOUT = 60.0

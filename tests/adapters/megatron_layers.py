@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fuscoc_runtime.adapters import megatron
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 
 TIMEOUT = 60.0
 EXPERTS, TOPK, HIDDEN, WIDTH = 8, 2, 24, 16

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuscoc_runtime.adapters import vllm
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 from tests.adapters import stubs
 from tests.adapters.layers import TIMEOUT, largest
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fuscoc import artifact
 from fuscoc.artifact import MANIFEST, write_artifact
-from fuscoc_runtime.artifact import load_artifact
+from fuscoc_runtime.manifest.artifact import load_artifact
 from tests.artifact.test_manifest import compiled
 from tests.specs import moe, vit_patches
 

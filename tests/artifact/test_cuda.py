@@ -13,12 +13,12 @@ from fuscoc.cli import app
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import Assembler, CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
-from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.decode import decode
 from fuscoc_runtime.engine.node.cuda import node_program
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.kernels import cuda
-from fuscoc_runtime.schema import CudaSpec, Manifest
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.schema import CudaSpec, Manifest
 from tests.artifact.test_manifest import compiled
 from tests.specs import EXAMPLES, moe, vit_patches
 

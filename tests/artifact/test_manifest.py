@@ -18,10 +18,10 @@ from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, ExtentRef, Inde
 from fuscoc.manifest import CompiledShuffle, sha256
 from fuscoc.pipeline import compile_to_ir
 from fuscoc_runtime import scalar
-from fuscoc_runtime.artifact import SCHEMA
-from fuscoc_runtime.decode import decode
-from fuscoc_runtime.program import ExchangeStep, LaunchStep
-from fuscoc_runtime.schema import Manifest
+from fuscoc_runtime.manifest.artifact import SCHEMA
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.program import ExchangeStep, LaunchStep
+from fuscoc_runtime.manifest.schema import Manifest
 from tests.codegen.specs import SPECS
 from tests.specs import moe, vit_patches
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fuscoc_runtime.declared import CastSpec, FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.manifest.declared import CastSpec, FieldSpec
 from fuscoc_runtime.reference import LEAST_AMAX, cast_fields
 
 BLOCK = 4

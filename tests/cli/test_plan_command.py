@@ -17,10 +17,10 @@ from fuscoc.planning import command
 from fuscoc.planning.files import RoutingError
 from fuscoc.planning.routing import make_routing
 from fuscoc_runtime import Topology, load_artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, key_to_rank
 from fuscoc_runtime.plan.balance import POLICIES
 from fuscoc_runtime.plan.native import BuildError
-from fuscoc_runtime.schema import ShuffleSpec
 
 MOE, VIT = Path("examples/moe.fsc"), Path("examples/vit_patches.fsc")
 SMALL = {"hidden": 64, "experts": 32, "topk": 4}

@@ -23,11 +23,11 @@ from benchmarks.moe_cases import (
     shuffle,
 )
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
-from fuscoc_runtime.declared import CastSpec, FieldSpec
 from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import Limits, parse_state
+from fuscoc_runtime.manifest.declared import CastSpec, FieldSpec
 from fuscoc_runtime.reference import cast_fields
 from tests.cuda.checks import make_source, settle, troubles
 

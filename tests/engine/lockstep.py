@@ -16,10 +16,10 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.dispatch import Dispatched
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
-from fuscoc_runtime.program import LaunchStep
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.program import LaunchStep
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine.specs import artifact
 

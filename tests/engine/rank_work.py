@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.comm.group import find_members
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import (
@@ -40,9 +39,10 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.plan.links import Link, cost_model
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine.skew import skewed
 

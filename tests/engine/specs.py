@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import fuscoc
-from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

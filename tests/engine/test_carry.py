@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fuscoc.planning.files import Routing
 from fuscoc.testing.invariants import check_plan
 from fuscoc_runtime.engine.dispatch import Dispatched
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import CapacityError
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.reference import RankData

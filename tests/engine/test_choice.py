@@ -12,14 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
-from fuscoc_runtime.decode import decode
-from fuscoc_runtime.engine.choice import (
-    Gpu,
-    choose_cuda,
-    choose_triton,
-    missing_dtype,
-    worst_capacity,
-)
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
@@ -40,8 +32,16 @@ from fuscoc_runtime.errors import (
     from_json,
     to_json,
 )
-from fuscoc_runtime.program import PackedSlots
-from fuscoc_runtime.schema import Manifest, ShuffleSpec
+from fuscoc_runtime.face.choice import (
+    Gpu,
+    choose_cuda,
+    choose_triton,
+    missing_dtype,
+    worst_capacity,
+)
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.specs import moe, moe_fp8, vit_patches

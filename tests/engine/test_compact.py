@@ -12,8 +12,8 @@ from fuscoc_runtime import Shuffle
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import by_slot, expect, slot_keys, work_on
 from fuscoc_runtime.engine.dispatch import Dispatched
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import ClosedError, InputError
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs

@@ -12,7 +12,6 @@ import torch
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine import dispatch as dispatch_module
 from fuscoc_runtime.engine.dispatch import Dispatched
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.errors import (
     CapacityError,
@@ -25,6 +24,7 @@ from fuscoc_runtime.errors import (
     SlotOutOfRangeError,
     SlotOverlapError,
 )
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, inputs_of, launches_by_list, lockstep
 

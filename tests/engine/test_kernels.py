@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from fuscoc_runtime.kernels.bfloat16 import round_to_bfloat16, widen_bfloat16
 from fuscoc_runtime.kernels.loader import Kernel, KernelError, address, load_kernel
-from fuscoc_runtime.schema import KernelArg, KernelSpec
+from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 
 MODULE = """
 import triton

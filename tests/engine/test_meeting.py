@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import AllToAlls, StartGather, StartRound, ToHost
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.dispatch import dispatch
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Late, Machine
 from fuscoc_runtime.engine.meeting import meet_node
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of, launches_by_list

@@ -19,9 +19,7 @@ from fuscoc_runtime.comm import gather as gathering
 from fuscoc_runtime.comm import group, process, rounds, subgroups, windows
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window, Windows
-from fuscoc_runtime.engine import executor
 from fuscoc_runtime.engine import process as engine_process
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
@@ -30,6 +28,8 @@ from fuscoc_runtime.errors import (
     OptionError,
     TopologyError,
 )
+from fuscoc_runtime.face import executor
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.plan.agree import agree
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs

@@ -23,10 +23,10 @@ from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import AllToAll, FinishRound, StartRound
 from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.lanes import Lanes
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.steps import PreparedStep
-from fuscoc_runtime.program import LaunchStep
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.program import LaunchStep
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.skew import HIDDEN, KEYS, skewed

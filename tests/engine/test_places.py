@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import fuscoc
-from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import IndexOutOfRangeError
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kv_pages.fsc"

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import fold, unfold
 
 import fuscoc
-from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

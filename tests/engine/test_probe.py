@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine import probe
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import RING_SLOTS
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import LEAST_LATENCY, Link
 from fuscoc_runtime.topology import Topology

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import fuscoc
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.errors import (
     ArtifactError,
     HopTimeoutError,
@@ -17,6 +16,7 @@ from fuscoc_runtime.errors import (
     ProtocolError,
     TopologyError,
 )
+from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine import rank_work, specs
 from tests.engine.pool import Died, Pool

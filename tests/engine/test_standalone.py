@@ -29,7 +29,7 @@ for module in pkgutil.walk_packages(fuscoc_runtime.__path__, "fuscoc_runtime."):
         importlib.import_module(module.name)
 
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 
 shuffle = LockstepShuffle(sys.argv[1], topology=fuscoc_runtime.Topology(1, 2))
 ranks = generate(shuffle.spec, shuffle.topology, 3, 0)

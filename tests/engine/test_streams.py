@@ -12,12 +12,13 @@ from weakref import ref
 import pytest
 import torch
 
-from fuscoc_runtime.engine import executor as executor_module
 from fuscoc_runtime.engine import streams
-from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.face import executor as executor_module
+from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.kernels import driver
 
 
@@ -205,14 +206,18 @@ def test_a_call_beside_others_keeps_its_handle(
     assert held() is None
 
 
-def test_numbers_wait_for_a_call_beside_others(device: Device) -> None:
+def test_numbers_wait_for_a_call_beside_others(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executor = object.__new__(Executor)
     executor.engine = SimpleNamespace(  # type: ignore[assignment]
         members=SimpleNamespace(device=torch.device("cuda", 0)), settle=lambda: None
     )
     seen: list[list[object]] = []
-    tally = SimpleNamespace(stats=lambda: seen.append([*device.main.waited_for]))
-    executor.observer = SimpleNamespace(tally=tally)  # type: ignore[assignment]
+    executor.observer = Observer("")
+    monkeypatch.setattr(
+        executor_module, "shuffle_stats", lambda tally: seen.append([*device.main.waited_for])
+    )
     executor._stream = None
     executor.stats()
     executor._stream = device.side

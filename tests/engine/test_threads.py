@@ -13,7 +13,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 import fuscoc
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import check_rows, expect
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.trace import Span, Tracer, idle_part, write_trace
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.run import run
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs

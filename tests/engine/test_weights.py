@@ -20,8 +20,8 @@ from fuscoc_runtime import Shuffle
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of, lockstep

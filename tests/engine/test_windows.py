@@ -11,7 +11,7 @@ import torch
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.comm.windows import WindowPool, fitting, private_window
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import round_trip

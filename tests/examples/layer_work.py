@@ -9,7 +9,7 @@ import torch
 from benchmarks.moe_reference import actual, differences, reference
 from examples.moe_layer import Sizes, build
 from examples.moe_plain import PlainShuffle
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 
 SIZES = Sizes(hidden=16, experts=12, topk=2, width=24)
 

@@ -35,7 +35,7 @@ from fuscoc.source import read_source
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.strategies import cases, specs
 from fuscoc_runtime.engine import machine
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

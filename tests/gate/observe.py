@@ -24,15 +24,15 @@ import torch
 from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import CompiledShuffle, sha256
-from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.steps import PreparedStep
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine.lockstep import inputs_of
 from tests.gate.examples import Example

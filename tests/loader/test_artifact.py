@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from fuscoc_runtime import load_artifact
-from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.program import ExchangeStep, LaunchStep
+from fuscoc_runtime.manifest.declared import PackedTarget
+from fuscoc_runtime.manifest.program import ExchangeStep, LaunchStep
 from fuscoc_runtime.scalar import Extent, Index, Load
 
 ROOT = Path(__file__).parents[2]

@@ -23,10 +23,10 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.watch import GRACE_SECONDS
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, builtin_extents
-from fuscoc_runtime.schema import ShuffleSpec
-from fuscoc_runtime.shuffle import Shuffle
 
 TIMEOUT = 60.0
 MAX_SOURCES = 12

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fuscoc_runtime.manifest.program import FieldRuns
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import RankPlan
-from fuscoc_runtime.program import FieldRuns
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 Array = np.ndarray[Any, Any]

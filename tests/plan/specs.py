@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fuscoc.testing import load_spec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import PlanContext, Points, key_to_rank
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 ALL_DEDUP = ("node", "rank")

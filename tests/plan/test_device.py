@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import contexts, relation, routed, routed_data, tiles
 from tests.plan.test_errors import tiles_data

@@ -13,12 +13,12 @@ import torch
 from fuscoc_runtime import errors
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import PlanContext, key_to_rank, plan_rank, planner
 from fuscoc_runtime.plan.explain import explain_extents
-from fuscoc_runtime.program import PackedSlots
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import contexts, declaring, patches, relation, routed, routed_data, tiles
 

@@ -16,11 +16,11 @@ from triton.compiler import ASTSource
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.kernels.loader import device_module
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import PlanContext, Points, RankPlan, device, plan_rank, planner
 from fuscoc_runtime.plan.device import MAX_ROUNDS
 from fuscoc_runtime.plan.device.source import place_points
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import Balance, contexts, relation, routed, routed_data, with_rules
 from tests.plan.test_plan import patches_case, tiles_case

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.traffic import uniform
+from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan.balance import POLICIES, balance
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
 from fuscoc_runtime.plan.network import choose_natively
 from fuscoc_runtime.plan.rounds import arrange_stages, slice_rows, slices
 from fuscoc_runtime.plan.schedule import KINDS
-from fuscoc_runtime.program import Rules
 from tests.schedule.strategies import demands, models
 
 models_of_clusters = st.builds(

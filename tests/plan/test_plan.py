@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime import reference
 from fuscoc_runtime.comm.lockstep import run_lockstep
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import RankPlan, plan_rank
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.executor import Executor, Rows, entries
 from tests.plan.specs import (

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.plan.specs import ALL_DEDUP, Balance, balanced, relation, routed, routed_data
 from tests.plan.test_plan import patches_case, routed_case, tiles_case

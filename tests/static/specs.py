@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fuscoc import driver
 from fuscoc.source import as_source
-from fuscoc_runtime.artifact import Artifact, load_artifact
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

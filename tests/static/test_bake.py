@@ -13,12 +13,12 @@ import torch
 from fuscoc.bake import make_plan
 from fuscoc.diagnostics import CompileError
 from fuscoc.planning.modules import read_module
-from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, StartGather
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.errors import ArtifactError, InputError
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.plan import Plan, RankPlan
 from fuscoc_runtime.topology import Topology
 from tests.static import specs

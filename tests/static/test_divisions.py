@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.declared import InputSpec
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import DivisorError, FuscoRuntimeError, InexactDivisionError
+from fuscoc_runtime.manifest.declared import InputSpec
 from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar, render, subexpressions
 from tests.engine import specs as routed_specs
 from tests.plan.specs import declaring

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.errors import (
     DivisorError,
@@ -16,6 +15,7 @@ from fuscoc_runtime.errors import (
     SlotOutOfRangeError,
     SlotOverlapError,
 )
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.static import specs
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.topology import Topology
 from tests.static import specs
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fuscoc_runtime import scalar
-from fuscoc_runtime.declared import Declared, FieldSpec, SourceSpec
-from fuscoc_runtime.program import FieldRuns, RunDim
+from fuscoc_runtime.manifest.declared import Declared, FieldSpec, SourceSpec
+from fuscoc_runtime.manifest.program import FieldRuns, RunDim
 
 Stride = tuple[int, tuple[str, ...]]
 """A product: a number, and run-time sizes as text, sorted."""

@@ -13,9 +13,9 @@ from rich.console import Console
 
 import fuscoc
 from fuscoc.testing import Spec, load_spec, run_tests, specs
-from fuscoc_runtime.artifact import load_artifact
-from fuscoc_runtime.declared import FieldSpec
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -22,9 +22,9 @@ from fuscoc import driver, spec_cache
 from fuscoc.source import as_source
 from fuscoc.spec_cache import compile_cached
 from fuscoc.torch import as_artifact
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.files import cache_folder
+from fuscoc_runtime.manifest.artifact import Artifact
 from tests.engine import specs
 
 ROUTED = specs.routed("f32", keys=4, topk=2)

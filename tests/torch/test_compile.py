@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuscoc_runtime import Shuffle, fused_shuffle, ops
+from fuscoc_runtime import Shuffle, fused_shuffle
 from fuscoc_runtime.engine.linear import LinearMaps
+from fuscoc_runtime.face import ops
 from tests.engine import specs
 
 ENGINES = pytest.mark.parametrize("options", [{}, {"max_sources": 9}], ids=["exact", "fixed"])

@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 import fuscoc_runtime
 from fuscoc import fused_shuffle
 from fuscoc.torch import as_artifact
-from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.errors import ArtifactError, InputError
+from fuscoc_runtime.face.executor import Executor
 from tests.engine import specs
 from tests.specs import EXAMPLES
 

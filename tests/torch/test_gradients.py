@@ -12,10 +12,10 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.engine.executor import Executor
 from fuscoc_runtime.engine.linear import fresh_rows, rows_in_slots
-from fuscoc_runtime.engine.lockstep import LockstepShuffle
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.face.executor import Executor
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
-from fuscoc_runtime import Shuffle, fused_shuffle, tickets
+from fuscoc_runtime import Shuffle, fused_shuffle
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.pool import Pool as Windows
+from fuscoc_runtime.face import tickets
+from fuscoc_runtime.face.pool import Pool as Windows
 from tests.engine import specs
 from tests.engine.pool import Pool
 from tests.torch import module_work

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fuscoc_runtime import Pool, Shuffle
-from fuscoc_runtime.engine.executor import tell_at_exit
 from fuscoc_runtime.errors import ClosedError, InputError, KeyRangeError
+from fuscoc_runtime.face.executor import tell_at_exit
 from tests.engine import specs
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from torch import Tensor
 from fuscoc_runtime.adapters.interface import Interface
 from fuscoc_runtime.adapters.megatron_options import find_refused
 from fuscoc_runtime.adapters.moe import MoeShuffle
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 
 DISPATCHER = Interface(
     "megatron-core",

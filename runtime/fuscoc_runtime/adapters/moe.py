@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import AdapterError
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.shuffle import Shuffle
 
 
 class MoeShuffle:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fuscoc_runtime.adapters.interface import Interface
 from fuscoc_runtime.adapters.moe import MoeShuffle
-from fuscoc_runtime.shuffle import Shuffle
+from fuscoc_runtime.face.shuffle import Shuffle
 
 VERSION = "0.33.0"
 PACKAGE = "vllm.model_executor.layers.fused_moe"

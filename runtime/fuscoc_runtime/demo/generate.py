@@ -16,10 +16,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.declared import FieldSpec, InputSpec, PackedTarget
 from fuscoc_runtime.demo.packing import fill_places, pack_routes
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
+from fuscoc_runtime.manifest.declared import FieldSpec, InputSpec, PackedTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import (
     BinaryOp,
@@ -31,7 +32,6 @@ from fuscoc_runtime.scalar import (
     evaluate,
     subexpressions,
 )
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 DROP = 1 / 8

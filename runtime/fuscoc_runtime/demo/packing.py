@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from fuscoc_runtime.declared import DenseTarget, DomainIndex
 from fuscoc_runtime.errors import IndexOutOfRangeError
+from fuscoc_runtime.manifest.declared import DenseTarget, DomainIndex
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import (
     Extent,
@@ -21,7 +22,6 @@ from fuscoc_runtime.scalar import (
     render,
     subexpressions,
 )
-from fuscoc_runtime.schema import ShuffleSpec
 
 SPARE_SLOTS = 2
 

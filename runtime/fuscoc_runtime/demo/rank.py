@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import (
@@ -25,9 +24,10 @@ from fuscoc_runtime.demo.verify import (
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from fuscoc_runtime.scalar import Scope, evaluate
-from fuscoc_runtime.shuffle import Shuffle
 
 T = TypeVar("T")
 

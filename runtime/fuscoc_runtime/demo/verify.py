@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fuscoc_runtime import reference
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
-from fuscoc_runtime.schema import ShuffleSpec
 
 # Allowed error of a sum, in units of the sum of its absolute terms or, for the short dtypes, in
 # units in the last place of that sum.

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from fuscoc_runtime.artifact import load_artifact
 from fuscoc_runtime.comm.group import BACKSTOP
 from fuscoc_runtime.demo.rank import RankReport, run_rank
 from fuscoc_runtime.errors import FuscoRuntimeError, to_json
+from fuscoc_runtime.manifest.artifact import load_artifact
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 

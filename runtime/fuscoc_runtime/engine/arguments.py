@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fuscoc_runtime.declared import InputSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.manifest.declared import InputSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import (
     Extent,
     Load,
@@ -27,7 +28,6 @@ from fuscoc_runtime.scalar import (
     render_product,
     subexpressions,
 )
-from fuscoc_runtime.schema import ShuffleSpec
 
 MAX_SIZE = 2**63 - 1
 """What kernels can count."""

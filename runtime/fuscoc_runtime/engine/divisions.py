@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from fuscoc_runtime.errors import DivisorError, InexactDivisionError
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Index,
@@ -15,7 +16,6 @@ from fuscoc_runtime.scalar import (
     render,
     subexpressions,
 )
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 def check_divisions(shuffle: ShuffleSpec, rank: int, extents: Mapping[str, int]) -> None:

@@ -17,7 +17,6 @@ from fuscoc_runtime.engine.weights import SentWeights
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.plan.traffic import copies_in_node
-from fuscoc_runtime.tickets import refuse_to_pickle
 from fuscoc_runtime.topology import Topology
 
 NUM_WORDS = 4
@@ -25,12 +24,26 @@ NUM_WORDS = 4
 IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
 """What is wrong with a source."""
 
+DISPATCH_AGAIN = "Save the routing, such as `topk_idx`, and dispatch again"
+
 
 def overwritten(number: int, since: int) -> str:
     """What is wrong with rows of a dispatch that lie where a later one has put its own."""
     return (
         f"is what dispatch {number} returned, where dispatch {since} has put its own rows since: "
         "copy rows to keep them"
+    )
+
+
+def refuse_to_pickle(held: object, instead: str = DISPATCH_AGAIN) -> NoReturn:
+    """A handle names buffers of this process and the calls of all ranks: elsewhere it is nothing.
+
+    Raises:
+        TypeError: always; says what to do ``instead``.
+    """
+    raise TypeError(
+        f"a {type(held).__name__} cannot be saved or sent: it names buffers of this process. "
+        f"{instead}"
     )
 
 

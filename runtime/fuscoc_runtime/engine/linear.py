@@ -27,14 +27,14 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 Fields = list[Tensor]
 """A tensor a field, in the order of the spec; of several ranks, rank after rank."""
 
 
 class LinearMaps(Protocol):
-    """What the operators of ``fuscoc_runtime.ops`` execute, on the ranks of this process.
+    """What the operators of ``fuscoc_runtime.face.ops`` execute, on the ranks of this process.
 
     ``routing`` is what ``dispatch`` returned; weights are a list of one tensor a rank, or empty.
     """

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.windows import outlast_calls
 from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.lanes import Lanes
@@ -20,10 +19,11 @@ from fuscoc_runtime.engine.row_fields import row_fields
 from fuscoc_runtime.engine.trace import Tracer
 from fuscoc_runtime.engine.waits import Waits
 from fuscoc_runtime.kernels.loader import Kernel, load_kernel
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.program import Program
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.program import Program
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 RING_SLOTS = 8

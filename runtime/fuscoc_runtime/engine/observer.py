@@ -5,14 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.stats import Tally
+from fuscoc_runtime.plan.links import Link
 
 _log = logging.getLogger("fuscoc.runtime")
+
+
+@dataclass
+class Tally:
+    """Counts calls and keeps the latest ones' host times, in milliseconds."""
+
+    link: Link | None = None
+    handle: Any = None
+    dispatch_ms: float = 0.0
+    combine_ms: float = 0.0
+    num_dispatches: int = 0
+    num_combines: int = 0
 
 
 class Observer:

@@ -24,9 +24,9 @@ from fuscoc_runtime.engine.hop import Hop
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.engine.steps import PreparedStep
+from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.plan import DescriptorList, RankPlan, Wire
 from fuscoc_runtime.plan.wire_lists import Entries, in_rounds, in_wire_order
-from fuscoc_runtime.program import LaunchStep, PathSpec
 
 SENT, RECEIVED = ("slices", "returned"), ("landing", "return_slices")
 """Rings of rows that this rank sends to forwarders, or gets back from them, and of those that it

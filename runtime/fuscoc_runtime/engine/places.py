@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.program import LaunchStep
-from fuscoc_runtime.schema import KernelSpec
+from fuscoc_runtime.manifest.program import LaunchStep
+from fuscoc_runtime.manifest.schema import KernelSpec
 
 TERMS = ("term_slot", "term_row", "term_point")
 """Columns that entries point into, rather than columns of entries."""

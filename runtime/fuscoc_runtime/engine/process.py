@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import Request
@@ -25,9 +24,10 @@ from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import HopTimeoutError
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
-from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
 

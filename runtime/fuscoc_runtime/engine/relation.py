@@ -13,10 +13,10 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.plan import Points, key_to_rank
 from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.explain import explain_extents
-from fuscoc_runtime.program import PackedSlots
 
 MAX_PROGRAMS = 2**16
 """Of a relation kernel, which counts the first point of a program, and its stride, in 32 bits."""

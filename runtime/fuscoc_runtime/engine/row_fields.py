@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.program import Program
+from fuscoc_runtime.manifest.program import Program
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.places import OTHERS, TERMS
 from fuscoc_runtime.engine.ring import Ring
 from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.program import LaunchStep
 from fuscoc_runtime.plan import DescriptorList
-from fuscoc_runtime.program import LaunchStep
 
 WORD_BYTES = 8
 

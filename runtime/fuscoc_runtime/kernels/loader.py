@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime.kernels import device
 from fuscoc_runtime.kernels.exact import exact_conversions
-from fuscoc_runtime.schema import KernelArg, KernelSpec
+from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError, InputError
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.scalar import (
     BinaryOp,
@@ -19,7 +20,6 @@ from fuscoc_runtime.scalar import (
     render,
     subexpressions,
 )
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRangeError:

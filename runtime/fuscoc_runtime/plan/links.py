@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fuscoc_runtime.comm.requests import LEAST_LANES
-from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.program import Program
 
 NIC_BANDWIDTH = 50e9
 """Bytes a second of a 400 Gbit/s NIC, one for every rank."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.cost import CostModel
@@ -32,7 +33,6 @@ from fuscoc_runtime.plan.schedule import (
     spread_out_peers,
 )
 from fuscoc_runtime.plan.types import PlanContext
-from fuscoc_runtime.program import Rules
 
 
 @dataclass(frozen=True, eq=False)

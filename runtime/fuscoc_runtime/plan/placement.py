@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
+from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.program import PackedSlots
 from fuscoc_runtime.topology import Topology
 
 

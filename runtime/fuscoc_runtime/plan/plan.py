@@ -11,6 +11,8 @@ import numpy as np
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.manifest.program import Rules
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.links import cost_model, segment_bytes
@@ -21,8 +23,6 @@ from fuscoc_runtime.plan.store import read, write
 from fuscoc_runtime.plan.summary import HopLoad, NicLoad, PlanSummary
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import PlanContext, Points, RankPlan
-from fuscoc_runtime.program import Rules
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import CapacityError
+from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
@@ -17,7 +18,6 @@ from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.placement import KeyOrder
 from fuscoc_runtime.plan.points import LivePoints
 from fuscoc_runtime.plan.types import PlanContext
-from fuscoc_runtime.program import PackedSlots
 
 MAX_SLOTS = 1 << 47
 """A slot takes a byte at least, and no process addresses more of them."""

@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.decode import decode
-from fuscoc_runtime.encode import encode
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.files import NO_ARRAYS, whole_file
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.encode import encode
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.plan.schedule import Schedule, Transfers
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, RankPlan, Wire
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 FORMAT = 4

@@ -9,12 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.manifest.program import Program
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import network_row_bytes
 from fuscoc_runtime.plan.placement import KeyOrder, key_to_rank
 from fuscoc_runtime.plan.rounds import Side
-from fuscoc_runtime.program import Program
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 CPU = torch.device("cpu")

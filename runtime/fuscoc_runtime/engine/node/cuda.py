@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.engine import current_device
@@ -15,7 +14,8 @@ from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
-from fuscoc_runtime.schema import CudaVariant, ShuffleSpec
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
 
 def cuda_node(

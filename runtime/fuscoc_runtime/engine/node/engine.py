@@ -21,9 +21,9 @@ from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.sizes import num_sources
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.program import PackedSlots
-from fuscoc_runtime.schema import ShuffleSpec
 
 
 @dataclass(frozen=True, eq=False)

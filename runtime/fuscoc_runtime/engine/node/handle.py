@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import ClosedError
-from fuscoc_runtime.tickets import refuse_to_pickle
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.engine import NodeEngine

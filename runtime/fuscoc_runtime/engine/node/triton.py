@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -32,9 +31,10 @@ from fuscoc_runtime.kernels.loader import (
     load_device_kernel,
     load_kernel,
 )
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.program import PackedSlots
-from fuscoc_runtime.schema import NodeSpec, ShuffleSpec
 
 LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""

@@ -12,7 +12,6 @@ import torch
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.watch import unwatch, watch
-from fuscoc_runtime.declared import PackedTarget
 from fuscoc_runtime.engine.node.state import (
     PAGE_ABORT,
     NodeKernels,
@@ -29,8 +28,9 @@ from fuscoc_runtime.errors import (
     OutdatedError,
     RefusedCallError,
 )
+from fuscoc_runtime.manifest.declared import PackedTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import render
-from fuscoc_runtime.schema import ShuffleSpec
 
 GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""

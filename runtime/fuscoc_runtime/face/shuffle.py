@@ -10,18 +10,18 @@ from typing import Any, Literal, NoReturn, Self
 import torch
 from torch import Tensor
 
-from fuscoc_runtime import calls
-from fuscoc_runtime.artifact import Artifact, load_artifact
-from fuscoc_runtime.calls import AnyHandle
 from fuscoc_runtime.comm.group import Group, process_group
-from fuscoc_runtime.engine.executor import Executor
-from fuscoc_runtime.engine.open import Engine, sms_to_use
-from fuscoc_runtime.engine.options import Options, as_device, as_topology
-from fuscoc_runtime.engine.stats import Memory, ShuffleStats
+from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
-from fuscoc_runtime.pool import Pool
-from fuscoc_runtime.tickets import refuse_to_pickle
+from fuscoc_runtime.face import calls
+from fuscoc_runtime.face.calls import AnyHandle
+from fuscoc_runtime.face.executor import Executor
+from fuscoc_runtime.face.open import Engine, sms_to_use
+from fuscoc_runtime.face.options import Options, as_device, as_topology
+from fuscoc_runtime.face.pool import Pool
+from fuscoc_runtime.face.stats import Memory, ShuffleStats
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
 
 _log = logging.getLogger("fuscoc.runtime")

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fuscoc_runtime import ops, tickets
+from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.linear import weight_input
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.face import ops, tickets
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 INFERRED = -1
 """For operators: an extent that was not passed, because a tensor's shape tells it."""
@@ -71,7 +72,7 @@ class TracedHandle:
         self.weights = weights
 
     def __reduce__(self) -> Any:
-        tickets.refuse_to_pickle(self)
+        refuse_to_pickle(self)
 
     def __repr__(self) -> str:
         return f"<TracedHandle: {len(self.keys)} keys>"

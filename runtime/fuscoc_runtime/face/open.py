@@ -10,26 +10,26 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
-from fuscoc_runtime.engine.choice import (
+from fuscoc_runtime.engine.node.cuda import cuda_node
+from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
+from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
+from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
     choose_triton,
     missing_dtype,
     worst_capacity,
 )
-from fuscoc_runtime.engine.node.cuda import cuda_node
-from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
-from fuscoc_runtime.engine.node.triton import TritonNode
-from fuscoc_runtime.engine.options import Options
-from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
+from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.cuda import kernels_capability
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
-from fuscoc_runtime.program import PackedSlots
-from fuscoc_runtime.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2

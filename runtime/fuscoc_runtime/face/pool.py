@@ -8,11 +8,11 @@ from weakref import ref
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.artifact import Artifact
-from fuscoc_runtime.engine.executor import Executor
-from fuscoc_runtime.engine.open import open_engine
-from fuscoc_runtime.engine.options import Options
-from fuscoc_runtime.schema import ShuffleSpec
+from fuscoc_runtime.face.executor import Executor
+from fuscoc_runtime.face.open import open_engine
+from fuscoc_runtime.face.options import Options
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

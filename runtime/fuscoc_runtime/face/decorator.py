@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from fuscoc_runtime.artifact import Artifact
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.shuffle import Shuffle
-from fuscoc_runtime.traced import weight_name
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.face.traced import weight_name
+from fuscoc_runtime.manifest.artifact import Artifact
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

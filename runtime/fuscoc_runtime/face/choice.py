@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.state import MAX_RANKS
-from fuscoc_runtime.program import PackedSlots
-from fuscoc_runtime.schema import CudaVariant, NodeSpec, ShuffleSpec
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 

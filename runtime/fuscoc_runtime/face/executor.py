@@ -15,21 +15,21 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fuscoc_runtime import ops
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.engine.open import Engine
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.engine.stats import Memory, ShuffleStats
 from fuscoc_runtime.engine.streams import communication_stream
 from fuscoc_runtime.engine.trace import Span, write_trace
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
+from fuscoc_runtime.face import ops
+from fuscoc_runtime.face.open import Engine
+from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
-from fuscoc_runtime.schema import ShuffleSpec
 
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ class Executor:
         self.engine.settle()
         if self._stream is not None:
             torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
-        return self.observer.tally.stats()
+        return shuffle_stats(self.observer.tally)
 
     def memory(self) -> Memory:
         """What is held now; see ``stats.Memory``."""

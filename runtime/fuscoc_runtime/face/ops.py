@@ -2,7 +2,7 @@
 
 ``fuscoc::dispatch``, ``combine``, and their backward passes ``pull`` and ``combine_backward``. A
 shuffle is named by the key under which it is registered in this process, a routing by its token
-(``fuscoc_runtime.tickets``). All results are tensors of their own, never views of windows, and
+(``fuscoc_runtime.face.tickets``). All results are tensors of their own, never views of windows, and
 everything that a routing needs later is copied: a compiled graph may reuse the memory of what it
 passed as soon as nothing in the graph reads it.
 
@@ -22,13 +22,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from fuscoc_runtime import tickets
-from fuscoc_runtime.declared import FieldSpec
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import LinearMaps
 from fuscoc_runtime.errors import ClosedError, InputError
+from fuscoc_runtime.face import tickets
+from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import Extent, Load, Scope, builtin_extents, evaluate, subexpressions
-from fuscoc_runtime.schema import ShuffleSpec
 
 DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -11,6 +11,7 @@ import torch
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.state import SLOT_BITS
+from fuscoc_runtime.engine.observer import Tally
 from fuscoc_runtime.plan.links import Link
 
 
@@ -99,33 +100,22 @@ class Memory:
         return self.window_bytes + self.private_bytes
 
 
-@dataclass
-class Tally:
-    """Counts calls and keeps the latest ones' host times, in milliseconds."""
-
-    link: Link | None = None
-    handle: Any = None
-    dispatch_ms: float = 0.0
-    combine_ms: float = 0.0
-    num_dispatches: int = 0
-    num_combines: int = 0
-
-    def stats(self) -> ShuffleStats | None:
-        """Reads device memory, so it waits for the dispatch; None before the first one."""
-        if self.handle is None:
-            return None
-        counted = _count_node if isinstance(self.handle, NodeHandle) else _count
-        keys, counts = self.handle.keys.tolist(), self.handle.key_counts.tolist()
-        return ShuffleStats(
-            **counted(self.handle),
-            num_slots=self.handle.num_slots,
-            rows_of_key=dict(zip(keys, counts, strict=True)),
-            dispatch_ms=self.dispatch_ms,
-            combine_ms=self.combine_ms,
-            num_dispatches=self.num_dispatches,
-            num_combines=self.num_combines,
-            link=self.link,
-        )
+def shuffle_stats(tally: Tally) -> ShuffleStats | None:
+    """Reads device memory, so it waits for the dispatch; None before the first one."""
+    if tally.handle is None:
+        return None
+    counted = _count_node if isinstance(tally.handle, NodeHandle) else _count
+    keys, counts = tally.handle.keys.tolist(), tally.handle.key_counts.tolist()
+    return ShuffleStats(
+        **counted(tally.handle),
+        num_slots=tally.handle.num_slots,
+        rows_of_key=dict(zip(keys, counts, strict=True)),
+        dispatch_ms=tally.dispatch_ms,
+        combine_ms=tally.combine_ms,
+        num_dispatches=tally.num_dispatches,
+        num_combines=tally.num_combines,
+        link=tally.link,
+    )
 
 
 def _count(handle: Handle) -> dict[str, Any]:

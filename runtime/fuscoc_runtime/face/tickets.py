@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -50,18 +50,3 @@ def redeem(token: Tensor) -> Sequence[Any]:
     if ticket is None:
         raise ClosedError("the routing of a handle's token")
     return ticket.routing
-
-
-DISPATCH_AGAIN = "Save the routing, such as `topk_idx`, and dispatch again"
-
-
-def refuse_to_pickle(held: object, instead: str = DISPATCH_AGAIN) -> NoReturn:
-    """A handle names buffers of this process and the calls of all ranks: elsewhere it is nothing.
-
-    Raises:
-        TypeError: always; says what to do ``instead``.
-    """
-    raise TypeError(
-        f"a {type(held).__name__} cannot be saved or sent: it names buffers of this process. "
-        f"{instead}"
-    )

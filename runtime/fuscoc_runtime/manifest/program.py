@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from fuscoc_runtime.declared import FieldSpec, PlacementSpec
+from fuscoc_runtime.manifest.declared import FieldSpec, PlacementSpec
 
 
 @dataclass(frozen=True)

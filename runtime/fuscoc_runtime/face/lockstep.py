@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime import ops, tickets
-from fuscoc_runtime.artifact import Artifact, load_artifact
 from fuscoc_runtime.comm.lockstep import Handler, run_lockstep
 from fuscoc_runtime.comm.requests import (
     FinishRound,
@@ -34,8 +32,8 @@ from fuscoc_runtime.engine.linear import GeneralMaps, weight_input
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.errors import ProtocolError
-from fuscoc_runtime.topology import Topology
-from fuscoc_runtime.traced import (
+from fuscoc_runtime.face import ops, tickets
+from fuscoc_runtime.face.traced import (
     bind,
     bind_rows,
     bind_weights,
@@ -43,6 +41,8 @@ from fuscoc_runtime.traced import (
     saves_unchecked,
     weights_of,
 )
+from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
+from fuscoc_runtime.topology import Topology
 
 T = TypeVar("T")
 

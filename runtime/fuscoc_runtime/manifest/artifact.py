@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fuscoc_runtime.decode import DecodeError, decode
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.program import PathSpec
-from fuscoc_runtime.schema import KernelSpec, Manifest, ShuffleSpec
+from fuscoc_runtime.manifest.decode import DecodeError, decode
+from fuscoc_runtime.manifest.program import PathSpec
+from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
 SCHEMA = 3
 MANIFEST = "manifest.json"

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.executor import Event, Executor
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.traced import (
+from fuscoc_runtime.face.executor import Event, Executor
+from fuscoc_runtime.face.traced import (
     TracedHandle,
     as_handle,
     bind,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fuscoc_runtime.declared import Declared
-from fuscoc_runtime.program import Program
+from fuscoc_runtime.manifest.declared import Declared
+from fuscoc_runtime.manifest.program import Program
 
 
 @dataclass(frozen=True)

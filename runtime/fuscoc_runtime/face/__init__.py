@@ -1,0 +1,1 @@
+"""What users hold: shuffles and their calls, over an engine of either kind."""
