@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ def test_an_addition(addition: str) -> None:
     ended = subprocess.run(
         [sys.executable, f"tests/additions/{addition}.py"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
