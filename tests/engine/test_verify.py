@@ -13,7 +13,6 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
 from fuscoc_runtime.manifest.declared import DenseTarget, PackedTarget
-from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankResult
 from fuscoc_runtime.scalar import BinaryOp, Inside, Load
 from fuscoc_runtime.topology import Topology
