@@ -97,7 +97,7 @@ def shuffle(model: Model) -> CudaShuffle:
         fanout=model.topk,
         num_keys=model.experts,
         align=model.align,
-        combine="sum" if model.sums else "none",
+        combine="sum" if model.sums else None,
         weighted=model.sums,
         compact=model.compact,
     )
