@@ -90,7 +90,6 @@ def shuffle(model: Model) -> CudaShuffle:
     table = [model.placement] if model.placement == "expert_to_rank" else []
     return CudaShuffle(
         name="moe",
-        spec="moe.fsc",
         fields=tuple(CudaField(name, dtype, n, n) for name, dtype, n in model.fields),
         extents=("tokens",),
         inputs=tuple(CudaInput(name, "i64") for name in ("topk_idx", *table)),

@@ -22,8 +22,7 @@ from fuscoc.codegen.cuda_types import (
     FLOATS,
     MAX_RANKS,
     SUMMABLE,
-    arriving_fields,
-    leaving_fields,
+    CudaField,
     num_columns,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
@@ -251,7 +250,7 @@ def casts_odd_lengths(shuffle: CheckedShuffle) -> Faults:
 def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
     """A row is cast in one part, in the buffer of a warp."""
     if shuffle.casts:
-        fields, leaving = arriving_fields(shuffle), leaving_fields(shuffle)
+        fields, leaving = _arriving(shuffle), _leaving(shuffle)
         if any(num_passes(fields, leaving, target) > 1 for target in TARGETS):
             span = shuffle.casts[0].span
             yield Fault(span, "a row that is cast is too long for shared memory")
@@ -333,6 +332,9 @@ TRITON_NODE: Table = (
 )
 """Triton kernels of fixed capacity inside one node."""
 
+NODE_KERNELS = {"cuda": CUDA, "triton": TRITON_NODE}
+"""Kernels of fixed capacity inside one node, by what prints them."""
+
 GENERAL: Table = ()
 """Triton kernels for any ranks do all that the language accepts: what they cannot is refused where
 the text says it, by the codes from FSC061 to FSC070."""
@@ -344,6 +346,20 @@ DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": CUDA}
 def _packed(shuffle: CheckedShuffle) -> PackedTarget:
     assert isinstance(shuffle.target, PackedTarget), "is_dense comes first"
     return shuffle.target
+
+
+def _leaving(shuffle: CheckedShuffle) -> tuple[CudaField, ...]:
+    """The fields of a segment in the source."""
+    return tuple(
+        CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
+        for field, cell in zip(shuffle.source.segment_fields, shuffle.source.fields, strict=True)
+    )
+
+
+def _arriving(shuffle: CheckedShuffle) -> tuple[CudaField, ...]:
+    """The fields of a row of the target."""
+    sizes = [(field, math.prod(field.shape)) for field in shuffle.fields]
+    return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
 
 
 def _casts(shuffle: CheckedShuffle) -> Iterator[tuple[Cast, Field, Field]]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import fuscoc
 from fuscoc.capabilities import CUDA, TRITON_NODE, find_fault
-from fuscoc.codegen.cuda_shuffle import CudaKernels, CudaVariant, cuda_kernels
+from fuscoc.codegen.cuda_kernels import CudaKernels, CudaVariant, cuda_kernels
+from fuscoc.codegen.spec_words import cuda_header, kernel_words
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
@@ -26,6 +27,7 @@ from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
 SCHEMA = 3
+NOT_LOWERED = "it was lowered without them"
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,18 @@ class CompiledShuffle:
     def cuda(self) -> CudaKernels | str:
         """Its CUDA kernels, or why there are none."""
         fault = find_fault(self.checked, CUDA)
-        return cuda_kernels(self.checked, self.module) if fault is None else fault.reason
+        if fault is not None:
+            return fault.reason
+        return cuda_kernels(self.module, cuda_header(self.checked)) or NOT_LOWERED
 
     @cached_property
     def node(self) -> NodeKernels | str:
         """Its Triton kernels inside one node, or why there are none."""
         fault = find_fault(self.checked, TRITON_NODE)
-        return triton_node(self.checked) if fault is None else fault.reason
+        if fault is not None:
+            return fault.reason
+        words = kernel_words(self.checked)
+        return triton_node(self.module, self.checked.source_file.plain_name, words) or NOT_LOWERED
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,11 @@ from fuscoc.passes import (
     build_hierarchy,
     check_relations,
     choose_forwarders,
+    choose_tiles,
     coalesce_segments,
     derive_transpose,
     form_slices,
+    fuse_node,
     fuse_transforms,
     simplify_scalars,
     specialise_kernels,
@@ -54,6 +56,8 @@ PASSES = (
     Pass("choose-forwarders", "L1", choose_forwarders.run),
     Pass("form-slices", "L2", form_slices.run),
     Pass("fuse-transforms", "L2", fuse_transforms.run),
+    Pass("fuse-node", "L2", fuse_node.run),
+    Pass("choose-tiles", "L2", choose_tiles.run),
     Pass("specialise-kernels", "L3", specialise_kernels.run),
 )
 

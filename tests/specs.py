@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fuscoc.codegen.cuda_shuffle import CudaKernels, cuda_kernels
+from fuscoc.codegen.cuda_kernels import CudaKernels
+from fuscoc.codegen.triton_node import NodeKernels
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import (
     BinaryOp,
@@ -33,6 +34,7 @@ from fuscoc.lang.checked import (
     Subscript,
     Weight,
 )
+from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile, Span
 
@@ -60,7 +62,21 @@ def checked_example(name: str) -> CheckedShuffle:
 
 def cuda_of(checked: CheckedShuffle) -> CudaKernels:
     """The CUDA kernels of a shuffle that has some."""
-    return cuda_kernels(checked, compile_to_ir(checked, after="coalesce-segments").module)
+    found = _tiled(checked).cuda
+    assert not isinstance(found, str), found
+    return found
+
+
+def node_of(checked: CheckedShuffle) -> NodeKernels:
+    """The Triton kernels inside one node of a shuffle that has some."""
+    found = _tiled(checked).node
+    assert not isinstance(found, str), found
+    return found
+
+
+def _tiled(checked: CheckedShuffle) -> CompiledShuffle:
+    lowered = compile_to_ir(checked, after="choose-tiles")
+    return CompiledShuffle(checked, lowered.module, lowered.dumps)
 
 
 def span_of(source: SourceFile, text: str) -> Span:

@@ -168,6 +168,16 @@ def test_long_files_say_why(path: Path) -> None:
         assert any("lines because" in line for line in lines[:10]), f"{len(lines)} lines"
 
 
+def test_kernels_are_printed_from_the_dialect() -> None:
+    """Printers take a module; of the checked text they quote the words, in comments."""
+    readers = [
+        relative(path)
+        for path in sorted(ROOT.glob("fuscoc/codegen/*.py"))
+        if "fuscoc.lang.checked" in imports(path)
+    ]
+    assert readers == ["fuscoc/codegen/spec_words.py"]
+
+
 def test_importing_the_compiler_is_light() -> None:
     code = "import fuscoc, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run(

@@ -90,7 +90,7 @@ def print_cuda(
     includes += ["combine"] if combines else []
     text = "\n".join(
         [
-            *(header or (f"// Shuffle `{shuffle.name}` of {shuffle.spec}, printed by fuscoc.",)),
+            *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
             *(f'#include "{header}.cuh"' for header in includes),
             "",
             "namespace {",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 # What CUDA kernels reduce, and what those of Triton inside one node sum up, by their own names.
@@ -55,7 +53,6 @@ class CudaShuffle:
     """
 
     name: str
-    spec: str
     fields: tuple[CudaField, ...]
     extents: tuple[str, ...]
     inputs: tuple[CudaInput, ...]
@@ -81,20 +78,6 @@ class CudaShuffle:
 def num_columns(num_keys: int, compact: bool) -> int:
     """What planning counts rows of: every key and, for a compact target, every rank."""
     return num_keys + (MAX_RANKS if compact else 0)
-
-
-def leaving_fields(checked: CheckedShuffle) -> tuple[CudaField, ...]:
-    """The fields of a segment in the source."""
-    return tuple(
-        CudaField(field.name, field.dtype, math.prod(field.shape), math.prod(cell.shape))
-        for field, cell in zip(checked.source.segment_fields, checked.source.fields, strict=True)
-    )
-
-
-def arriving_fields(checked: CheckedShuffle) -> tuple[CudaField, ...]:
-    """The fields of a row of the target."""
-    sizes = [(field, math.prod(field.shape)) for field in checked.fields]
-    return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
 
 
 def row_bytes(field: CudaField) -> int:

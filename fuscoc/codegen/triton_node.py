@@ -1,4 +1,4 @@
-"""Checked shuffle -> the Triton kernels of one node, for a shuffle that can have them.
+"""``fsc.node`` -> the Triton kernels of one node.
 
 The kernels are the device functions of ``fuscoc_runtime/kernels/device``; what is printed here are
 the functions that move and add up this shuffle's rows, and the kernels that bind both to its sizes.
@@ -8,25 +8,17 @@ The relation is evaluated by the kernel that the passes make.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import fuscoc
-from fuscoc.capabilities import TRITON_NODE, find_fault
-from fuscoc.codegen.cuda_shuffle import cuda_shuffle
 from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
+from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_expressions import wrapped
-from fuscoc.codegen.triton_rows import (
-    as_tuple,
-    num_parts,
-    num_warps,
-    row_functions,
-)
-from fuscoc.lang.checked import CheckedShuffle
-
-# A program of the planner compares all points of its tile with each other.
-TILE_POINTS = 128
-PLAN_WARPS = 4
-KEY_BLOCK = 8  # keys whose counts a program exchanges
+from fuscoc.codegen.triton_rows import as_tuple, row_functions
+from fuscoc.codegen.triton_tiles import Tile, power_of_two
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.node import Node, TritonTile
 
 HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} inside one node, by fuscoc {version}.
 
@@ -71,51 +63,48 @@ class NodeKernels:
     key_block: int
 
 
-def triton_node(checked: CheckedShuffle) -> NodeKernels:
-    """The Triton kernels of a shuffle inside one node, where ``capabilities.TRITON_NODE`` finds no
-    fault."""
-    assert find_fault(checked, TRITON_NODE) is None
-    shuffle = cuda_shuffle(checked)
-    spans = {"dispatch": checked.dispatch_span}
-    if checked.combine is not None:
-        spans["combine"] = checked.combine.span
-    source = checked.source_file
-    words = {name: source.quoted(source.lines(span), "#") for name, span in spans.items()}
-    printer = _Printer(shuffle, words)
+def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> NodeKernels | None:
+    """The Triton kernels of a module inside one node, if choose-tiles has chosen sizes for some.
+
+    ``spec`` is the name of the spec's file; ``words`` are comment lines above kernels, by role.
+    """
+    tiles = [tile for node in ops_of(module, Node) for tile in ops_of(node, TritonTile)]
+    if not tiles:
+        return None
+    shuffle = node_shuffle(module)
+    tile = Tile(**{size.name: tiles[0].read(size.name) for size in fields(Tile)})
+    printer = _Printer(shuffle, tile, words)
     modules = ["plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine == "sum" else []
     header = HEADER.format(
         shuffle=shuffle.name,
-        spec=shuffle.spec,
+        spec=spec,
         version=fuscoc.__version__,
         modules="\n".join(f'{name} = load("{name}")' for name in modules),
     )
-    text = "\n\n".join([header, *row_functions(shuffle), *printer.texts()])
+    text = "\n\n".join([header, *row_functions(shuffle, tile.row_parts), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
         kernels=printer.printed,
-        tile_sources=printer.tile[0],
+        tile_sources=printer.tile_points[0],
         padded_keys=printer.keys,
-        key_block=printer.key_block,
+        key_block=tile.plan_keys,
     )
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
 
 
 class _Printer:
     """Prints the kernels of one shuffle; ``printed`` has what a launch must know of them."""
 
-    def __init__(self, shuffle: CudaShuffle, words: Mapping[str, Sequence[str]]) -> None:
-        self.shuffle, self.words = shuffle, words
-        self.lanes = _power_of_two(shuffle.fanout)
-        self.tile = (TILE_POINTS // self.lanes, self.lanes)
+    def __init__(
+        self, shuffle: CudaShuffle, tile: Tile, words: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.shuffle, self.tile, self.words = shuffle, tile, words
+        self.lanes = power_of_two(shuffle.fanout)
+        self.tile_points = (tile.plan_points // self.lanes, self.lanes)
         self.columns = shuffle.num_columns
-        self.keys = _power_of_two(self.columns)
+        self.keys = power_of_two(self.columns)
         self.dispatch_module = "compact" if shuffle.compact else "dispatch"
-        self.key_block = min(KEY_BLOCK, self.keys)
         self.printed: dict[str, NodeKernel] = {}
 
     def texts(self) -> list[str]:
@@ -133,8 +122,8 @@ class _Printer:
             "columns": self.columns,
             "keys": self.keys,
             "align": self.shuffle.align,
-            "tile": self.tile,
-            "block": self.key_block,
+            "tile": self.tile_points,
+            "block": self.tile.plan_keys,
             "compact": self.shuffle.compact,
         }
         uses = {
@@ -181,7 +170,7 @@ class _Printer:
         return {
             "fanout": self.shuffle.fanout,
             "lanes": self.lanes,
-            "parts": num_parts(self.shuffle),
+            "parts": self.tile.row_parts,
             "weighted": self.shuffle.weighted,
         }
 
@@ -195,7 +184,7 @@ class _Printer:
         """A kernel that hands its parameters and ``constants`` on to a device function."""
         full = f"{self.shuffle.name}_node_{name}"
         every = {"call": "call", "num_sources": "num_sources", **parameters}
-        warps = PLAN_WARPS if function.startswith("plan.") else num_warps(self.shuffle)
+        warps = self.tile.plan_warps if function.startswith("plan.") else self.tile.row_warps
         self.printed[name] = NodeKernel(full, every, warps)
         head = ", ".join(f"{each}: tl.int64" for each in every)
         lines = [

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes, unit_bytes
-from fuscoc.codegen.tiles import BYTES_PER_LANE, LANES, MAX_WARPS, Tile, cut_row, warps_for
+from fuscoc.codegen.tiles import Tile, cut_row
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.lang.dtypes import ITEM_BYTES
 
-PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
 
 
@@ -49,19 +48,9 @@ class RowField:
         return found
 
 
-def num_parts(shuffle: CudaShuffle) -> int:
-    """Parts of a row."""
-    return -(-sum(map(row_bytes, shuffle.fields)) // PART_BYTES)
-
-
-def num_warps(shuffle: CudaShuffle) -> int:
-    """Warps that together hold a part."""
-    return warps_for(sum(map(row_bytes, shuffle.fields)) // num_parts(shuffle))
-
-
-def row_functions(shuffle: CudaShuffle) -> list[str]:
+def row_functions(shuffle: CudaShuffle, parts: int) -> list[str]:
     """``load_source``, ``load_row`` and ``store_row``, then those of a sum, if there is one."""
-    fields = [_as_words(shuffle, field) for field in shuffle.fields]
+    fields = [_as_words(field, parts) for field in shuffle.fields]
     cells = [field.cell_elems * ITEM_BYTES[field.dtype] for field in shuffle.fields]
     sources = [f"source[{i}] + cell * {cell}" for i, cell in enumerate(cells)]
     rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(fields)]
@@ -71,7 +60,7 @@ def row_functions(shuffle: CudaShuffle) -> list[str]:
         _function("store_row(part, base, at, slot, tiles)", _stores(fields, rows)),
     ]
     if shuffle.combine == "sum":
-        functions += _sums(_as_floats(shuffle, shuffle.fields[0]))
+        functions += _sums(_as_floats(shuffle.fields[0], parts))
     return functions
 
 
@@ -87,20 +76,20 @@ def _sums(field: RowField) -> list[str]:
     ]
 
 
-def _as_words(shuffle: CudaShuffle, field: CudaField) -> RowField:
+def _as_words(field: CudaField, parts: int) -> RowField:
     """A field to be copied: words, whatever its type."""
     dtype, word_bytes = WORDS[unit_bytes(field)]
-    return _cut(shuffle, field, dtype, word_bytes)
+    return _cut(field, parts, dtype, word_bytes)
 
 
-def _as_floats(shuffle: CudaShuffle, field: CudaField) -> RowField:
+def _as_floats(field: CudaField, parts: int) -> RowField:
     """A field to be summed: elements."""
-    return _cut(shuffle, field, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
+    return _cut(field, parts, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
 
 
-def _cut(shuffle: CudaShuffle, field: CudaField, dtype: str, word_bytes: int) -> RowField:
+def _cut(field: CudaField, parts: int, dtype: str, word_bytes: int) -> RowField:
     # Parts begin at multiples of the unit, so that accesses stay as wide.
-    unit, parts = unit_bytes(field), num_parts(shuffle)
+    unit = unit_bytes(field)
     step = max(unit // word_bytes, 1)
     row_words = row_bytes(field) // word_bytes
     part_words = -(-row_words // (parts * step)) * step

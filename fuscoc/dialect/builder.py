@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuscoc.capabilities import NODE_KERNELS, find_fault
 from fuscoc.dialect import l0, relation
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.lang.checked import (
@@ -138,6 +139,7 @@ class _Builder:
                 {"field": cast.field, "scales": cast.scales, "block": cast.block}
                 for cast in checked.casts
             ),
+            node=tuple(n for n, table in NODE_KERNELS.items() if not find_fault(checked, table)),
             loc=self.loc(checked.dispatch_span),
         )
         i64 = ir.IntegerType.get_signless(64)

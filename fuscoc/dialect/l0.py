@@ -129,7 +129,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
     ``ragged`` shuffle, extents may look inputs up at the outermost index. ``casts`` says which
     fields arrive as another element type than they leave as. ``runs`` is added by
     coalesce-segments: see ``fuscoc.dialect.runs``; ``relation_kernel`` and, in a ragged shuffle,
-    ``extents_kernel`` are the regions as kernels, which specialise-kernels adds.
+    ``extents_kernel`` are the regions as kernels, which specialise-kernels adds. ``node`` says
+    which kernels of fixed capacity inside one node it can have, until fuse-node fuses them.
 
     ::
 
@@ -159,6 +160,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         runs=Array(RUNS, optional=True),
         relation_kernel=Ref("kernel", optional=True),
         extents_kernel=Ref("kernel", optional=True),
+        node=Array(Text("cuda", "triton"), distinct=True, optional=True),
     )
     domain: ext.Region
     relation: ext.Region
@@ -185,6 +187,8 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         ragged = op.read("ragged") and "relation_kernel" in op.attributes
         if ("extents_kernel" in op.attributes) != ragged:
             raise VerifyError("needs a kernel for its extents exactly where they are ragged")
+        if "node" in op.attributes and "relation_kernel" in op.attributes:
+            raise VerifyError("must not ask for other kernels once it has its own")
         if op.read("num_source_dims") > len(op.read("indices")):
             raise VerifyError("has more source dimensions than indices")
         if "runs" in op.attributes:
@@ -329,9 +333,10 @@ class Dispatch(Op, name="dispatch"):
     )
 
 
-def check_weighed(op):
-    """Raise VerifyError if an operation weighs what it does not sum."""
-    kind = op.read("kind")
+def check_weighed(op, kind="kind"):
+    """Raise VerifyError if an operation, whose attribute ``kind`` says how it reduces, weighs what
+    it does not sum."""
+    kind = op.read(kind)
     if "weight" in op.attributes and not (kind in REDUCTIONS and REDUCTIONS[kind].sums):
         raise VerifyError("must weigh nothing but the terms of a sum")
 

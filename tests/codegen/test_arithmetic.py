@@ -23,7 +23,7 @@ import torch
 
 from fuscoc import testing
 from fuscoc.codegen.cuda_relation import print_relation
-from fuscoc.codegen.cuda_shuffle import cuda_shuffle
+from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.pipeline import compile_to_ir
@@ -168,11 +168,13 @@ def test_cuda(tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    found = [(cuda_shuffle(each), each, key, wanted) for each, key, wanted in cases(150, 3)]
+    found = [(compile_to_ir(each).module, key, wanted) for each, key, wanted in cases(150, 3)]
+    shuffles = [node_shuffle(module) for module, *_ in found]
     header = (INCLUDE / "base.cuh").read_text(encoding="utf-8")
     divisions = re.findall(r"^.*constexpr i64 floor_.*$", header, re.MULTILINE)
     relations = [
-        print_relation(compile_to_ir(checked).module, shuffle) for shuffle, checked, *_ in found
+        print_relation(module, shuffle)
+        for (module, *_), shuffle in zip(found, shuffles, strict=True)
     ]
     functions = [
         f"namespace n{i} {{ {relation} }}\n"
@@ -184,7 +186,7 @@ def test_cuda(tmp_path: Path) -> None:
     source.write_text("\n".join([MACROS, CALL, *divisions, *functions]), encoding="utf-8")
     subprocess.run([compiler, "-O1", "-w", "-shared", "-fPIC", "-o", library, source], check=True)
     compiled = ctypes.CDLL(str(library))
-    for i, (shuffle, _, key, wanted) in enumerate(found):
+    for i, (shuffle, (_, key, wanted)) in enumerate(zip(shuffles, found, strict=True)):
         call = (ctypes.c_int64 * 17)()
         call[: len(shuffle.inputs)] = [INPUTS[each.name].ctypes.data for each in shuffle.inputs]
         call[8 : 8 + len(shuffle.extents)] = [EXTENTS[name] for name in shuffle.extents]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from fuscoc.capabilities import is_ragged, is_scattered
-from fuscoc.codegen.cuda_shuffle import cuda_shuffle
 from fuscoc.codegen.cuda_tiles import TARGETS
+from fuscoc.codegen.cuda_types import CudaShuffle
+from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.dialect.relation import CellBase
@@ -21,6 +22,10 @@ from fuscoc.source import SourceFile
 from fuscoc.testing.texts import texts
 from tests.codegen.specs import SPECS
 from tests.specs import cuda_of, moe
+
+
+def shuffle_of(checked: CheckedShuffle) -> CudaShuffle:
+    return node_shuffle(compile_to_ir(checked, after="choose-tiles").module)
 
 
 def text_of(checked: CheckedShuffle) -> str:
@@ -48,7 +53,7 @@ def test_ragged_means_what_the_passes_find(text: str) -> None:
 
 
 def test_moe() -> None:
-    shuffle = cuda_shuffle(moe())
+    shuffle = shuffle_of(moe())
     assert [given.name for given in shuffle.inputs] == ["topk_idx"]
     assert (shuffle.combine, shuffle.weighted, shuffle.fanout) == ("sum", True, 8)
     kernels = cuda_of(moe())
@@ -97,7 +102,7 @@ def test_a_copy_moves_bits() -> None:
     checked = moe(num_topk=1)
     assert checked.combine is not None
     copied = replace(checked, combine=replace(checked.combine, kind="copy", weight=None))
-    assert cuda_shuffle(copied).combine == "copy"
+    assert shuffle_of(copied).combine == "copy"
     assert "using Element = Raw;" in text_of(copied)
     assert "moe_combine" in cuda_of(copied).variants[0].source.launches
 
@@ -135,7 +140,7 @@ def test_several_source_dimensions() -> None:
     }
     """
     (checked,) = check(SourceFile("grid.fsc", spec))
-    shuffle = cuda_shuffle(checked)
+    shuffle = shuffle_of(checked)
     assert shuffle.extents == ("batch", "tokens")
     assert [field.elems for field in shuffle.fields] == [8]
     assert "return ((b_ * call.extents[1]) + t_);" in text_of(checked)

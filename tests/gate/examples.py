@@ -68,6 +68,18 @@ PAGES = """
       dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
     }"""
 
+BATCHED = """
+    shuffle batched {
+      index b : batch   index t : tokens   index e : 4
+      segment item { x : f32[4096] }
+      layout rows[b, t] of item
+      layout by_key[e, s] of item packed(s)
+      place e on rank by cyclic
+      route r(b, t) -> e = input key : int32
+      dispatch rows[b, t] -> by_key[r(b, t), *]
+      combine reverse
+    }"""
+
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
@@ -77,6 +89,7 @@ EXAMPLES = (
     Example("dealt", DEALT, ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
     Example("grid", specs.GRID, ("2x2",)),
+    Example("batched", BATCHED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",

@@ -12,7 +12,6 @@ import pytest
 
 from fuscoc.capabilities import TRITON_NODE, find_fault
 from fuscoc.codegen.triton_expressions import MAX_COLUMNS
-from fuscoc.codegen.triton_node import triton_node
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import CompiledShuffle
@@ -22,7 +21,7 @@ from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
 from tests.engine.specs import FIELDS, routed
-from tests.specs import EXAMPLE_NAMES, checked_example, moe
+from tests.specs import EXAMPLE_NAMES, checked_example, moe, node_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -43,7 +42,7 @@ SHUFFLES = {
 @cache
 def compiled(name: str) -> dict[str, str]:
     """PTX of every kernel by its role."""
-    node = triton_node(SHUFFLES[name])
+    node = node_of(SHUFFLES[name])
     path = scratch() / f"node_{name}.py"
     path.write_text(node.text, encoding="utf-8")
     ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
@@ -54,15 +53,15 @@ def compiled(name: str) -> dict[str, str]:
 def test_golden(name: str) -> None:
     checked = checked_example(name)
     fault = find_fault(checked, TRITON_NODE)
-    text = triton_node(checked).text if fault is None else f"{fault.reason}\n"
+    text = node_of(checked).text if fault is None else f"{fault.reason}\n"
     check_goldens(GOLDEN, name, {".py" if fault is None else ".txt": text})
 
 
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_form(name: str) -> None:
-    text = triton_node(SHUFFLES[name]).text
+    text = node_of(SHUFFLES[name]).text
     ast.parse(text)
-    assert text == triton_node(SHUFFLES[name]).text
+    assert text == node_of(SHUFFLES[name]).text
     assert max(map(len, text.splitlines())) <= MAX_COLUMNS
     assert not any(line.endswith(" ") for line in text.splitlines())
 
@@ -101,7 +100,7 @@ def test_stores_come_before_the_signal_and_waits_acquire(name: str, role: str) -
 
 
 def test_a_copy_of_everything_has_no_combine() -> None:
-    kernels = triton_node(SHUFFLES["fields"]).kernels
+    kernels = node_of(SHUFFLES["fields"]).kernels
     assert list(kernels) == ["count", "exchange", "assign", "dispatch"]
     assert [value for value in kernels["dispatch"].parameters.values() if "." in value] == [
         "source.scales", "source.payload", "source.id",
@@ -112,11 +111,11 @@ def test_a_copy_of_everything_has_no_combine() -> None:
 def test_rows_of_a_compact_target_are_stored_once() -> None:
     ptx = compiled("compact")["dispatch"]
     assert "v2.b64" in accesses(ptx, "st")
-    assert "load_row=" not in triton_node(SHUFFLES["compact"]).text
+    assert "load_row=" not in node_of(SHUFFLES["compact"]).text
 
 
 def test_rows_too_long_for_registers_are_taken_in_parts() -> None:
-    assert "parts=3" in triton_node(SHUFFLES["long"]).text
+    assert "parts=3" in node_of(SHUFFLES["long"]).text
 
 
 @pytest.mark.parametrize("backend", ["cuda", "triton"])

@@ -39,6 +39,8 @@ def test_the_order_of_passes() -> None:
         "choose-forwarders",
         "form-slices",
         "fuse-transforms",
+        "fuse-node",
+        "choose-tiles",
         "specialise-kernels",
     )
     assert sorted(step.level for step in PASSES) == [step.level for step in PASSES]

@@ -24,7 +24,7 @@ module {
     %4 = "fsc.owner"(%3) {placement = @spec.by_expert.place} : (i64) -> i64 moe.fsc:18:37 to :58
     "fsc.drop"(%3) : (i64) -> () moe.fsc:18:3 to :58
     "fsc.relate"(%4, %3, %arg0, %0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> () moe.fsc:18:3 to :58
-  }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> () moe.fsc:18:3 to :58
+  }) {fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> () moe.fsc:18:3 to :58
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () moe.fsc:18:3 to :58
   "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> () moe.fsc:19:3 to :48
 } moe.fsc:2:1 to 20:2

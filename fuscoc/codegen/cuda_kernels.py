@@ -1,0 +1,56 @@
+"""``fsc.node`` and the regions of its shuffle -> CUDA kernels, one text for each kind of GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fuscoc.codegen.cuda import CudaSource, print_cuda
+from fuscoc.codegen.cuda_relation import print_relation
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
+from fuscoc.codegen.node_shuffle import node_shuffle
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.node import CudaTile, Node
+
+
+@dataclass(frozen=True)
+class CudaVariant:
+    """The kernels for the GPUs from ``target`` on, and their file in an artifact."""
+
+    target: CudaTarget
+    file: str
+    source: CudaSource
+
+
+@dataclass(frozen=True)
+class CudaKernels:
+    """A shuffle's CUDA kernels; ``inputs`` are the relation's, in the order of the call."""
+
+    inputs: tuple[str, ...]
+    weighted: bool
+    variants: tuple[CudaVariant, ...]
+
+    def variant(self, arch: str) -> CudaVariant | None:
+        """The kernels that serve a GPU such as ``sm_90``; None for one that is too old."""
+        number = int(arch.removeprefix("sm_"))
+        fitting = (v for v in self.variants if int(v.target.arch.removeprefix("sm_")) <= number)
+        return next(fitting, None)
+
+
+def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
+    """The CUDA kernels of a module, if choose-tiles has chosen sizes for some; ``header`` is
+    comment lines to begin with."""
+    tiles = [tile for node in ops_of(module, Node) for tile in ops_of(node, CudaTile)]
+    if not tiles:
+        return None
+    shuffle = node_shuffle(module)
+    relation = print_relation(module, shuffle)
+    variants = []
+    for number, op in enumerate(tiles):
+        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+        tile = Tile(**{size.name: op.read(size.name) for size in fields(Tile)})
+        suffix = f".{target.arch}" if number else ""
+        source = print_cuda(shuffle, relation, target, tile, header=header)
+        variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
+    names = tuple(given.name for given in shuffle.inputs)
+    return CudaKernels(names, shuffle.weighted, tuple(variants))

@@ -1,0 +1,26 @@
+"""``fsc.node`` for some printers -> with the sizes of their kernels, for every kind of GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fuscoc.codegen.cuda_tiles import TARGETS, choose_tile
+from fuscoc.codegen.node_shuffle import node_shuffle
+from fuscoc.codegen.triton_tiles import choose_triton_tile
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.node import CudaTile, Node, TritonTile
+
+
+def run(module: Any) -> None:
+    for node in ops_of(module, Node):
+        printers = node.read("printers")
+        del node.attributes["printers"]
+        shuffle = node_shuffle(module)
+        with ir.InsertionPoint(node.body.blocks[0]), node.location:
+            if "cuda" in printers:
+                for target in TARGETS:
+                    CudaTile.build(arch=target.arch, **asdict(choose_tile(shuffle, target)))
+            if "triton" in printers:
+                TritonTile.build(**asdict(choose_triton_tile(shuffle)))
