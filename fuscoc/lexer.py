@@ -1,6 +1,7 @@
 """The language for Pygments: highlighted specs in documents, pages and ``fuscoc explain-error``.
 
-Registered as ``fsc`` under ``pygments.lexers``. Its keywords are those of the grammar.
+Registered as ``fsc`` under ``pygments.lexers``. Its keywords are those of the grammar, and
+the reductions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pygments.lexer import RegexLexer, words
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, Whitespace
 
 from fuscoc.lang import dtypes
+from fuscoc.lang.reductions import REDUCTIONS
 
 # A keyword of the grammar is a terminal with a priority; one that is reserved is kept from names.
 _KEYWORD = re.compile(r"^[A-Z]+\.\d: /([a-z]+)\\b/$", re.MULTILINE)
@@ -48,7 +50,7 @@ class FuscocLexer(RegexLexer):
             (_words(keywords()[0]), Keyword.Declaration),
             (r"[A-Za-z_]\w*(?=\s*:\s)", Name.Variable),
             (_words(dtypes.NAMES), Keyword.Type),
-            (_words(keywords()[1]), Keyword),
+            (_words(keywords()[1] | REDUCTIONS.keys()), Keyword),
             (r"[A-Za-z_]\w*(?=\()", Name.Function),
             (r"[A-Za-z_]\w*", Name),
             (r"[0-9][0-9_]*", Number.Integer),

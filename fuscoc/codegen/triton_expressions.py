@@ -49,7 +49,7 @@ MAX_COLUMNS = 100
 INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
 
 # How reductions make two rows one.
-MERGES = {"max": "tl.maximum({}, propagate_nan=tl.PropagateNan.ALL)"}
+MERGES = {"sum": "({} + {})", "max": "tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)"}
 # The largest finite values of the 8-bit floats.
 MAX_VALUES = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 
@@ -137,8 +137,7 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
         case Scale():
             return _scale(op, operand)
         case Merge():
-            rows = f"{operand(0, COMPARISON)}, {operand(1, COMPARISON)}"
-            return Text(MERGES[op.read("kind")].format(rows))
+            return Text(MERGES[op.read("kind")].format(operand(0, PRODUCT), operand(1, PRODUCT)))
         case Amax():
             log2_block = op.read("block").bit_length() - 1
             return Text(f"{AMAX}({operand(0, COMPARISON)}, {log2_block})")

@@ -320,14 +320,14 @@ class Scale(Op, name="scale", traits=[ext.Pure]):
 
 
 class Merge(Op, name="merge", traits=[ext.Pure]):
-    """Two rows as one, element by element, by a reduction that begins with its first term.
+    """Two rows as one, element by element: for reductions that begin with their first term.
 
     ``max`` is the larger element, or NaN if one is.
 
     ``%z = "fsc.merge"(%x, %y) {kind = "max"} : (vector<8xf32>, vector<8xf32>) -> vector<8xf32>``
     """
 
-    attrs = attributes(kind=Text(*(name for name, each in REDUCTIONS.items() if not each.sums)))
+    attrs = attributes(kind=Text(*REDUCTIONS))
     lhs: ext.Operand[Any]
     rhs: ext.Operand[Any]
     result: ext.Result[Any]

@@ -2,9 +2,9 @@
 
     python tests/additions/reduction.py
 
-It takes the three places that ``docs/architecture.md`` names: the word of the language, how a
-kernel makes two rows one, and the same in the reference. Run by itself, because the dialect reads
-the words when it is imported.
+It takes the four places that ``docs/architecture.md`` names: the word of the language, how a
+kernel makes two rows one, and both in the runtime: the word, and the reference. Run by itself,
+because the dialect reads the words when it is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from fuscoc.lang.dtypes import INTEGERS, SUMMABLE
 from fuscoc.lang.reductions import REDUCTIONS, Reduction
 from fuscoc_runtime import reference
+from fuscoc_runtime.manifest import declared
 
 REDUCTIONS["min"] = Reduction(
     "a minimum", "takes the smallest of each segment's rows", SUMMABLE | INTEGERS
@@ -27,8 +28,9 @@ def main() -> None:
     from tests.engine import specs
     from tests.engine.lockstep import lockstep, round_trip
 
-    MERGES["min"] = "tl.minimum({}, propagate_nan=tl.PropagateNan.ALL)"
+    MERGES["min"] = "tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)"
     reference.MERGES["min"] = torch.minimum
+    declared.WAYS_BACK.append("min")
     text = specs.MAXIMA.replace("reduce max", "reduce min")
     shuffle = lockstep(text, "2x3")
     ranks = generate(shuffle.spec, shuffle.topology, 9, 0)

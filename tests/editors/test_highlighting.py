@@ -27,6 +27,7 @@ import fuscoc_runtime
 from fuscoc.lang import dtypes
 from fuscoc.lang.lexemes import RESERVED
 from fuscoc.lang.parser import _parser
+from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.lexer import FuscocLexer, keywords
 from tests.lang.grammar_texts import grammar_text
 
@@ -79,7 +80,7 @@ def test_the_textmate_grammar_is_not_stale() -> None:
     reserved, others = keywords()
     for name, expected in (
         ("declaration", reserved),
-        ("keyword", others),
+        ("keyword", others | REDUCTIONS.keys()),
         ("type", dtypes.NAMES),
     ):
         pattern = TEXTMATE["repository"][name]["match"]

@@ -120,12 +120,20 @@ class WeightSpec:
     dtype: str
 
 
+WAYS_BACK = ["copy", "sum", "max"]
+"""What a combine may do."""
+
+
 @dataclass(frozen=True)
 class CombineSpec:
     """The way back: ``copy`` moves bits, others reduce; ``sum`` adds in f32."""
 
     kind: str
     weight: WeightSpec | None
+
+    def __post_init__(self) -> None:
+        if self.kind not in WAYS_BACK:
+            raise ValueError(f"{self.kind!r} is none of {', '.join(map(repr, WAYS_BACK))}")
 
     @property
     def is_linear(self) -> bool:

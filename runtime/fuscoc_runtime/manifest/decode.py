@@ -61,7 +61,11 @@ def _decode_dataclass(cls: Any, value: Any, path: str) -> Any:
     missing = sorted(required - value.keys())
     if missing:
         raise _mismatch(path, f"missing key `{missing[0]}`")
-    return cls(**{key: _decode(hints[key], item, f"{path}.{key}") for key, item in value.items()})
+    decoded = {key: _decode(hints[key], item, f"{path}.{key}") for key, item in value.items()}
+    try:
+        return cls(**decoded)
+    except ValueError as error:
+        raise _mismatch(path, str(error)) from error
 
 
 def _choose(alternatives: tuple[Any, ...], value: Any, path: str) -> Any:
