@@ -143,7 +143,8 @@ def test_several_source_dimensions() -> None:
     shuffle = shuffle_of(checked)
     assert shuffle.extents == ("batch", "tokens")
     assert [field.elems for field in shuffle.fields] == [8]
-    assert "return ((b_ * call.extents[1]) + t_);" in text_of(checked)
+    _, cell = text_of(checked).split("i64 source_cell(i64 source) const {")
+    assert "const auto value_ = (b_ * call.extents[1]) + t_;\n    return value_;" in cell
 
 
 def test_backend_triton_writes_no_cuda() -> None:

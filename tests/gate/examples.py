@@ -77,7 +77,7 @@ BATCHED = """
       place e on rank by cyclic
       route r(b, t) -> e = input key : int32
       dispatch rows[b, t] -> by_key[r(b, t), *]
-      combine reverse
+      combine reverse reduce sum
     }"""
 
 EXAMPLES = (
