@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc.codegen.cuda import print_cuda
-from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile, choose_tile
 from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import CudaNode
@@ -114,7 +114,8 @@ def program(model: Model, tile: Tile | None = None) -> NodeProgram:
 
 def node_program(model: Model, shuffle: CudaShuffle, tile: Tile | None = None) -> NodeProgram:
     """The program of ``shuffle``, whose relation is the model's."""
-    printed = print_cuda(shuffle, relation(model, shuffle), gpu_target(), tile)
+    tile = tile or choose_tile(shuffle, gpu_target())
+    printed = print_cuda(shuffle, relation(model, shuffle), tile)
     [summed, *_] = shuffle.leaving
     return NodeProgram(
         name=shuffle.name,

@@ -13,10 +13,8 @@ from fuscoc.codegen.cuda_casts import print_casts
 from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     WARP,
-    CudaTarget,
     Tile,
     buffer_layout,
-    choose_tile,
     part_bytes,
     planner_bytes,
 )
@@ -53,13 +51,11 @@ class CudaSource:
 def print_cuda(
     shuffle: CudaShuffle,
     relation: str,
-    target: CudaTarget | None = None,
-    tile: Tile | None = None,
+    tile: Tile,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
-    tile = tile or choose_tile(shuffle, target or CudaTarget())
     combines = shuffle.combine is not None
     plan_shared = planner_bytes(shuffle.num_columns)
     _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)

@@ -50,7 +50,7 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         tile = Tile(**{size.name: op.read(size.name) for size in fields(Tile)})
         suffix = f".{target.arch}" if number else ""
-        source = print_cuda(shuffle, relation, target, tile, header=header)
+        source = print_cuda(shuffle, relation, tile, header=header)
         variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, tuple(variants))

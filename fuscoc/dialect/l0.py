@@ -28,6 +28,8 @@ from fuscoc.dialect.runs import RUNS, UNITS
 from fuscoc.lang.policy import CHOICES
 from fuscoc.lang.reductions import REDUCTIONS
 
+# What prints kernels of fixed capacity inside one node.
+PRINTERS = ("cuda", "triton")
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
 # Fields that change their element type between source and target. ``scales`` is a field of one of
 # them alone, with an f32 factor for every ``block`` elements: made if the target has it.
@@ -160,7 +162,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         runs=Array(RUNS, optional=True),
         relation_kernel=Ref("kernel", optional=True),
         extents_kernel=Ref("kernel", optional=True),
-        node=Array(Text("cuda", "triton"), distinct=True, optional=True),
+        node=Array(Text(*PRINTERS), distinct=True, optional=True),
     )
     domain: ext.Region
     relation: ext.Region
@@ -333,10 +335,10 @@ class Dispatch(Op, name="dispatch"):
     )
 
 
-def check_weighed(op, kind="kind"):
-    """Raise VerifyError if an operation, whose attribute ``kind`` says how it reduces, weighs what
+def check_weighed(op, attribute="kind"):
+    """Raise VerifyError if an operation, whose ``attribute`` says how it reduces, weighs what
     it does not sum."""
-    kind = op.read(kind)
+    kind = op.read(attribute)
     if "weight" in op.attributes and not (kind in REDUCTIONS and REDUCTIONS[kind].sums):
         raise VerifyError("must weigh nothing but the terms of a sum")
 

@@ -6,12 +6,9 @@ kernels that plan by themselves. The relation, the rows and the target are those
 
 from fuscoc.dialect.attrs import Array, Integer, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of
-from fuscoc.dialect.l0 import check_weighed
+from fuscoc.dialect.l0 import PRINTERS, check_weighed
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.reductions import REDUCTIONS
-
-# What prints kernels of one node.
-PRINTERS = ("cuda", "triton")
 
 
 class CudaTile(Op, name="cuda_tile"):
