@@ -1,4 +1,4 @@
-"""What the kernels of one node are printed from: a shuffle whose segments are contiguous rows."""
+"""What the kernels of one node are printed from: the rows of a shuffle, and where they go."""
 
 from __future__ import annotations
 
@@ -16,13 +16,29 @@ MAX_RANKS = 8
 
 
 @dataclass(frozen=True)
+class CudaLoop:
+    """``count`` runs of a field, ``stride`` cells apart, or as many as an output of the relation
+    says."""
+
+    count: int
+    stride: int | str
+
+
+@dataclass(frozen=True)
 class CudaField:
-    """A field of a segment: ``elems`` elements in a segment, ``cell_elems`` in a source cell."""
+    """A field of a segment: ``elems`` elements in a segment, ``cell_elems`` in a source cell.
+
+    In the source it may lie in runs of ``run_elems``, inside nested ``loops``, outermost first.
+    Then ``access_bytes`` divides every run and stride.
+    """
 
     name: str
     dtype: str
     elems: int
     cell_elems: int
+    run_elems: int = 0
+    loops: tuple[CudaLoop, ...] = ()
+    access_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,12 +60,14 @@ class CudaCast:
 
 @dataclass(frozen=True)
 class CudaShuffle:
-    """What the backend needs to know of a shuffle whose segments are contiguous rows.
+    """What the kernels of one node need to know of a shuffle.
 
     ``inputs`` and ``extents`` are those of a call, in order. ``fanout`` is the number of
-    destinations of a segment. ``fields`` are those of a row that arrives; where ``casts`` make
-    them, ``source_fields`` leave. With ``compact`` a segment has one row on a rank, and slots refer
-    to rows.
+    destinations of a segment. ``fields`` are those of a row that arrives; where it leaves as
+    something else, by ``casts`` or from scattered runs, ``source_fields`` leave. With ``compact`` a
+    segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
+    the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
+    with the outermost index, as inputs say.
     """
 
     name: str
@@ -64,6 +82,8 @@ class CudaShuffle:
     casts: tuple[CudaCast, ...] = ()
     source_fields: tuple[CudaField, ...] = ()
     compact: bool = False
+    given_slots: bool = False
+    ragged: bool = False
 
     @property
     def num_columns(self) -> int:
@@ -85,6 +105,8 @@ def row_bytes(field: CudaField) -> int:
 
 
 def unit_bytes(field: CudaField) -> int:
-    """Widest unit, up to 16 bytes, that divides the field's rows and source cells."""
+    """Widest unit, up to 16 bytes, that divides the field's rows and source cells or runs."""
+    if field.loops:
+        return field.access_bytes
     cell = field.cell_elems * ITEM_BYTES[field.dtype]
     return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)
