@@ -25,8 +25,11 @@ struct State {
   u32 troubles;            // all that is counted below,
   u32 told;                // and how much of it the page has
   u32 rows_ticket;         // the dispatch whose rows are in the window
-  u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
+  u32 bad_keys;            // points whose key, rank or slot does not exist, never moved
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
+  u32 clashed;             // points whose slot another point of the call had, never moved
+  u32 excess;              // ragged source segments beyond max_sources, never moved
+  u32 bad_sizes;           // dispatches whose ragged sizes were none, which moved nothing
   u32 outdated;            // combines with a handle whose memory a later dispatch had taken
   u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
@@ -35,7 +38,7 @@ struct State {
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
 };
-constexpr int kNumTroubles = 4 + kMaxRanks;  // words from `bad_keys` on
+constexpr int kNumTroubles = 7 + kMaxRanks;  // words from `bad_keys` on
 
 // In the host's memory, where host and kernels meet without a call of CUDA: the host may be waiting in
 // one, for these very kernels, and its other threads could then make none.
@@ -75,12 +78,15 @@ struct Call {
   i64 points_at;                  // u64 [num_ranks][max_sources][fanout] {slot code, weight bits}
   i64 staging_at;                 // [num_ranks][max_sources] partial rows
   i64 row_index_at;               // i64 [capacity] row of every slot, -1: padding (compact targets)
+  i64 claims_at;                  // u32 [capacity] latest epoch that filled each slot (given slots)
   State* state;
   Page* page;
   Routing* routing;
   u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
+  i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
+  i64* ragged;                    // [6 + 2 * max_sources] sizes of a ragged domain; see extents.cuh
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
   const float* weights;           // [num_sources][fanout], null when unweighted
@@ -90,6 +96,8 @@ struct Call {
   i64 max_sources;
   i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
+  i64 num_slots;                  // of this rank (given slots)
+  i64 source_bytes;               // of the first source tensor, or of `result` (given slots)
   u32 ticket;                     // of the handle
   u32 rows_ticket;                // combine: the dispatch that put `rows` into the window, 0: none did
   int refuses;                    // combine: this rank only says that it does not join
@@ -110,6 +118,10 @@ __device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSl
 __device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
 __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
 
+// Without keys the relation gives the slots.
+template <class Shape>
+constexpr bool kGivenSlots = Shape::num_keys == 0;
+
 // Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
 // it refused the call.
 __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {
@@ -120,6 +132,10 @@ __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int windo
 // What the slot of a code refers to in a compact target, in the window of its rank.
 __device__ __forceinline__ i64* row_index(const Call& call, int code) {
   return reinterpret_cast<i64*>(call.window[code_rank(code)] + call.row_index_at) + code_slot(code);
+}
+// What says which dispatch has filled the slot of a code, where the relation gives slots.
+__device__ __forceinline__ u32* claim_of(const Call& call, int code) {
+  return reinterpret_cast<u32*>(call.window[code_rank(code)] + call.claims_at) + code_slot(code);
 }
 // Rows that a rank has room for in a compact target.
 __device__ __forceinline__ i64 row_capacity(const Call& call) {
