@@ -87,7 +87,8 @@ class CudaShuffle:
 
     @property
     def num_columns(self) -> int:
-        return num_columns(self.num_keys, self.compact)
+        """What ranks tell each other counts of; of given slots, how many each of them has."""
+        return 1 if self.given_slots else num_columns(self.num_keys, self.compact)
 
     @property
     def leaving(self) -> tuple[CudaField, ...]:
