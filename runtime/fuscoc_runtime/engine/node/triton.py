@@ -13,6 +13,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
@@ -116,6 +117,8 @@ class TritonNode:
         extents: Sequence[int],
         num_sources: int,
         weights: torch.Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | None = None,
     ) -> Launched:
         """Move every segment to its slots; the target's fields are ``rows`` afterwards.
 
