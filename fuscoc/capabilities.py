@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import TypeAlias
 
 from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
@@ -24,6 +25,7 @@ from fuscoc.codegen.cuda_types import (
     SUMMABLE,
     CudaField,
     num_columns,
+    row_bytes,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import (
@@ -46,6 +48,7 @@ MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8  # and as many run-time extents
 MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
+MAX_ROW = 2**31 - 1  # bytes of a field of a row
 MAX_COLUMNS = 4096  # Triton's planner holds the counts of all in registers
 
 
@@ -58,7 +61,8 @@ class Fault:
 
 
 Faults: TypeAlias = Iterator[Fault]
-Table: TypeAlias = tuple[Callable[[CheckedShuffle], Faults], ...]
+Entry: TypeAlias = Callable[[CheckedShuffle], Faults]
+Table: TypeAlias = tuple[Entry, ...]
 
 
 def find_fault(shuffle: CheckedShuffle, table: Table) -> Fault | None:
@@ -291,6 +295,24 @@ def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
         yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
 
 
+def has_huge_rows(shuffle: CheckedShuffle) -> Faults:
+    for field in _arriving(shuffle) + _leaving(shuffle):
+        if row_bytes(field) > MAX_ROW:
+            reason = f"`{field.name}` has {row_bytes(field)} bytes, more than its kernels count"
+            yield Fault(shuffle.fields[0].span, reason)
+
+
+def of_packed(entry: Entry) -> Entry:
+    """An entry for packed targets alone."""
+
+    @wraps(entry)
+    def asked(shuffle: CheckedShuffle) -> Faults:
+        if isinstance(shuffle.target, PackedTarget):
+            yield from entry(shuffle)
+
+    return asked
+
+
 # The device functions of both kinds of kernels inside one node know rows of keys, and no more.
 _NODE: Table = (
     is_dense,
@@ -308,7 +330,14 @@ _NODE: Table = (
 
 CUDA: Table = (
     demands_triton,
-    *_NODE,
+    repeats_rows,
+    # Given slots go with a place for every segment, wherever and in whatever runs it lies.
+    *map(of_packed, (pads_far, is_ragged, looks_places_up, is_scattered)),
+    fans_out_far,
+    has_many_fields,
+    combines_fields,
+    weighs_otherwise,
+    of_packed(combines_in_another_order),
     has_many_inputs,
     has_many_extents,
     reduces_otherwise,
@@ -318,7 +347,8 @@ CUDA: Table = (
     scales_odd_blocks,
     casts_odd_lengths,
     casts_long_rows,
-    has_many_keys,
+    of_packed(has_many_keys),
+    has_huge_rows,
 )
 """CUDA kernels, which work inside one node."""
 

@@ -29,7 +29,6 @@ from fuscoc.codegen.cuda_types import (
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 REFUSE_THREADS = 256
-EXTENTS_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ def _launches(shuffle: CudaShuffle, tile: Tile) -> dict[str, Launch]:
     dispatch = Launch(tile.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
     if shuffle.given_slots:
-        launches = {"extents": Launch(EXTENTS_THREADS, 0)} if shuffle.ragged else {}
-        launches |= {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
+        launches = {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
     else:
         plan_shared = planner_bytes(shuffle.num_columns)
         launches = {
@@ -121,7 +119,6 @@ def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
     """What of the headers each kernel is."""
     kind = "CompactDispatch" if shuffle.compact else "Dispatch"
     return {
-        "extents": "extents<Shape, Relation>",
         "plan": f"{'place' if shuffle.given_slots else 'plan'}<Shape, Relation>",
         "dispatch": f"dispatch<{kind}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",

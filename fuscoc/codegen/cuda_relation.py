@@ -130,11 +130,11 @@ class CudaText(RaggedLanguage[str]):
         return f"place({key})"
 
     def cell_base(self, outer: str) -> str:
-        return self.called("cells_before", outer)
+        return self.of_call("cells_before", outer)
 
-    def called(self, function: str, argument: str) -> str:
-        """What a function of the headers says of this call."""
-        return self.made(f"{function}(call, {argument})")
+    def of_call(self, table: str, index: str) -> str:
+        """An entry of a table of ``Call``."""
+        return self.made(f"call.{table}[{index}]")
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:

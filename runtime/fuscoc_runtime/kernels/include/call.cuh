@@ -86,7 +86,10 @@ struct Call {
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
-  i64* ragged;                    // [6 + 2 * max_sources] sizes of a ragged domain; see extents.cuh
+  const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
+  const i64* points_before;       // [outermost extent + 1] points
+  const i64* cells_before;        // and source cells before an outermost index,
+  const i64* num_points;          // and the points that there are; null: all
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
   const float* weights;           // [num_sources][fanout], null when unweighted
@@ -97,7 +100,7 @@ struct Call {
   i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
   i64 num_slots;                  // of this rank (given slots)
-  i64 source_bytes;               // of the first source tensor, or of `result` (given slots)
+  i64 result_bytes;               // combine: of `result` (given slots)
   u32 ticket;                     // of the handle
   u32 rows_ticket;                // combine: the dispatch that put `rows` into the window, 0: none did
   int refuses;                    // combine: this rank only says that it does not join

@@ -15,7 +15,6 @@
 // they wrap. When `dispatch` ends on a rank, so have all claims there: they are before `planned`, that
 // is before the flags of their rank, all of which it has waited for.
 #pragma once
-#include "extents.cuh"
 #include "places.cuh"
 #include "plan.cuh"
 
@@ -77,28 +76,12 @@ struct Placing {
     return -1;
   }
 
-  // Points that a ragged domain has.
-  __device__ i64 count_points() const {
-    if constexpr (!Relation::ragged) {
-      return call.num_sources * Shape::fanout;
-    } else {
-      const Ragged& ragged = ragged_of(call);
-      if (blockIdx.x == 0 && threadIdx.x == 0) {
-        if (ragged.bad_sizes) note(call, call.state->bad_sizes);
-        if (ragged.excess) {
-          note(call, call.state->excess, u32(min(ragged.excess, i64(1) << 30)));
-          atomicAdd(&call.routing->dropped[dropped], u32(min(ragged.excess * Shape::fanout, i64(1) << 30)));
-        }
-      }
-      return ragged.num_points;
-    }
-  }
-
   __device__ void run() {
     meet();
     if (blockIdx.x == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
-    const i64 there = shared.peers.failed ? 0 : count_points(), step = i64(gridDim.x) * blockDim.x;
-    for (i64 point = i64(blockIdx.x) * blockDim.x + threadIdx.x; point < call.num_sources * Shape::fanout; point += step) {
+    const i64 num_points = call.num_sources * Shape::fanout, step = i64(gridDim.x) * blockDim.x;
+    const i64 there = shared.peers.failed ? 0 : call.num_points ? min(*call.num_points, num_points) : num_points;
+    for (i64 point = i64(blockIdx.x) * blockDim.x + threadIdx.x; point < num_points; point += step) {
       int code = -1;
       if (point < there) {
         const auto to = relation.destination(point);

@@ -53,7 +53,7 @@ struct InPlace {
     constexpr int row = int(Shape::row_bytes(0)), unit = Shape::unit_bytes(0);
     for (int byte = int(thread) * unit; byte < row; byte += int(num_threads) * unit) poison((*this)(byte), unit, 0, 1);
   }
-  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.source_bytes; }
+  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.result_bytes; }
 };
 
 }  // namespace fuscoc
