@@ -25,7 +25,6 @@ from fuscoc.codegen.cuda_types import (
     SUMMABLE,
     CudaField,
     num_columns,
-    row_bytes,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import (
@@ -48,7 +47,6 @@ MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8  # and as many run-time extents
 MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
-MAX_ROW = 2**31 - 1  # bytes of a field of a row
 MAX_COLUMNS = 4096  # Triton's planner holds the counts of all in registers
 
 
@@ -295,13 +293,6 @@ def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
         yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
 
 
-def has_huge_rows(shuffle: CheckedShuffle) -> Faults:
-    for field in _arriving(shuffle) + _leaving(shuffle):
-        if row_bytes(field) > MAX_ROW:
-            reason = f"`{field.name}` has {row_bytes(field)} bytes, more than its kernels count"
-            yield Fault(shuffle.fields[0].span, reason)
-
-
 def of_packed(entry: Entry) -> Entry:
     """An entry for packed targets alone."""
 
@@ -348,7 +339,6 @@ CUDA: Table = (
     casts_odd_lengths,
     casts_long_rows,
     of_packed(has_many_keys),
-    has_huge_rows,
 )
 """CUDA kernels, which work inside one node."""
 

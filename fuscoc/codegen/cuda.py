@@ -134,13 +134,14 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
     fields, leaves = shuffle.fields, name == "SourceShape" or not shuffle.source_fields
     parts = [part_bytes(f, tile.num_passes) for f in fields]
     if name == "SourceShape":
-        cast = [each.field for each in shuffle.casts]
-        at = {f.name: each for f, each in zip(fields, zip(offsets, parts, strict=True), strict=True)}
+        at = {field.name: number for number, field in enumerate(fields)}
+        cast, arriving = [each.field for each in shuffle.casts], parts
         fields = shuffle.leaving
-        offsets = tuple(at[field.name][0] for field in fields)
+        offsets = tuple(offsets[at[field.name]] for field in fields)
         # Both ends of a row are cut alike, though its units may be shorter where it leaves.
         parts = [
-            part_bytes(f, tile.num_passes) if f.name in cast else at[f.name][1] for f in fields
+            part_bytes(f, tile.num_passes) if f.name in cast else arriving[at[f.name]]
+            for f in fields
         ]
     rows = [row_bytes(f) for f in fields]
     cells = [f.cell_elems * ITEM_BYTES[f.dtype] for f in fields]

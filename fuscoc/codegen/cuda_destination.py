@@ -28,7 +28,8 @@ def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
             [
                 "struct Relation {",
                 "  const Call& call;",
-                "  __device__ __forceinline__ Destination<Shape::Source> destination(i64 point) const {",
+                "  using To = Destination<Shape::Source>;",
+                "  __device__ __forceinline__ To destination(i64 point) const {",
                 *text.declarations(result),
                 f"    return {result};",
                 "  }",

@@ -21,7 +21,7 @@ def print_runs(fields: Sequence[CudaField]) -> list[str]:
     runs = [f.run_elems * ITEM_BYTES[f.dtype] if f.loops else row_bytes(f) for f in fields]
     return [
         "  __device__ static constexpr int run_bytes(int field) { return " + choose(runs) + "; }",
-        "  __device__ static __forceinline__ i64 run_offset(int field, int run, const i64* strides) {",
+        "  __device__ static i64 run_offset(int field, int run, const i64* strides) {",
         f"    return {choose([_offset(field) for field in fields])};",
         "  }",
     ]

@@ -19,12 +19,12 @@ class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
     ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged`` unless slots are given,
-    ``_refuse`` and, when it sums, ``_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row), and
-    so is ``summed``, for a row that combine sums where that is not the first field.
-    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
-    ``compact`` if it has one row for a segment and a rank. With ``given_slots`` the relation gives
-    every point its slot, and there are no keys; ``num_strides`` between the runs of a segment are
-    known in calls alone.
+    ``_refuse`` and, when it sums, ``_combine`` to (threads, dynamic shared bytes); ``fields`` are
+    (dtype, elements of a row), and so is ``summed``, for a row that combine sums where that is not
+    the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
+    it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
+    the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
+    of a segment are known in calls alone.
     """
 
     name: str
