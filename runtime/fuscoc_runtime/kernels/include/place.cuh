@@ -20,14 +20,6 @@
 
 namespace fuscoc {
 
-// Where a point goes, rank -1: nowhere, other ranks that are none: a mistake. And its segment's place.
-template <class Layout>
-struct Destination {
-  i64 rank;
-  i64 slot;
-  i64 place[Place<Layout>::num_words];
-};
-
 template <class Shape, class Relation>
 struct Placing {
   using Layout = typename Shape::Source;

@@ -27,6 +27,14 @@ struct Place {
   }
 };
 
+// Where a point goes, rank -1: nowhere, other ranks that are none: a mistake. And its segment's place.
+template <class Layout>
+struct Destination {
+  i64 rank;
+  i64 slot;
+  i64 place[Place<Layout>::num_words];
+};
+
 // A row that leaves the source; see `RowBuffer`.
 template <class FieldLayout>
 struct PlacedRow {
