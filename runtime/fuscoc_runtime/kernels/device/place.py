@@ -63,7 +63,7 @@ def claims(call, rank, slot, claiming):
     epoch = tl.full(slot.shape, 0, tl.int32) + epoch
     clashes = claiming & (claiming == 0)
     for peer in range(sync.word(call, words.NUM_RANKS)):
-        here = claiming & (rank == peer)
+        here = (claiming & (rank == peer)) != 0
         claim = sync.section(call, peer, words.CLAIMS_AT, tl.int32) + slot
         before = tl.atomic_xchg(claim, epoch, mask=here, sem="relaxed", scope="sys")
         clashes = clashes | (here & (before == epoch))
