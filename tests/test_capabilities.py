@@ -84,16 +84,6 @@ EXAMPLES = {
         "backend cuda",
         "the spec says `backend cuda`",
     ),
-    "is_dense": Example(
-        spec(
-            "index p : places",
-            "layout there[p] of item",
-            route="route to({}) -> (rank, slot) = input places_of : int64[2]",
-            target="there[to({0}).slot] on to({0}).rank",
-        ),
-        "there[to(t, k).slot]",
-        "its target is dense, not `packed`",
-    ),
     "repeats_rows": Example(
         spec(options="dedup(node)"),
         "dedup(node)",
@@ -214,7 +204,7 @@ EXAMPLES = {
     "combines_without_sums": Example(
         spec(combine="combine reverse reduce max"),
         "combine reverse reduce max",
-        "its combine makes a maximum; only sums have kernels",
+        "its combine makes a maximum; only copies and sums have kernels",
     ),
     "sums_otherwise": Example(
         spec(fields="x : f16[4]", combine="combine reverse reduce sum"),
@@ -222,6 +212,7 @@ EXAMPLES = {
         "a sum needs segments of one bf16 or f32 field",
     ),
 }
+EXAMPLES["packs_in_another_order"] = EXAMPLES["combines_in_another_order"]
 REFUSED = {
     entry.__name__: EXAMPLES[entry.__name__].text.replace("backend auto", "backend cuda")
     for entry in CUDA[1:]

@@ -91,6 +91,12 @@ class CudaShuffle:
         return 1 if self.given_slots else num_columns(self.num_keys, self.compact)
 
     @property
+    def places_results(self) -> bool:
+        """Whether what combine makes of a segment goes where the segment lies, which need not be
+        behind the one before: `Program.places_results` of the runtime."""
+        return self.given_slots or self.ragged or any(field.loops for field in self.leaving)
+
+    @property
     def leaving(self) -> tuple[CudaField, ...]:
         """The fields of a row that leaves the source, and of one that combine sums."""
         return self.source_fields or self.fields

@@ -265,8 +265,7 @@ class DestinationError(FuscoRuntimeError):
     code: ClassVar[str] = "FSR019"
     text: ClassVar[str] = (
         "{count} points of rank {rank} were dropped: for these `{to}` is no rank, `{slot}` no slot "
-        "of that rank, or a place that they look up does not exist; what drops a segment is a "
-        "rank of -1"
+        "of that rank, or a place that they look up does not exist"
     )
     rank: int
     to: str

@@ -10,6 +10,9 @@ MAX_RANKS = tl.constexpr(8)
 SLOT_BITS = tl.constexpr(27)  # a slot code packs (rank, slot); -1 is a dropped point
 SLOT_MASK = tl.constexpr((1 << 27) - 1)
 
+# What a relation says of a point.
+OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
+
 # Words of the table.
 WINDOWS = tl.constexpr(0)  # [MAX_RANKS] base of every rank's window, as mapped here
 RANK = tl.constexpr(8)
