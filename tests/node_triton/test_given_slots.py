@@ -221,6 +221,27 @@ def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
             assert (dropped, moved) == (0, 0)
 
 
+def test_epochs_wrap(pool: Pool) -> None:
+    sizes = [(1, 2)] * 3
+    options = EXAMPLES["vit_patches"].options
+    pool.run(given_work.epochs, 2, path(specs.patches(2, 3)), sizes, 1, options, 2**31 - 2)
+
+
+@pytest.mark.parametrize("text", [specs.patches(2, 3), specs.GRID], ids=["ragged", "grid"])
+def test_handles_keep_where_segments_lie(pool: Pool, text: str) -> None:
+    options = {"capacity": 400, "max_sources": 60}
+    pool.run(given_work.older_handles, 3, path(text), options)
+
+
+@pytest.mark.parametrize("name", ["summed", "copied"])
+def test_compiled(pool: Pool, name: str) -> None:
+    fan = 1 if name == "copied" else 3
+    slots = [(rank, slot) for slot in range(20) for rank in range(2)]
+    tables = [[slots[i * fan : i * fan + fan] for i in range(first, first + 5)] for first in (0, 6)]
+    text = FANNED[name].replace("f64", "f32")
+    pool.run(given_work.compiled, 2, path(text), tables, 20)
+
+
 @pytest.mark.parametrize("name", ["summed", "weighted", "copied"])
 def test_gradients(pool: Pool, name: str) -> None:
     fan = 1 if name == "copied" else 3
