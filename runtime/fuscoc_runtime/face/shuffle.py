@@ -196,7 +196,8 @@ class Shuffle:
         of them every slot refers to (-1: padding); combine takes a row for every slot. It is a view
         of memory that peers store into, valid until this rank's next dispatch, whose source it
         cannot be. Padding rows are left as they were. With ``max_sources`` ``num_slots`` is the
-        capacity, unless the target is dense, and of the rows of a compact target those that no slot refers to are unused.
+        capacity, unless the target is dense, and of the rows of a compact target those that no slot
+        refers to are unused.
 
         If a field requires grad, and in compiled functions, rows are tensors of their own instead,
         and padding rows are 0. The backward pass is collective as well: it brings the rows'
