@@ -13,8 +13,8 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.reference import RankData
-from tests.node_triton.rank_work import batch, open_shuffle, said_by
+from fuscoc_runtime.reference import RankData, route
+from tests.node_triton.rank_work import batch, open_shuffle, pretend, said_by
 
 
 def epochs(
@@ -23,9 +23,13 @@ def epochs(
     batches: Sequence[Sequence[int]],
     seed: int,
     options: Mapping[str, Any],
+    first: int = 0,
 ) -> None:
-    """Dispatches and combines in a row, whose outermost extent is ``batches[i][rank]``."""
+    """Dispatches and combines in a row, whose outermost extent is ``batches[i][rank]``; as if there
+    had been ``first`` of each before."""
     shuffle = open_shuffle(group, artifact, **options)
+    if first:
+        pretend(shuffle, first)
     for number, sizes in enumerate(batches):
         run(shuffle, batch(shuffle.spec, sizes, seed + number), combines=1 + number % 2)
     shuffle.check()
@@ -33,9 +37,10 @@ def epochs(
 
 def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     """One dispatch and some combines of it, compared with the reference."""
-    data, spec = ranks[shuffle.rank], shuffle.spec
+    rank, spec = shuffle.rank, shuffle.spec
+    data = ranks[rank]
     expected = expect(spec, list(ranks))
-    own = expected.rows[shuffle.rank]
+    own = expected.rows[rank]
     before = {name: each.clone() for name, each in shuffle.engine._rows.items()}
     given, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
     rows = by_field(shuffle, given)
@@ -45,12 +50,19 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     for name, each in rows.items():  # slots that nobody names are left as they were
         assert torch.equal(bits(each)[~own.written], bits(before[name])[: len(each)][~own.written])
     assert torch.equal(handle.launched.filled, own.written)
+    stats = shuffle.stats()
+    assert stats is not None
+    sources = len(
+        {each.origin.source for each in route(spec, ranks)[0] if each.origin.rank == rank}
+    )
+    assert (stats.num_rows, stats.num_slots) == (int(own.written.sum()), len(own.written))
+    assert sum(stats.rows_to_rank) >= sources <= stats.num_sources
     if expected.results is None:
         return
     worked = work_on(spec, rows, own.written, torch.zeros(len(own.written), dtype=torch.int64))
     for _ in range(combines):
         result = by_field(shuffle, shuffle.combine(worked, handle))
-        check_result(expected.results[shuffle.rank], result)
+        check_result(expected.results[rank], result)
 
 
 def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -223,3 +235,49 @@ def missing_places(group: Any, artifact: str) -> list[str]:
 
 def without_capacity(group: Any, artifact: str) -> str:
     return said_by(lambda: open_shuffle(group, artifact, capacity=None))
+
+
+def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None:
+    """Combines of two dispatches in turn, and of a third along the routing of the first: where
+    segments lie belongs to their handle."""
+    shuffle = open_shuffle(group, artifact, num_handles=3, **options)
+    spec, rank = shuffle.spec, shuffle.rank
+    sizes = [[2] * shuffle.topology.num_ranks, [1 + r for r in range(shuffle.topology.num_ranks)]]
+    handles, worked, results = [], [], []
+    for number, each in enumerate(sizes):
+        ranks = batch(spec, each, 11 + number)
+        data, expected = ranks[rank], expect(spec, list(ranks))
+        rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+        written = expected.rows[rank].written
+        held = by_field(shuffle, rows)
+        worked.append(work_on(spec, held, written, torch.zeros(len(written), dtype=torch.int64)))
+        handles.append(handle)
+        results.append(expected.results[rank])
+        if not number:
+            source = data.source
+    _, again = shuffle.dispatch(**source, handle=handles[0])
+    for number, handle in ((0, handles[0]), (1, handles[1]), (0, again), (1, handles[1])):
+        result = by_field(shuffle, shuffle.combine(worked[number], handle))
+        check_result(results[number], result)
+    shuffle.check()
+
+
+def compiled(group: Any, artifact: str, tables: Sequence[Any], length: int) -> None:
+    """A compiled layer, whose rows are as many as the target is long."""
+    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    data = _data(shuffle.spec, tables[shuffle.rank], length, shuffle.rank)
+    x, to = data.source["x"], data.inputs["to"]
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def layer(x: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
+        rows, handle = shuffle.dispatch(x, to=to, length=length)
+        return rows.sum(), shuffle.combine(2 * rows, handle)
+
+    x.requires_grad_()
+    lives = (to.view(len(to), -1, 2)[:, :, 0] >= 0).sum(1, keepdim=True)
+    for _ in range(2):
+        _, result = layer(x, to)
+        torch.testing.assert_close(result, 2 * x * lives)
+        (grad,) = torch.autograd.grad(result.sum(), x)
+        torch.testing.assert_close(grad, 2 * torch.ones_like(x) * lives)
+    shuffle.check()

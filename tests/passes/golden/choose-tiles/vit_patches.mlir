@@ -64,6 +64,9 @@ module {
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "dst_stride0", "term_begin", "term_end"], sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = ui8, name = "pixels", src = ui8}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
+  "fsc.node"() ({
+  ^bb0:
+  }) {combine = "copy", printers = ["triton"]} : () -> ()
 }
 
 // after
@@ -132,4 +135,7 @@ module {
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "dst_stride0", "term_begin", "term_end"], sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = ui8, name = "pixels", src = ui8}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
+  "fsc.node"() ({
+    "fsc.triton_tile"() {plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
+  }) {combine = "copy"} : () -> ()
 }

@@ -23,7 +23,7 @@ module {
     %5 = arith.remsi %4, %0 : i64
     %6 = arith.divsi %4, %0 : i64
     "fsc.point"(%arg0, %5, %6) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
-  }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
+  }) {fanout = 1 : i64, indices = ["i"], node = ["triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
     %0 = "fsc.gather_send"() {dst = "slices", list = @net_send, operandSegmentSizes = array<i32: 0>, src = "source"} : () -> !fsc.token
@@ -96,4 +96,7 @@ module {
     "fsc.descriptors"() {builder = "source", columns = ["dst_offset", "term_begin", "term_end"], sym_name = "reduce_source", terms = ["term_row"]} : () -> ()
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = f32, name = "x", src = f32}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
+  "fsc.node"() ({
+  ^bb0:
+  }) {combine = "copy", printers = ["triton"]} : () -> ()
 }
