@@ -222,7 +222,7 @@ def test_everything_is_printed(explain) -> None:
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)
-    assert "its target is dense, not `packed`" in out
+    assert "on the GPUs of one node, if loaded with `max_sources`" in out
 
 
 def test_a_static_shuffle_is_planned_for_its_topology(explain) -> None:
