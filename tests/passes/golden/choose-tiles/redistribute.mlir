@@ -48,7 +48,7 @@ module {
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
   ^bb0:
-  }) {combine = "copy", printers = ["triton"]} : () -> ()
+  }) {combine = "copy", printers = ["cuda", "triton"]} : () -> ()
 }
 
 // after
@@ -100,6 +100,8 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = f32, name = "x", src = f32}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
+    "fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
     "fsc.triton_tile"() {plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
   }) {combine = "copy"} : () -> ()
 }
