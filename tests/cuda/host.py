@@ -38,7 +38,11 @@ KERNELS_OWN = """
 namespace fuscoc {
 struct Raw {};
 struct Bf16 {};
+struct F16 {};
+struct F32 {};
 struct E4m3 {};
+struct E5m2 {};
+template <class Element> struct Largest {};
 template <class From, class To, int elements, int block> void cast_elements(char*, float*, int) {}
 }
 """

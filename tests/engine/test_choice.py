@@ -113,6 +113,7 @@ def test_reasons(
         ("moe", Topology(2, 4), "2 nodes"),
         ("moe", Topology(1, 16), "16 ranks"),
         ("repeating", NODE, "dedup(node)"),
+        ("fp8", NODE, "cast on the way"),
     ],
 )
 def test_reasons_for_no_triton_kernels_of_one_node(
