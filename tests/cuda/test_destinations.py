@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fuscoc_runtime import reference
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import domain_points
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -59,8 +59,7 @@ def test_points_and_places(name: str, artifacts: dict[str, Artifact], tmp_path: 
             if point > 40:  # the rest is slow, and the same
                 continue
             for number, field in enumerate(shuffle.declared.source.fields):
-                cell = torch.empty(0, dtype=torch_dtype(field.dtype)).element_size()
-                cell *= int(np.prod(field.shape, dtype=int))
+                cell = TORCH_DTYPES[field.dtype].itemsize * field.num_elems
                 wanted = to.origin.cells.numpy()[:, None] * cell + np.arange(cell)
                 offsets = np.empty(wanted.size, dtype=np.int64)
                 library.offsets(
@@ -68,12 +67,6 @@ def test_points_and_places(name: str, artifacts: dict[str, Artifact], tmp_path: 
                 )
                 assert (offsets == wanted.ravel()).all()
         del kept
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    from fuscoc_runtime.dtypes import TORCH_DTYPES
-
-    return TORCH_DTYPES[name]
 
 
 def domain_points_of(shuffle: ShuffleSpec, data: RankData, rank: int) -> list[Scope]:
