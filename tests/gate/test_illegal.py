@@ -23,6 +23,7 @@ NAMES = {
     "casts.scales",
     "cells.name",
     "columns",
+    "field",
     "fields.name",
     "indices",
     "rows.name",
