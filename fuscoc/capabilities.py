@@ -110,8 +110,8 @@ def repeats_rows(shuffle: CheckedShuffle) -> Faults:
 
 
 def pads_far(shuffle: CheckedShuffle) -> Faults:
-    target = _packed(shuffle)
-    if target.num_keys * target.align > MAX_PADDING:
+    target = shuffle.target
+    if isinstance(target, PackedTarget) and target.num_keys * target.align > MAX_PADDING:
         padding = f"{target.num_keys} keys from multiples of {target.align} on"
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
@@ -184,6 +184,12 @@ def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
     if shuffle.combine is not None and not in_order:
         entries = f"the entries of `{source.layout}`, one each and in order"
         yield Fault(source.span, f"it has a combine, and its segments are not {entries}")
+
+
+def packs_in_another_order(shuffle: CheckedShuffle) -> Faults:
+    """Only where slots are given, or sizes are ragged, do kernels keep where each segment lies."""
+    if isinstance(shuffle.target, PackedTarget) and find_fault(shuffle, (is_ragged,)) is None:
+        yield from combines_in_another_order(shuffle)
 
 
 def has_many_inputs(shuffle: CheckedShuffle) -> Faults:
@@ -269,7 +275,9 @@ def casts(shuffle: CheckedShuffle) -> Faults:
 
 
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
-    target = _packed(shuffle)
+    target = shuffle.target
+    if not isinstance(target, PackedTarget):
+        return
     if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
         most = MAX_COLUMNS - (MAX_RANKS if target.compact else 0)
         yield Fault(target.span, f"it has {target.num_keys} keys, more than {most}")
@@ -277,38 +285,37 @@ def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
 
 def combines_without_sums(shuffle: CheckedShuffle) -> Faults:
     combine = shuffle.combine
-    if combine is not None and combine.kind != "sum":
-        does = "copies"
-        if combine.kind in REDUCTIONS:
-            does = f"makes {REDUCTIONS[combine.kind].noun}"
-        yield Fault(combine.span, f"its combine {does}; only sums have kernels")
+    if combine is not None and combine.kind not in ("copy", "sum"):
+        noun = REDUCTIONS[combine.kind].noun
+        reason = f"its combine makes {noun}; only copies and sums have kernels"
+        yield Fault(combine.span, reason)
 
 
 def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
     """Partial rows have the rows' type: those of f16 could overflow where the sum does not."""
-    field = shuffle.source.fields[0]
-    if shuffle.combine is not None and field.dtype not in FLOATS:
+    field, combine = shuffle.source.fields[0], shuffle.combine
+    if combine is not None and combine.kind == "sum" and field.dtype not in FLOATS:
         yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
 
 
-# The device functions of both kinds of kernels inside one node know rows of keys, and no more.
+# What neither kind of kernels inside one node can do.
 _NODE: Table = (
-    is_dense,
     repeats_rows,
     pads_far,
-    is_ragged,
-    looks_places_up,
-    is_scattered,
     fans_out_far,
     has_many_fields,
     combines_fields,
     weighs_otherwise,
-    combines_in_another_order,
 )
 
 CUDA: Table = (
     demands_triton,
+    is_dense,
     *_NODE,
+    is_ragged,
+    looks_places_up,
+    is_scattered,
+    combines_in_another_order,
     has_many_inputs,
     has_many_extents,
     reduces_otherwise,
@@ -325,6 +332,7 @@ CUDA: Table = (
 TRITON_NODE: Table = (
     demands_cuda,
     *_NODE,
+    packs_in_another_order,
     casts,
     has_very_many_keys,
     combines_without_sums,

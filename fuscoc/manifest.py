@@ -156,7 +156,8 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
 
 
 def _kind(value: str) -> str:
-    is_count = value == "num_sources" or value.startswith("rows_at.")
+    counts = ("num_sources", "num_slots", "result_bytes")
+    is_count = value in counts or value.startswith("rows_at.")
     return "scalar" if is_count else "address"
 
 

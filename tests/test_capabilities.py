@@ -214,7 +214,7 @@ EXAMPLES = {
     "combines_without_sums": Example(
         spec(combine="combine reverse reduce max"),
         "combine reverse reduce max",
-        "its combine makes a maximum; only sums have kernels",
+        "its combine makes a maximum; only copies and sums have kernels",
     ),
     "sums_otherwise": Example(
         spec(fields="x : f16[4]", combine="combine reverse reduce sum"),
@@ -222,6 +222,7 @@ EXAMPLES = {
         "a sum needs segments of one bf16 or f32 field",
     ),
 }
+EXAMPLES["packs_in_another_order"] = EXAMPLES["combines_in_another_order"]
 REFUSED = {
     entry.__name__: EXAMPLES[entry.__name__].text.replace("backend auto", "backend cuda")
     for entry in CUDA[1:]

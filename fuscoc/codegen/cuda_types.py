@@ -87,7 +87,14 @@ class CudaShuffle:
 
     @property
     def num_columns(self) -> int:
-        return num_columns(self.num_keys, self.compact)
+        """What ranks tell each other counts of; of given slots, how many each of them has."""
+        return 1 if self.given_slots else num_columns(self.num_keys, self.compact)
+
+    @property
+    def places_results(self) -> bool:
+        """Whether what combine makes of a segment goes where the segment lies, which need not be
+        behind the one before: `Program.places_results` of the runtime."""
+        return self.given_slots or self.ragged or any(field.loops for field in self.leaving)
 
     @property
     def leaving(self) -> tuple[CudaField, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import pack, unpack
@@ -156,23 +156,22 @@ def address(op: Any, row: str, lanes: Text, text: Callable[[Any], Text]) -> str:
     if counts:
         strides = [text(stride).inside(ATOM) for stride in op.strides]
         at = lanes.inside(ATOM)
-        if _reach(op) > INT32_MAX:  # Triton counts lanes in 32 bits
-            at = f"{at}.to(tl.int64)"
-        place = f"({_in_runs(at, op.read('run'), counts, strides)})"
+        if reach(op.read("run"), counts, map(tree, op.strides)) > INT32_MAX:
+            at = f"{at}.to(tl.int64)"  # Triton counts lanes in 32 bits
+        place = f"({in_runs(at, op.read('run'), counts, strides)})"
     mask = "" if limit is None else f", mask={lanes.inside(SUM)} < {limit}"
     return f"{row} + {place}{mask}"
 
 
-def _reach(op: Any) -> int:
+def reach(run: int, counts: Sequence[int], strides: Iterable[object]) -> int:
     """How far the runs of a row lie from its first element, as far as strides are constants."""
-    reach: int = op.read("run")
-    for count, stride in zip(op.read("counts"), map(tree, op.strides), strict=True):
+    for count, stride in zip(counts, strides, strict=True):
         if isinstance(stride, int):
-            reach += (count - 1) * stride
-    return reach
+            run += (count - 1) * stride
+    return run
 
 
-def _in_runs(at: str, run: int, counts: tuple[int, ...], strides: list[str]) -> str:
+def in_runs(at: str, run: int, counts: Sequence[int], strides: Sequence[str]) -> str:
     """The place of lane ``at`` of a row that lies in runs."""
     terms = []
     for level, stride in enumerate(strides):

@@ -15,7 +15,7 @@ import fuscoc
 from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_expressions import wrapped
-from fuscoc.codegen.triton_rows import as_tuple, row_functions
+from fuscoc.codegen.triton_rows import as_tuple, is_strided, row_functions
 from fuscoc.codegen.triton_tiles import Tile, power_of_two
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node, TritonTile
@@ -74,8 +74,8 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     shuffle = node_shuffle(module)
     tile = Tile(**{size.name: tiles[0].read(size.name) for size in fields(Tile)})
     printer = _Printer(shuffle, tile, words)
-    modules = ["plan", printer.dispatch_module]
-    modules += ["combine"] if shuffle.combine == "sum" else []
+    modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
+    modules += ["combine"] if shuffle.combine is not None else []
     header = HEADER.format(
         shuffle=shuffle.name,
         spec=spec,
@@ -109,11 +109,17 @@ class _Printer:
 
     def texts(self) -> list[str]:
         """Every kernel."""
-        return [*self.plan(), self.dispatch(), *([self.combine()] if self.sums else [])]
+        combines = self.shuffle.combine is not None
+        planned = self.place() if self.shuffle.given_slots else self.plan()
+        return [*planned, self.dispatch(), *([self.combine()] if combines else [])]
 
-    @property
-    def sums(self) -> bool:
-        return self.shuffle.combine == "sum"
+    def place(self) -> list[str]:
+        """The planner's kernels where the relation gives slots."""
+        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points}
+        return [
+            self.kernel("exchange", "place.exchange", {"num_slots": "num_slots"}, {}),
+            self.kernel("place", "place.place", {}, sizes),
+        ]
 
     def plan(self) -> list[str]:
         sizes: dict[str, object] = {
@@ -153,6 +159,8 @@ class _Printer:
             **{name: name for name in functions},
             **self.row_sizes(),
         }
+        if is_strided(self.shuffle):
+            constants["strided"] = True
         parameters = {"ticket": "ticket", "weights": "weights", **sources, **places}
         return self.kernel("dispatch", f"{self.dispatch_module}.dispatch", parameters, constants)
 
@@ -162,7 +170,11 @@ class _Printer:
             "row_bytes": row_bytes(self.shuffle.fields[0]),
             **self.row_sizes(),
         }
-        names = ("ticket", "rows_ticket", "weights", "rows", "result")
+        names = ["ticket", "rows_ticket", "weights", "rows", "result"]
+        if self.shuffle.places_results:
+            names.append("result_bytes")
+            constants |= {name: name for name in ("result_bytes", "store_result", "lost")}
+            constants["strided"] = is_strided(self.shuffle)
         parameters = {name: name for name in names}
         return self.kernel("combine", "combine.combine", parameters, constants)
 
@@ -184,7 +196,8 @@ class _Printer:
         """A kernel that hands its parameters and ``constants`` on to a device function."""
         full = f"{self.shuffle.name}_node_{name}"
         every = {"call": "call", "num_sources": "num_sources", **parameters}
-        warps = self.tile.plan_warps if function.startswith("plan.") else self.tile.row_warps
+        moves_rows = name in ("dispatch", "combine")
+        warps = self.tile.row_warps if moves_rows else self.tile.plan_warps
         self.printed[name] = NodeKernel(full, every, warps)
         head = ", ".join(f"{each}: tl.int64" for each in every)
         lines = [
@@ -196,7 +209,8 @@ class _Printer:
         for each in every:
             pointer = ".to(tl.pointer_type(tl.int64))" if each in ("call", "key_to_rank") else ""
             lines.append(f"    {each} = {each}.to(tl.int64){pointer}")
-        passed = [each for each, value in every.items() if each == value]  # others go as tuples
+        # Others go as tuples, or by name.
+        passed = [k for k, value in every.items() if k == value and k not in constants]
         arguments = [*passed, *(f"{key}={value}" for key, value in constants.items())]
         lines += wrapped("    ", f"{function}({', '.join(arguments)})")
         return "\n".join(lines) + "\n"

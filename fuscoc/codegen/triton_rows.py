@@ -2,24 +2,41 @@
 
 A row is taken in parts that fit in a program's registers, each of all fields. The functions are
 passed to ``dispatch`` and ``combine`` of ``fuscoc_runtime/kernels/device``, which say what they do.
+In the source a row may lie in runs; it arrives, and comes back, in one piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes, unit_bytes
 from fuscoc.codegen.tiles import Tile, cut_row
-from fuscoc.codegen.triton_expressions import wrapped
+from fuscoc.codegen.triton_expressions import INT32_MAX, in_runs, reach, wrapped
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Runs of so many words inside nested loops, outermost first; strides may be expressions."""
+
+    words: int
+    counts: tuple[int, ...]
+    strides: tuple[int | str, ...]
+
+    def place(self, at: str) -> str:
+        """Where the lanes ``at`` of a row lie."""
+        if reach(self.words, self.counts, self.strides) > INT32_MAX:
+            at = f"{at}.to(tl.int64)"  # Triton counts lanes in 32 bits
+        return f"({in_runs(at, self.words, self.counts, [str(each) for each in self.strides])})"
+
+
+@dataclass(frozen=True)
 class RowField:
-    """A field in the words that move: how many a row has, and a part of it, in ``tiles``."""
+    """A field in the words that move: how many a row has, and a part of it, in ``tiles``; in the
+    source it may lie in ``runs``."""
 
     dtype: str
     word_bytes: int
@@ -28,6 +45,7 @@ class RowField:
     num_parts: int
     align: int
     tiles: tuple[Tile, ...]
+    runs: Runs | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -49,31 +67,88 @@ class RowField:
 
 
 def row_functions(shuffle: CudaShuffle, parts: int) -> list[str]:
-    """``load_source``, ``load_row`` and ``store_row``, then those of a sum, if there is one."""
-    fields = [_as_words(field, parts) for field in shuffle.fields]
-    cells = [field.cell_elems * ITEM_BYTES[field.dtype] for field in shuffle.fields]
-    sources = [f"source[{i}] + cell * {cell}" for i, cell in enumerate(cells)]
+    """``load_source``, ``load_row`` and ``store_row``, then those of a combine, if there is one."""
+    leaving = [_as_words(field, parts) for field in shuffle.leaving]
+    fields = [replace(field, runs=None) for field in leaving]
+    sources = [f"source[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
     rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(fields)]
+    loads = [*_strides(shuffle), *_loads(leaving, sources)]
     functions = [
-        _function("load_source(part, source, cell)", _loads(fields, sources)),
+        _function("load_source(part, source, cell)", loads),
         _function("load_row(part, base, at, slot)", _loads(fields, rows)),
         _function("store_row(part, base, at, slot, tiles)", _stores(fields, rows)),
     ]
-    if shuffle.combine == "sum":
-        functions += _sums(_as_floats(shuffle.fields[0], parts))
+    if shuffle.combine is not None:
+        sums = shuffle.combine == "sum"
+        cut = _as_floats if sums else _as_words
+        functions += _combines(shuffle, cut(shuffle.leaving[0], parts), sums)
     return functions
 
 
-def _sums(field: RowField) -> list[str]:
-    zeros = [f"tl.full(({tile.size},), 0, tl.float32)" for tile in field.tiles]
-    added = [f"sums[{i}] + tile_{i}.to(tl.float32) * weight" for i in range(len(zeros))]
-    *loads, _ = _loads([field], ["row"])
-    stores = _stores([field], ["row"], cast=f".to({field.dtype})")
-    return [
-        _function("zero()", [f"return {as_tuple(zeros)}"]),
-        _function("add_row(part, row, weight, sums)", [*loads, f"return {as_tuple(added)}"]),
-        _function("store_sum(part, row, tiles)", stores),
+def is_strided(shuffle: CudaShuffle) -> bool:
+    """Whether the relation says how far runs of a segment lie from each other."""
+    return bool(_strides(shuffle))
+
+
+def _combines(shuffle: CudaShuffle, leaving: RowField, sums: bool) -> list[str]:
+    field, kind = replace(leaving, runs=None), "tl.float32" if sums else leaving.dtype
+    zeros, lost = (
+        as_tuple([f"tl.full(({tile.size},), {value}, {kind})" for tile in field.tiles])
+        for value in ("0", 'float("nan")' if sums else "-1")
+    )
+    *loads, copied = _loads([field], ["row"])
+    added = [f"sums[{i}] + tile_{i}.to(tl.float32) * weight" for i in range(len(field.tiles))]
+    cast = f".to({field.dtype})" if sums else ""
+    functions = [
+        _function("zero()", [f"return {zeros}"]),
+        _function(
+            "add_row(part, row, weight, sums)",
+            [*loads, f"return {as_tuple(added)}" if sums else copied],
+        ),
+        _function("store_sum(part, row, tiles)", _stores([field], ["row"], cast)),
     ]
+    if shuffle.places_results:
+        place = f"result + {_first_cell(shuffle, 0)}"
+        stores = [*_strides(shuffle), *_stores([leaving], [place], cast)]
+        functions += [
+            _function("store_result(part, result, cell, tiles)", stores),
+            _function("lost()", [f"return {lost}"]),
+        ]
+    return functions
+
+
+def _first_cell(shuffle: CudaShuffle, position: int) -> str:
+    """How many bytes of a field of the source come before a segment."""
+    field = shuffle.leaving[position]
+    cell = "cell[0]" if is_strided(shuffle) else "cell"
+    return f"{cell} * {field.cell_elems * ITEM_BYTES[field.dtype]}"
+
+
+def _strides(shuffle: CudaShuffle) -> list[str]:
+    """Load the strides of runs that are in the columns ``src_stride0`` and so on; see
+    ``points.cell_of``."""
+    loops = [loop for field in shuffle.leaving for loop in field.loops]
+    names = sorted({loop.stride for loop in loops if isinstance(loop.stride, str)})
+    places = ["cell[1]", "cell[1] + cell[2]", *(f"cell[1] + {i} * cell[2]" for i in range(2, 10))]
+    return [f"{name} = tl.load({places[int(name.removeprefix('src_stride'))]})" for name in names]
+
+
+def _in_source(field: CudaField, word_bytes: int) -> Runs | None:
+    """How a field lies in the source, in words; None if it is contiguous."""
+    if not field.loops:
+        return None
+    item = ITEM_BYTES[field.dtype]
+    cell_bytes, strides = field.cell_elems * item, list[int | str]()
+    for loop in field.loops:
+        if isinstance(loop.stride, int):
+            strides.append(loop.stride * cell_bytes // word_bytes)
+        elif cell_bytes % word_bytes:
+            strides.append(f"({loop.stride} * {cell_bytes} // {word_bytes})")
+        else:
+            words = cell_bytes // word_bytes
+            strides.append(loop.stride if words == 1 else f"({loop.stride} * {words})")
+    counts = tuple(loop.count for loop in field.loops)
+    return Runs(field.run_elems * item // word_bytes, counts, tuple(strides))
 
 
 def _as_words(field: CudaField, parts: int) -> RowField:
@@ -94,7 +169,8 @@ def _cut(field: CudaField, parts: int, dtype: str, word_bytes: int) -> RowField:
     row_words = row_bytes(field) // word_bytes
     part_words = -(-row_words // (parts * step)) * step
     tiles = cut_row(part_words, word_bytes).tiles
-    return RowField(f"tl.{dtype}", word_bytes, row_words, part_words, parts, unit, tiles)
+    runs = _in_source(field, word_bytes)
+    return RowField(f"tl.{dtype}", word_bytes, row_words, part_words, parts, unit, tiles, runs)
 
 
 def _pointers(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]:
@@ -115,6 +191,9 @@ def _loads(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]:
     for i, field in enumerate(fields):
         for lanes, mask in field.pieces():
             masked = f", mask={mask}, other=0" if mask else ""
+            if field.runs is not None:
+                lines.append(f"at = {lanes}")
+                lanes = field.runs.place("at")
             tiles.append(f"tile_{len(tiles)}")
             lines.append(f"{tiles[-1]} = tl.load(row_{i} + {lanes}{masked})")
     return [*lines, f"return {as_tuple(tiles)}"]
@@ -126,6 +205,9 @@ def _stores(fields: Sequence[RowField], addresses: Sequence[str], cast: str = ""
     for i, field in enumerate(fields):
         for lanes, mask in field.pieces():
             masked = f", mask={mask}" if mask else ""
+            if field.runs is not None:
+                lines.append(f"at = {lanes}")
+                lanes = field.runs.place("at")
             lines.append(f"tl.store(row_{i} + {lanes}, tiles[{number}]{cast}{masked})")
             number += 1
     return lines

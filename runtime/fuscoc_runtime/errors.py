@@ -256,6 +256,24 @@ class NoSlotError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class DestinationError(FuscoRuntimeError):
+    """Points of a dense target that a device found to have no rank or slot; they were not moved.
+
+    ``to`` and ``slot`` are the spec's expressions.
+    """
+
+    code: ClassVar[str] = "FSR019"
+    text: ClassVar[str] = (
+        "{count} points of rank {rank} were dropped: for these `{to}` is no rank, `{slot}` no slot "
+        "of that rank, or a place that they look up does not exist"
+    )
+    rank: int
+    to: str
+    slot: str
+    count: int
+
+
+@dataclass(eq=False)
 class HopTimeoutError(FuscoRuntimeError):
     """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come."""
 
@@ -307,6 +325,48 @@ class OutdatedError(FuscoRuntimeError):
     )
     rank: int
     what: str
+    count: int
+
+
+@dataclass(eq=False)
+class SlotClashError(FuscoRuntimeError):
+    """Points that a device found to be for slots of others; they were not moved."""
+
+    code: ClassVar[str] = "FSR024"
+    text: ClassVar[str] = (
+        "{count} points of rank {rank} were dropped, for where they go `{slot}` gives their slots "
+        "to other points, too: every slot takes one segment"
+    )
+    rank: int
+    slot: str
+    count: int
+
+
+@dataclass(eq=False)
+class ExcessError(FuscoRuntimeError):
+    """Source segments that a device found to be more than there is memory for; not moved."""
+
+    code: ClassVar[str] = "FSR025"
+    text: ClassVar[str] = (
+        "{count} source segments of rank {rank} were dropped, for in their calls they came behind "
+        "the first {max_sources}: load the shuffle with more `max_sources`"
+    )
+    rank: int
+    count: int
+    max_sources: int
+
+
+@dataclass(eq=False)
+class SizesError(FuscoRuntimeError):
+    """Dispatches whose ragged sizes a device found to be none; nothing of them was moved."""
+
+    code: ClassVar[str] = "FSR026"
+    text: ClassVar[str] = (
+        "nothing was moved in {count} calls of rank {rank}, whose sizes were negative or too "
+        "large, did not divide as the spec says, or did not add up to the cells of `{source}`"
+    )
+    rank: int
+    source: str
     count: int
 
 

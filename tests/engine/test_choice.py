@@ -18,6 +18,7 @@ from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     PAGE_WORDS,
     STATE_WORDS,
+    Limits,
     Trouble,
     parse_page,
     parse_state,
@@ -25,10 +26,12 @@ from fuscoc_runtime.engine.node.state import (
 )
 from fuscoc_runtime.engine.node.watch import find_errors
 from fuscoc_runtime.errors import (
+    ExcessError,
     KeyRangeError,
     NoSlotError,
     OutdatedError,
     RefusedCallError,
+    SizesError,
     from_json,
     to_json,
 )
@@ -146,14 +149,20 @@ def test_the_worst_capacity_is_always_enough(
 
 
 COUNTS = st.integers(0, 3)
-TROUBLES = st.builds(Trouble, COUNTS, COUNTS, COUNTS, COUNTS, st.tuples(*[COUNTS] * MAX_RANKS))
+KINDS_OF_PACKED = ("bad_keys", "overflowed", "excess", "bad_sizes", "outdated", "overwritten")
+TROUBLES = st.builds(
+    Trouble,
+    refusals=st.tuples(*[COUNTS] * MAX_RANKS),
+    **dict.fromkeys(KINDS_OF_PACKED, COUNTS),
+)
+LIMITS = Limits(max_sources=9, capacity=64)
 
 
 @given(trouble=TROUBLES)
 def test_words_of_a_device(trouble: Trouble) -> None:
     """State and page hold the same counts, in the same order."""
-    counts = [trouble.bad_keys, trouble.overflowed, trouble.outdated, trouble.overwritten]
-    counts += trouble.refusals
+    *others, refusals = dataclasses.astuple(trouble)
+    counts = [*others, *refusals]
     words = [7] * STATE_WORDS
     words[BAD_KEYS : BAD_KEYS + len(counts)] = counts
     assert parse_state(words) == trouble
@@ -164,7 +173,7 @@ def test_words_of_a_device(trouble: Trouble) -> None:
 @given(before=TROUBLES, now=TROUBLES)
 def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
     """Every count that has grown is told once, an error a kind and a peer."""
-    found = list(find_errors(spec(), 1, 64, before, now))
+    found = list(find_errors(spec(), 1, LIMITS, before, now))
     told = Counter[str]()
     for error, _ in found:
         assert str(from_json(to_json(error))) == str(error)
@@ -175,6 +184,12 @@ def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
             case NoSlotError():
                 assert error.capacity == 64
                 told["over"] += error.count
+            case ExcessError():
+                assert error.max_sources == 9
+                told["excess"] += error.count
+            case SizesError():
+                assert error.source == "by_token"
+                told["sizes"] += error.count
             case RefusedCallError():
                 told[f"refused {error.peer}"] += error.count
             case OutdatedError():
@@ -182,6 +197,8 @@ def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
     grown = {
         "bad": now.bad_keys - before.bad_keys,
         "over": now.overflowed - before.overflowed,
+        "excess": now.excess - before.excess,
+        "sizes": now.bad_sizes - before.bad_sizes,
         "routing": now.outdated - before.outdated,
         "rows": now.overwritten - before.overwritten,
     }
@@ -189,7 +206,7 @@ def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
         grown[f"refused {peer}"] = new - old
     assert told == {name: count for name, count in grown.items() if count > 0}
     if found:
-        assert list(find_errors(spec(), 1, 64, found[-1][1], now)) == []
+        assert list(find_errors(spec(), 1, LIMITS, found[-1][1], now)) == []
 
 
 def test_a_wait_that_is_shown() -> None:

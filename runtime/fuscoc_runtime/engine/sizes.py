@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
@@ -16,10 +19,14 @@ from fuscoc_runtime.scalar import (
     Load,
     Scalar,
     Scope,
+    builtin_extents,
     evaluate,
     render,
     render_product,
+    subexpressions,
 )
+
+T = TypeVar("T")
 
 
 def num_sources(checker: Checker, arguments: Arguments) -> int:
@@ -49,9 +56,18 @@ def num_outer(checker: Checker, arguments: Arguments) -> int:
     Raises:
         InputError: no size, or sizes inside that kernels may not be able to count.
     """
-    found = _size(checker, checker.shuffle.declared.domain[0].extent, arguments)
+    found = num_outer_unchecked(checker, arguments)
     _check_magnitude(checker, arguments, found)
     return found
+
+
+def num_outer_unchecked(checker: Checker, arguments: Arguments) -> int:
+    """Outermost indices of a ragged domain; the sizes inside may be any.
+
+    Raises:
+        InputError: no size.
+    """
+    return _size(checker, checker.shuffle.declared.domain[0].extent, arguments)
 
 
 def target_length(checker: Checker, arguments: Arguments) -> int | None:
@@ -60,9 +76,41 @@ def target_length(checker: Checker, arguments: Arguments) -> int | None:
     return _size(checker, target.length, arguments) if target.kind == "dense" else None
 
 
+def fixed_length(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
+    """Slots that the rank with the most has in a dense target; None if a call's extents decide."""
+    target = shuffle.declared.target
+    assert target.kind == "dense"
+    builtins = builtin_extents(0, num_ranks).keys()
+    parts = subexpressions(target.length)
+    if any(isinstance(part, Extent) and part.name not in builtins for part in parts):
+        return None
+    scopes = (Scope(builtin_extents(rank, num_ranks)) for rank in range(num_ranks))
+    return max(evaluate(target.length, scope) for scope in scopes)
+
+
+def check_capacity(checker: Checker, num_slots: int, capacity: int) -> None:
+    """A dense target of kernels of fixed capacity has no more slots than there is room for."""
+    target = checker.shuffle.declared.target
+    if target.kind == "dense" and num_slots > capacity:
+        problem = f"is {num_slots}; the shuffle was loaded with a `capacity` of {capacity}"
+        raise checker.problem(render(target.length), problem)
+
+
+def inputs_of_sizes(checker: Checker, arguments: Arguments) -> dict[str, Tensor]:
+    """The inputs with sizes of a ragged domain that are not empty, by name."""
+    names = [spec.name for spec in checker.shuffle.declared.inputs if spec.role == "extent"]
+    given = {name: arguments.inputs[name] for name in names if name in arguments.inputs}
+    return {name: tensor for name, tensor in given.items() if tensor.numel()}
+
+
+def is_concatenated(checker: Checker) -> bool:
+    """Whether the source's outer entries are of several sizes, which data says."""
+    return is_ragged(checker.shuffle.declared.source.dims)
+
+
 def check_cells(checker: Checker, arguments: Arguments, num_cells: int) -> None:
     """A source whose outer entries are concatenated holds as many cells as its sizes say."""
-    if not is_ragged(checker.shuffle.declared.source.dims):
+    if not is_concatenated(checker):
         return
     for name, tensor in arguments.fields.items():
         if len(tensor) != num_cells:
@@ -72,24 +120,32 @@ def check_cells(checker: Checker, arguments: Arguments, num_cells: int) -> None:
 def _check_magnitude(checker: Checker, arguments: Arguments, num_outer: int) -> None:
     """Points and cells must be countable: the kernel's integers would wrap unseen."""
     highest = {}
-    for spec in checker.shuffle.declared.inputs:
-        tensor = arguments.inputs.get(spec.name)
-        if spec.role != "extent" or tensor is None or not tensor.numel():
-            continue
+    for name, tensor in inputs_of_sizes(checker, arguments).items():
         low, high = torch.stack(tensor.aminmax()).tolist()
         if low < 0:
-            raise checker.problem(spec.name, "has a negative size")
-        highest[spec.name] = high
-    inner = [index.extent for index in checker.shuffle.declared.domain[1:]]
-    for sizes in (inner, checker.shuffle.declared.source.dims[1:]):
-        known = {**arguments.extents, checker.shuffle.declared.domain[0].name: num_outer}
-        most = math.prod(_magnitude(size, known, highest) for size in sizes)
+            raise checker.problem(name, "has a negative size")
+        highest[name] = high
+    for sizes, most in magnitudes(checker, arguments, num_outer, highest):
         if most * max(num_outer, 1) > MAX_SIZE:
             names = render_product(sizes)
             raise checker.problem(names, f"is up to {most}: more than kernels can count")
 
 
-def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, int]) -> int:
+def magnitudes(
+    checker: Checker, arguments: Arguments, num_outer: int, highest: Mapping[str, T]
+) -> Iterator[tuple[Sequence[Scalar], T | int]]:
+    """Inner sizes of a ragged domain, then of its source, and at least the product of these and of
+    everything inside them at any index, if no input is negative.
+
+    ``highest``: the largest value of every input of sizes that is not empty, a number or a tensor.
+    """
+    known = {**arguments.extents, checker.shuffle.declared.domain[0].name: num_outer}
+    inner = [index.extent for index in checker.shuffle.declared.domain[1:]]
+    for sizes in (inner, checker.shuffle.declared.source.dims[1:]):
+        yield sizes, math.prod(_magnitude(size, known, highest) for size in sizes)
+
+
+def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, Any]) -> Any:
     """At least the absolute value of ``scalar`` and of everything inside it, at every index.
 
     ``known``: bounds of extents and indices; ``highest``: of the inputs that are not empty.

@@ -68,6 +68,8 @@ class Executor:
         self.observer.tally.link = engine.link if isinstance(engine, ProcessEngine) else None
         self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None
+        if spec.program.target.kind == "dense":  # has as many slots as a call says
+            node = None
         self._registered = ops.Registered(
             self._maps(engine),
             members.rank,

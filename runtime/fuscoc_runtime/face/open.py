@@ -13,9 +13,11 @@ import torch.distributed as dist
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.face.choice import (
     Gpu,
@@ -27,9 +29,9 @@ from fuscoc_runtime.face.choice import (
 from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.manifest.artifact import Artifact
-from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
+from fuscoc_runtime.scalar import render
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2
@@ -61,7 +63,8 @@ def open_engine(
         TopologyError, ProtocolError: the ranks do not fit together.
         ClosedError: the group's job has ended.
         BackendError: the spec demands CUDA kernels and they cannot run here.
-        OptionError: more slots than the kernels can count.
+        OptionError: more slots than the kernels can count, or a dense target whose length differs
+            from call to call and no ``capacity``.
     """
     chosen = _device(group, device, options.timeout)
     timeout = options.timeout or patience(group, chosen)
@@ -95,13 +98,16 @@ def open_engine(
             raise OptionError("trace", problem)
         limits = _limits(shuffle, members, options, options.max_sources)
         rest = (members, limits, sms_to_use(chosen, options.num_sms))
-        if not isinstance(variant, str):
-            kernels: NodeKernels = cuda_node(artifact, shuffle, variant, *rest)
-            return NodeEngine(shuffle, members, kernels, "cuda")
-        assert not isinstance(node, str)
+        kernels: NodeKernels
         with current_device(chosen):
-            kernels = TritonNode(artifact, shuffle, node, *rest)
-        return NodeEngine(shuffle, members, kernels, "triton")
+            if not isinstance(variant, str):
+                kernels = cuda_node(artifact, shuffle, variant, *rest)
+            else:
+                assert not isinstance(node, str)
+                kernels = TritonNode(artifact, shuffle, node, *rest)
+            ragged = ragged_evaluator(artifact, shuffle, kernels)
+        backend: Literal["cuda", "triton"] = "triton" if isinstance(variant, str) else "cuda"
+        return NodeEngine(shuffle, members, kernels, backend, ragged)
     if options.max_sources is not None and members.rank == 0:
         _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
     missing = missing_dtype(shuffle, gpu)
@@ -126,8 +132,12 @@ def open_engine(
 def _limits(
     shuffle: ShuffleSpec, members: Membership, options: Options, max_sources: int
 ) -> Limits:
-    assert isinstance(shuffle.program.target, PackedSlots)
-    worst = worst_capacity(shuffle, members.topology.num_ranks, max_sources)
+    num_ranks = members.topology.num_ranks
+    if shuffle.program.target.kind == "dense":
+        return Limits(
+            max_sources, _dense_capacity(shuffle, num_ranks, options), options.num_handles
+        )
+    worst = worst_capacity(shuffle, num_ranks, max_sources)
     if worst > MAX_WORST:
         problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
         raise OptionError("max_sources", problem)
@@ -136,6 +146,22 @@ def _limits(
         problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
         raise OptionError("capacity", problem)
     return Limits(max_sources, capacity, options.num_handles)
+
+
+def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> int:
+    """The most slots of any rank and call."""
+    length = fixed_length(shuffle, num_ranks)
+    if length is None and options.capacity is None:
+        target = shuffle.declared.target
+        assert target.kind == "dense"
+        problem = (
+            f"is missing: `{render(target.length)}`, the length of `{target.layout}`, differs "
+        )
+        raise OptionError("capacity", problem + "from call to call; give the most that it can be")
+    capacity = min(each for each in (options.capacity, length) if each is not None)
+    if capacity >> SLOT_BITS:
+        raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")
+    return capacity
 
 
 def _gpu(device: torch.device) -> Gpu | None:

@@ -136,17 +136,21 @@ def _count(handle: Handle) -> dict[str, Any]:
 def _count_node(handle: NodeHandle) -> dict[str, Any]:
     """From the slot codes of this rank's points: rank and slot."""
     launched, members = handle.launched, handle.engine.members
-    codes = launched.codes[: launched.num_sources]
+    num_sources = launched.num_sources
+    if launched.ragged is not None:
+        num_sources = int(launched.ragged.num_points) // launched.codes.shape[1]
+    codes = launched.codes[:num_sources]
     ranks = torch.where(codes >= 0, codes >> SLOT_BITS, members.topology.num_ranks).long()
     per_source = torch.nn.functional.one_hot(ranks, members.topology.num_ranks + 1).sum(1)[:, :-1]
     points = per_source.sum(0).tolist()
     pairs = (per_source > 0).sum(0).tolist()
-    received = int(handle.key_counts.sum())
+    filled = handle.key_counts if launched.claims is None else launched.filled
+    received = int(filled.sum())
     remote = _without(pairs, members.rank)
     row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
     own = (points if launched.row_index is None else pairs)[members.rank]
     return {
-        "num_sources": launched.num_sources,
+        "num_sources": num_sources,
         "num_rows": received,
         "network": HopStats(0, 0, row_bytes),
         "carried": HopStats(0, 0, row_bytes),

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.ragged import RaggedEvaluator, RaggedSizes
 from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
-from fuscoc_runtime.engine.sizes import num_sources
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -29,7 +29,7 @@ from fuscoc_runtime.plan import key_to_rank
 @dataclass(frozen=True, eq=False)
 class NodeDispatched:
     """Rows by field, [capacity, *field shape], valid until this rank's next dispatch. Those of a
-    compact target are `Limits.row_capacity`."""
+    compact target are `Limits.row_capacity`, those of a dense one as many as it has slots."""
 
     rows: dict[str, Tensor]
     handle: NodeHandle
@@ -50,17 +50,20 @@ class NodeEngine:
         members: Membership,
         node: NodeKernels,
         backend: Literal["cuda", "triton"],
+        ragged: RaggedEvaluator | None = None,
     ) -> None:
-        assert isinstance(shuffle.program.target, PackedSlots)
         self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node, self.backend, self.is_closed = node, backend, False
+        self._ragged = ragged
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
         self._held = 0  # the ticket of the latest dispatch that was not captured
         self._newest = 0  # the ticket of the latest dispatch,
         self._out_of_step = 0  # and of that before a combine whose handle was none
-        if self.target.placement.kind != "table":
+        if self.target.kind == "dense":
+            self._own_keys = torch.empty(0, dtype=torch.int64, device=device)
+        elif self.target.placement.kind != "table":
             self._own_keys = self.local_keys({})
         self.limits = node.limits
         self.order = call_order(device)
@@ -73,9 +76,11 @@ class NodeEngine:
         }
 
     def local_keys(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The keys of this rank, ascending; ``inputs`` holds the table that places them."""
+        """The keys of this rank, ascending; ``inputs`` holds the table that places them. A dense
+        target has none."""
         if self._own_keys is not None:
             return self._own_keys
+        assert self.target.kind == "packed"
         rank, device = self.members.rank, self.members.device
         owners = key_to_rank(self.target, self.members.topology, rank, inputs, device)
         return torch.nonzero(owners == rank).flatten()
@@ -92,8 +97,9 @@ class NodeEngine:
         are used again unless others are given.
 
         Raises:
-            InputError: an argument does not fit the spec or ``max_sources``. For ranks that joined
-                the call this one has no segments, and their ``check`` raises RefusedCallError.
+            InputError: an argument does not fit the spec, ``max_sources`` or ``capacity``. For
+                ranks that joined the call this one has no segments, and their ``check`` raises
+                RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
         """
         with current_device(self.members.device), self.order.turn():
@@ -105,23 +111,31 @@ class NodeEngine:
                         raise self.checker.problem(name, IN_THE_WINDOW)
                 weights = self.checker.weights(arguments.weights, arguments.extents)
                 weights = None if weights is None else aligned(weights)
-                num_sources = self._num_sources(arguments)
+                num_slots = self._num_slots(arguments)
+                num_sources, ragged = self._num_sources(arguments)
             except Exception:
                 self._entered(self.node.refuse_dispatch())
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
-                [arguments.inputs[name] for name in self.shuffle.program.inputs],
+                [_readable(arguments.inputs[name]) for name in self.shuffle.program.inputs],
                 [arguments.extents[name] for name in self.shuffle.program.extents],
                 num_sources,
                 weights,
+                num_slots=num_slots,
+                ragged=ragged,
             )
+            if ragged is not None:
+                launched.drop(ragged.excess)
             self._entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
         )
-        return NodeDispatched(self._rows, handle)
+        rows = self._rows
+        if self.target.kind == "dense":
+            rows = {name: each[:num_slots] for name, each in rows.items()}
+        return NodeDispatched(rows, handle)
 
     def combine(
         self,
@@ -130,7 +144,8 @@ class NodeEngine:
         named: Mapping[str, Any],
         num_rows: int | None = None,
     ) -> dict[str, Tensor]:
-        """Enqueue a combine of rows [capacity, *field shape]; the weights came with dispatch.
+        """Enqueue a combine of rows [num_slots, *field shape], `NodeHandle.num_slots` of them; the
+        weights came with dispatch.
 
         ``num_rows``: how many there are, if they do not lie in slots.
 
@@ -144,7 +159,9 @@ class NodeEngine:
             try:
                 tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
                 [field] = self.shuffle.program.buffers["source"]
-                result = torch.empty(
+                places = self.shuffle.program.places_results
+                make = torch.zeros if places else torch.empty
+                result = make(
                     handle.source_shapes[field.name],
                     dtype=TORCH_DTYPES[field.dtype],
                     device=self.members.device,
@@ -166,14 +183,26 @@ class NodeEngine:
         weights = {**earlier.weights, **given.weights}
         return replace(given, inputs=earlier.inputs, weights=weights)
 
-    def _num_sources(self, arguments: Arguments) -> int:
-        count = num_sources(self.checker, arguments)
+    def _num_slots(self, arguments: Arguments) -> int:
+        """Slots that a dense target has on this rank, 0 for another target."""
+        length = sizes.target_length(self.checker, arguments) or 0
+        sizes.check_capacity(self.checker, length, self.limits.capacity)
+        return length
+
+    def _num_sources(self, arguments: Arguments) -> tuple[int, RaggedSizes | None]:
+        """Source segments to launch for, and where those of a ragged domain are."""
+        if self._ragged is not None:
+            found = self._ragged.evaluate(self.checker, arguments)
+            return (0 if found is None else self.limits.max_sources), found
+        if self.target.kind == "dense":
+            sizes.num_points(self.checker, arguments)  # raises for what are no sizes
+        count = sizes.num_sources(self.checker, arguments)
         if count > self.node.limits.max_sources:
             raise self.checker.problem(
                 next(iter(arguments.fields)),
                 f"has {count} segments; max_sources is {self.node.limits.max_sources}",
             )
-        return count
+        return count, None
 
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
@@ -274,6 +303,12 @@ class NodeEngine:
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight
         return weight.name if weight is not None else None
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """An input of the relation, which reads the first entry for those that do not exist: of an
+    empty input that is any memory."""
+    return tensor if tensor.numel() else tensor.new_empty(1, *tensor.shape[1:])
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -27,8 +27,9 @@ class NodeHandle:
     places the keys; then the first use of ``keys`` reads it.
 
     Attributes:
-        num_slots: rows that combine takes, the capacity; those from ``key_offsets[-1]`` on are
-            unused. Dispatch returned as many, unless the target is compact.
+        num_slots: rows that combine takes. Of a packed target the capacity; those from
+            ``key_offsets[-1]`` on are unused. Dispatch returned as many, unless it is compact. Of a
+            dense target the slots that it has on this rank.
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
         weights: the weight input as it was given, by name.
@@ -52,11 +53,12 @@ class NodeHandle:
 
     @property
     def num_slots(self) -> int:
-        return self.engine.limits.capacity
+        is_dense = self.engine.target.kind == "dense"
+        return self.launched.num_slots if is_dense else self.engine.limits.capacity
 
     @property
     def keys(self) -> Tensor:
-        """int64 [num_local_keys], the keys that live here, ascending."""
+        """int64 [num_local_keys], the keys that live here, ascending; a dense target has none."""
         return self._keys.clone()
 
     @property
@@ -66,7 +68,8 @@ class NodeHandle:
 
     @cached_property
     def _keys(self) -> Tensor:
-        if self.engine.target.placement.kind == "table":
+        target = self.engine.target
+        if target.kind == "packed" and target.placement.kind == "table":
             self.check_inputs()
         return self.engine.local_keys(self.inputs)
 
@@ -82,6 +85,7 @@ class NodeHandle:
         self.check_live()
         if not self.num_keys:
             return torch.zeros(1, dtype=torch.int64, device=self._keys.device)
+        assert self.engine.target.kind == "packed"
         align = self.engine.target.align
         starts = self.launched.key_starts[: self.num_keys].long()
         end = starts[-1:] + (self.key_counts[-1:] + align - 1) // align * align
@@ -90,8 +94,9 @@ class NodeHandle:
     @property
     def dropped(self) -> Tensor:
         """int64 [], the points of this rank that the dispatch did not move, for want of a key or of
-        a slot. Of a captured dispatch those of its latest replay; -1 when another has taken the
-        handle's memory. On the device: reading it there waits for nothing."""
+        a slot, or of room for their segments. Of a captured dispatch those of its latest replay; -1
+        when another has taken the handle's memory. On the device: reading it there waits for
+        nothing."""
         return self.launched.dropped
 
     @property

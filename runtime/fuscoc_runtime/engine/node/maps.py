@@ -144,12 +144,14 @@ class NodeMaps:
         return [take_rows(row, index) for row in rows]
 
     def _row_of_slot(self, handle: NodeHandle) -> Tensor:
-        """int64 [capacity]: the row that a slot refers to, its own unless the target is compact; -1
-        where there is no segment."""
+        """int64 [num_slots]: the row that a slot refers to, its own unless the target is compact;
+        -1 where there is no segment."""
         if handle.launched.row_index is not None:
             return handle.launched.row_index
         num_keys, launched = handle.num_keys, handle.launched
         slots = torch.arange(handle.num_slots, dtype=torch.int32, device=launched.codes.device)
+        if launched.claims is not None:
+            return torch.where(launched.filled, slots, -1).long()
         if not num_keys:
             return torch.full_like(slots, -1, dtype=torch.int64)
         # Between the first and the last of a key's rows.
@@ -168,12 +170,15 @@ class NodeMaps:
         return torch.where(here, own, codes)
 
     def _slot_weights(self, handle: NodeHandle) -> Tensor:
-        """f32 [capacity]: the weight of the point whose segment a slot holds, 0 without one."""
+        """f32 [num_slots]: the weight of the point whose segment a slot holds, 0 without one."""
         points, rank = self._engine.node.points(handle.launched), self._engine.members.rank
         return weights_of_slots(points, handle.launched, rank, handle.num_slots)
 
     def _at_points(self, handle: NodeHandle, of_slot: Tensor) -> Tensor:
-        """What every rank has for its slots [capacity], at this rank's points [num_points]."""
+        """What every rank has for its slots [num_slots], at this rank's points [num_points]."""
+        if self._engine.target.kind == "dense":  # whose ranks may have unequal numbers of slots
+            padding = self._engine.limits.capacity - len(of_slot)
+            of_slot = torch.nn.functional.pad(of_slot, (0, padding))
         everyone = all_gather(of_slot, self._engine.members.group)
         return values_at_points(everyone, handle.launched)
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
+from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
@@ -195,6 +196,8 @@ class CudaNode:
         extents: Sequence[int],
         num_sources: int,
         weights: torch.Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | None = None,
         stream: torch.cuda.Stream | None = None,
     ) -> Launched:
         """Move every segment to its slots; the target's fields are ``self.rows`` afterwards.

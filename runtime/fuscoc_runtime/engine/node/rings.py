@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.node.ragged import RaggedSizes
+
 ROUTING_WORDS = 16
 """Of call.cuh's Routing; positions of some:"""
-TICKET, USES, DROPPED = 9, 13, 14
+TICKET, EPOCH, USES, DROPPED = 9, 10, 13, 14
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,10 @@ class Launched:
     ``key_counts[i]`` rows of this rank's i-th key start at slot ``key_starts[i]``; both are int32
     [num_keys], ``codes`` int32 [max_sources, fanout]. ``routing`` are the int32 words of call.cuh's
     Routing, which begin with the source segments of every rank. Of a compact target ``row_index``,
-    int64 [capacity], has the row of every slot, -1 for padding.
+    int64 [capacity], has the row of every slot, -1 for padding. Of a dense target, whose slots the
+    relation gives, ``num_slots`` are those of this rank, and ``claims``, int32 [capacity], has for
+    each the epoch of the dispatch that has filled it last. ``ragged`` are the sizes of a ragged
+    domain, of which ``num_sources`` then is what there is room for.
     """
 
     entry: RingEntry
@@ -77,6 +84,20 @@ class Launched:
     routing: Tensor
     weights: Tensor | None
     row_index: Tensor | None = None
+    claims: Tensor | None = None
+    num_slots: int = 0
+    ragged: RaggedSizes | None = None
+
+    @property
+    def filled(self) -> Tensor:
+        """bool [num_slots], which slots of a dense target the dispatch has filled."""
+        assert self.claims is not None
+        return self.claims[: self.num_slots] == self.routing[EPOCH]
+
+    def drop(self, count: Tensor) -> None:
+        """Count further points, int64 [], that the dispatch has not moved; behind its launches."""
+        at = DROPPED + self.routing[USES : USES + 1] % 2
+        self.routing.index_add_(0, at, count.view(1).to(self.routing.dtype))
 
     @property
     def dropped(self) -> Tensor:

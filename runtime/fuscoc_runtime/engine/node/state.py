@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
+
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.node.ragged import RaggedSizes
 
 MAX_RANKS = 8
 SLOT_BITS = 27
@@ -27,9 +30,9 @@ STAGES = (
 )
 
 # Positions in call.cuh's State,
-STATE_WORDS = 41
-BAD_KEYS = 17
-NUM_TROUBLES = 4 + MAX_RANKS
+STATE_WORDS = 44
+TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
+NUM_TROUBLES = 7 + MAX_RANKS
 
 # and in its Page, behind the wait that is shown there, a word of 64 bits.
 PAGE_WORDS = 3 + NUM_TROUBLES
@@ -40,7 +43,8 @@ PAGE_TROUBLES, PAGE_ABORT = 2, 2 + NUM_TROUBLES
 class Limits:
     """Fixed sizes of the windows, equal on every rank.
 
-    ``max_sources`` bounds the source segments of any rank, ``capacity`` the slots of a rank.
+    ``max_sources`` bounds the source segments of any rank, ``capacity`` the slots of a rank, those
+    of a dense target too.
     """
 
     max_sources: int
@@ -77,6 +81,8 @@ class NodeKernels(Protocol):
         extents: Sequence[int],
         num_sources: int,
         weights: Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | None = None,
     ) -> Launched: ...
 
     def combine(
@@ -104,6 +110,9 @@ class Trouble:
 
     Attributes:
         bad_keys, overflowed: points without a key, or a slot.
+        clashed: points for a slot that another one had.
+        excess: ragged source segments beyond `Limits.max_sources`.
+        bad_sizes: dispatches whose ragged sizes were none.
         outdated, overwritten: combines whose handle's memory, or whose rows, a later dispatch had
             taken.
         refusals: calls that this rank had joined and others refused, by rank.
@@ -111,6 +120,9 @@ class Trouble:
 
     bad_keys: int = 0
     overflowed: int = 0
+    clashed: int = 0
+    excess: int = 0
+    bad_sizes: int = 0
     outdated: int = 0
     overwritten: int = 0
     refusals: tuple[int, ...] = (0,) * MAX_RANKS
@@ -134,8 +146,9 @@ def parse_wait(word: int) -> tuple[int, str]:
 
 
 def _trouble(counts: Sequence[int]) -> Trouble:
-    bad_keys, overflowed, outdated, overwritten, *refusals = counts[:NUM_TROUBLES]
-    return Trouble(bad_keys, overflowed, outdated, overwritten, tuple(refusals))
+    others = NUM_TROUBLES - MAX_RANKS
+    named = zip(Trouble.__dataclass_fields__, counts[:others], strict=False)
+    return Trouble(**dict(named), refusals=tuple(counts[others:NUM_TROUBLES]))
 
 
 def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:

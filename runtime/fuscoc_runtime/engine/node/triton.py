@@ -1,7 +1,8 @@
 """The Triton kernels of one node: windows, tables and launches, with the face of `CudaNode`.
 
-A dispatch is five launches: the relation, three of the planner, and the rows. They only enqueue
-work, so a CUDA graph can capture them; on the CPU they are interpreted, one program at a time.
+A dispatch is five launches: the relation, three of the planner, and the rows; where the relation
+gives slots, the planner has two. They only enqueue work, so a CUDA graph can capture them; on the
+CPU they are interpreted, one program at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
@@ -32,7 +34,6 @@ from fuscoc_runtime.kernels.loader import (
     load_kernel,
 )
 from fuscoc_runtime.manifest.artifact import Artifact
-from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -52,7 +53,6 @@ class TritonNode:
         limits: Limits,
         num_sms: int | None,
     ) -> None:
-        assert isinstance(shuffle.program.target, PackedSlots)
         if limits.capacity >= 1 << SLOT_BITS:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits, self.members = shuffle, node, limits, members
@@ -93,8 +93,9 @@ class TritonNode:
         self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=not self._interpreted)
         self._scratch = self._allocate_scratch()
         self._buffers = [self._allocate_buffers() for _ in range(limits.num_entries)]
+        self._segments = self._allocate_segments()
         self._key_to_rank: torch.Tensor | None = None
-        if self._target.placement.kind != "table":
+        if self._target.kind == "packed" and self._target.placement.kind != "table":
             self._key_to_rank = key_to_rank(
                 self._target, members.topology, members.rank, {}, self._device
             )
@@ -116,11 +117,15 @@ class TritonNode:
         extents: Sequence[int],
         num_sources: int,
         weights: torch.Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | None = None,
     ) -> Launched:
         """Move every segment to its slots; the target's fields are ``rows`` afterwards.
 
         ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
         relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine.
+        A dense target has ``num_slots`` on this rank. Of a ``ragged`` domain ``num_sources`` is
+        what there is room for; its points beyond the last one are dropped.
         """
         entry = self._next_entry()
         buffers = self._buffers[entry.index]
@@ -133,6 +138,9 @@ class TritonNode:
             buffers["routing"],
             weights,
             self._row_index(entry),
+            self._claims(entry),
+            num_slots,
+            ragged,
         )
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
@@ -141,12 +149,16 @@ class TritonNode:
         values = self._values(handle) | given
         values |= {"num_points": num_points, "num_ranks": self._num_ranks}
         values |= {name: address(column) for name, column in self._scratch.items()}
+        columns = self.shuffle.program.relation.addresses
+        values |= zip(columns, map(address, self._segments[entry.index]), strict=True)
+        if ragged is not None:
+            tables = ("outer", "point_offset", "cell_offset")
+            values |= {name: address(getattr(ragged, name)) for name in tables}
         if num_points:
             self._relation.launch(values, -(-num_points // self.shuffle.program.relation.block))
-        tiles = max(1, -(-num_sources // self.spec.tile_sources))
-        self._kernels["count"].launch(values, tiles)
-        self._kernels["exchange"].launch(values, self._plan_blocks)
-        self._kernels["assign"].launch(values, tiles)
+        if ragged is not None:
+            self._drop_behind(ragged.num_points)
+        self._plan(values | {"num_slots": num_slots}, num_sources)
         for field, tensor, at in zip(self._fields, source, self._sections["rows"], strict=True):
             values |= {f"source.{field.name}": address(tensor), f"rows_at.{field.name}": at}
         self._kernels["dispatch"].launch(values, self._programs.dispatch)
@@ -155,13 +167,14 @@ class TritonNode:
     def combine(
         self, rows: torch.Tensor, handle: Launched, result: torch.Tensor, rows_ticket: int = 0
     ) -> torch.Tensor:
-        """Sum each segment's rows [capacity, elements], weighted, into ``result``.
+        """Sum each segment's rows [num_slots, elements], weighted, into ``result``, or copy them.
 
+        Where results lie as their segments do (`Program.places_results`), it is 0 before.
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made they are NaN; see `CudaNode.combine`.
         """
         values = self._values(handle) | {"rows": address(rows), "result": address(result)}
-        values["rows_ticket"] = rows_ticket
+        values |= {"rows_ticket": rows_ticket, "result_bytes": result.nbytes}
         self._kernels["combine"].launch(values, self._programs.combine)
         return result
 
@@ -177,8 +190,27 @@ class TritonNode:
 
     def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
-        values = self._values(handle) | {"rows": 0, "result": 0, "rows_ticket": -1}
+        values = self._values(handle) | dict.fromkeys(("rows", "result", "result_bytes"), 0)
+        values["rows_ticket"] = -1
         self._kernels["combine"].launch(values, 1)
+
+    def _plan(self, values: dict[str, int], num_sources: int) -> None:
+        """Launch the planner."""
+        tiles = max(1, -(-num_sources // self.spec.tile_sources))
+        if self._target.kind == "dense":
+            self._kernels["exchange"].launch(values, 1)
+            self._kernels["place"].launch(values, tiles)
+            return
+        self._kernels["count"].launch(values, tiles)
+        self._kernels["exchange"].launch(values, self._plan_blocks)
+        self._kernels["assign"].launch(values, tiles)
+
+    def _drop_behind(self, num_points: torch.Tensor) -> None:
+        """Drop the points of a ragged domain that there are not."""
+        for name in ("rank", self._place):
+            column = self._scratch[name]
+            points = torch.arange(len(column), device=column.device)
+            column.masked_fill_(points >= num_points, -1)
 
     def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
@@ -192,8 +224,9 @@ class TritonNode:
     @property
     def private_bytes(self) -> int:
         """Bytes of the planner's and the handles' tables."""
-        tables = [self._scratch, *self._buffers]
-        return sum(each.nbytes for table in tables for each in table.values())
+        tables = [*self._scratch.values(), *{id(each): each for each in self._segments}.values()]
+        tables += [each for buffers in self._buffers for each in buffers.values()]
+        return sum(each.nbytes for each in tables)
 
     def points(self, handle: Launched) -> torch.Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
@@ -206,6 +239,12 @@ class TritonNode:
             return None
         at = self._sections["row_index"][entry.index]
         return self._window.local[at : at + self.limits.capacity * 8].view(torch.int64)
+
+    def _claims(self, entry: RingEntry) -> torch.Tensor | None:
+        if self._target.kind != "dense":
+            return None
+        at = self._sections["claims"][entry.index]
+        return self._window.local[at : at + self.limits.capacity * 4].view(torch.int32)
 
     def is_live(self, handle: Launched) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
@@ -225,15 +264,15 @@ class TritonNode:
         """The relation's inputs and extents, by the manifest's value names."""
         program = self.shuffle.program
         tensors = dict(zip(program.inputs, inputs, strict=True))
-        table = self._key_to_rank
-        if table is None:
-            table = tensors[self._target.placement.table or ""]
+        owners = self._key_to_rank
+        if owners is None and self._target.kind == "packed":
+            owners = tensors[self._target.placement.table or ""]
         return {
             **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
             **{f"extent.{n}": e for n, e in zip(program.extents, extents, strict=True)},
             "extent.rank": self.members.rank,
             "extent.ranks": self._num_ranks,
-            "key_to_rank": address(table),
+            **({} if owners is None else {"key_to_rank": address(owners)}),
         }
 
     def _load(self, artifact: Artifact, name: str) -> Kernel:
@@ -243,8 +282,16 @@ class TritonNode:
 
     @property
     def _columns(self) -> int:
-        """What planning counts rows of: every key and, for a compact target, every rank."""
+        """What planning counts rows of: every key and, for a compact target, every rank; or what
+        ranks tell of a dense one: their slots."""
+        if self._target.kind == "dense":
+            return 1
         return self._target.num_keys + (MAX_RANKS if self.shuffle.program.is_compact else 0)
+
+    @property
+    def _place(self) -> str:
+        """What the relation says of a point beside its rank."""
+        return "slot" if self._target.kind == "dense" else "key"
 
     @property
     def _plan_blocks(self) -> int:
@@ -254,7 +301,7 @@ class TritonNode:
         """Offsets of the parts of a window, and its bytes."""
         limits, shuffle, num_ranks = self.limits, self.shuffle, self._num_ranks
         sources, is_compact = num_ranks * limits.max_sources, shuffle.program.is_compact
-        sums = "combine" in self._kernels
+        is_dense, combines = self._target.kind == "dense", "combine" in self._kernels
         return lay_out(
             {
                 "counts": [2 * num_ranks * (self._columns + 1) * 4],
@@ -264,8 +311,9 @@ class TritonNode:
                 "barrier": [num_ranks * 8] * limits.num_entries,
                 "refused": [num_ranks * 8] * limits.num_entries,
                 "points": [sources * shuffle.program.fanout * 8] * limits.num_entries,
-                "staging": [sources * self._row_bytes[0] if sums else 0],
+                "staging": [sources * self._row_bytes[0] if combines else 0],
                 "row_index": [limits.capacity * 8 * is_compact] * limits.num_entries,
+                "claims": [limits.capacity * 4 * is_dense] * limits.num_entries,
                 "rows": [self._num_rows * size for size in self._row_bytes],
             }
         )
@@ -274,7 +322,8 @@ class TritonNode:
         """What the planner's kernels hand to each other, by the names of the relation's outputs."""
         num_points = self.limits.max_sources * self.shuffle.program.fanout
         tiles = max(1, -(-self.limits.max_sources // self.spec.tile_sources))
-        outputs = self.shuffle.program.relation.outputs
+        relation = self.shuffle.program.relation
+        outputs = [name for name in relation.outputs if name not in relation.addresses]
         return {
             **{name: self._empty(torch.int64, num_points) for name in outputs},
             "within": self._empty(torch.int32, num_points),
@@ -282,10 +331,19 @@ class TritonNode:
             "tile_counts": self._empty(torch.int32, tiles * self.spec.padded_keys),
         }
 
+    def _allocate_segments(self) -> list[torch.Tensor]:
+        """Where the segments of every handle lie, int64 [addresses, points]: first cells, then the
+        strides of their runs. Handles share them if combine needs none."""
+        program = self.shuffle.program
+        shape = (len(program.relation.addresses), self.limits.max_sources * program.fanout)
+        if program.combine is not None and program.places_results:
+            return [self._empty(torch.int64, *shape) for _ in self._buffers]
+        return [self._empty(torch.int64, *shape)] * len(self._buffers)
+
     def _allocate_buffers(self) -> dict[str, torch.Tensor]:
         """What belongs to one handle."""
         sources, fanout = self.limits.max_sources, self.shuffle.program.fanout
-        num_keys = self._target.num_keys
+        num_keys = self._target.num_keys if self._target.kind == "packed" else 0
         return {
             "codes": self._empty(torch.int32, sources, fanout),
             "first_slots": self._empty(torch.int32, sources, MAX_RANKS),
@@ -316,8 +374,9 @@ class TritonNode:
             "page": address(self.page),
             "plan_blocks": self._plan_blocks,
             "ranks": address(self._scratch["rank"]),
-            "keys": address(self._scratch["key"]),
-            "src_offsets": address(self._scratch["src_offset"]),
+            "keys": address(self._scratch[self._place]),
+            "src_offsets": address(self._segments[index]),
+            "src_strides": address(self._segments[index][1:]),
             "within": address(self._scratch["within"]),
             "within_rows": address(self._scratch["within_rows"]),
             "tile_counts": address(self._scratch["tile_counts"]),

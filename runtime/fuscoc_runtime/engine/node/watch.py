@@ -14,6 +14,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
     PAGE_ABORT,
+    Limits,
     NodeKernels,
     Trouble,
     parse_page,
@@ -21,46 +22,75 @@ from fuscoc_runtime.engine.node.state import (
     parse_wait,
 )
 from fuscoc_runtime.errors import (
+    DestinationError,
+    ExcessError,
     FuscoRuntimeError,
     HopTimeoutError,
     KeyRangeError,
     NoSlotError,
     OutdatedError,
     RefusedCallError,
+    SizesError,
+    SlotClashError,
 )
-from fuscoc_runtime.manifest.declared import PackedTarget
+from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import render
 
 GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""
 
+KINDS = (
+    "bad_keys",
+    "overflowed",
+    "clashed",
+    "excess",
+    "bad_sizes",
+    "outdated",
+    "overwritten",
+)
+"""Counts of ``Trouble`` that are not of a peer."""
+
 _log = logging.getLogger("fuscoc.runtime")
 
 
 def find_errors(
-    shuffle: ShuffleSpec, rank: int, capacity: int, before: Trouble, now: Trouble
+    shuffle: ShuffleSpec, rank: int, limits: Limits, before: Trouble, now: Trouble
 ) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
     """What has gone wrong since ``before``, an error a kind; with each, what is known when it has
     been told."""
-    assert isinstance(shuffle.declared.target, PackedTarget)
     for peer, (old, new) in enumerate(zip(before.refusals, now.refusals, strict=True)):
         if new > old:
             told = (*now.refusals[: peer + 1], *before.refusals[peer + 1 :])
             before = replace(before, refusals=told)
             yield RefusedCallError(rank, peer, new - old), before
-    if (count := now.bad_keys - before.bad_keys) > 0:
-        before = replace(before, bad_keys=now.bad_keys)
-        highest = shuffle.declared.target.num_keys - 1
-        yield KeyRangeError(rank, render(shuffle.declared.target.key), count, highest), before
-    if (count := now.overflowed - before.overflowed) > 0:
-        before = replace(before, overflowed=now.overflowed)
-        yield NoSlotError(rank, count, capacity), before
-    if (count := now.outdated - before.outdated) > 0:
-        before = replace(before, outdated=now.outdated)
-        yield OutdatedError(rank, "routing", count), before
-    if (count := now.overwritten - before.overwritten) > 0:
-        yield OutdatedError(rank, "rows", count), replace(before, overwritten=now.overwritten)
+    for kind in KINDS:
+        if (count := getattr(now, kind) - getattr(before, kind)) > 0:
+            before = replace(before, **{kind: getattr(now, kind)})
+            yield _error(kind, shuffle.declared, rank, limits, count), before
+
+
+def _error(
+    kind: str, declared: Declared, rank: int, limits: Limits, count: int
+) -> FuscoRuntimeError:
+    """What ``count`` troubles of a kind are."""
+    target = declared.target
+    match kind:
+        case "bad_keys" if isinstance(target, PackedTarget):
+            return KeyRangeError(rank, render(target.key), count, target.num_keys - 1)
+        case "bad_keys":
+            assert isinstance(target, DenseTarget)
+            return DestinationError(rank, render(target.rank), render(target.slot), count)
+        case "overflowed":
+            return NoSlotError(rank, count, limits.capacity)
+        case "clashed":
+            assert isinstance(target, DenseTarget)
+            return SlotClashError(rank, render(target.slot), count)
+        case "excess":
+            return ExcessError(rank, count, limits.max_sources)
+        case "bad_sizes":
+            return SizesError(rank, declared.source.layout, count)
+    return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 
 class NodeWatch:
@@ -73,7 +103,7 @@ class NodeWatch:
     loss: HopTimeoutError | None = None
 
     def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, members: Membership) -> None:
-        self._shuffle, self._members, self._capacity = shuffle, members, node.limits.capacity
+        self._shuffle, self._members, self._limits = shuffle, members, node.limits
         self._state = node.state
         self._told, self._logged = Trouble(), Trouble()
         self._loss_told = False
@@ -136,7 +166,7 @@ class NodeWatch:
             _log.error("%s: %s", self._shuffle.name, error)
 
     def _new(self, before: Trouble, now: Trouble) -> Iterator[tuple[FuscoRuntimeError, Trouble]]:
-        return find_errors(self._shuffle, self._members.rank, self._capacity, before, now)
+        return find_errors(self._shuffle, self._members.rank, self._limits, before, now)
 
     def _end_waits(self, waiting: int, seconds: float) -> None:
         peer, stage = parse_wait(waiting)

@@ -8,7 +8,9 @@ comes. Terms are added in the order of the points and then of the ranks: results
 timing.
 
 ``zero()``, ``add_row(part, row, weight, sums)`` and ``store_sum(part, row, sums)`` are the
-shuffle's own: they add up one part of a row, whose address they get.
+shuffle's own: they add up one part of a row, whose address they get; where combine copies, a row is
+the sum. ``store_result(part, result, cell, sums)`` stores it where the segment lies, and ``lost()``
+is a sum that cannot be made.
 """
 
 import triton
@@ -93,9 +95,11 @@ def finalise(
     call, source, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
     store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
+    store_result: tl.constexpr, lost: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """The result of a segment of this rank: its own rows, and a partial row of each other rank; NaN
-    if one that ``absent`` ranks have does not come."""
+    if one that ``absent`` ranks have does not come. With ``store_result`` one that has no rows is
+    left as it is: where it lies another may lie, too."""
     rank = sync.word(call, words.RANK)
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
     slots = points.slots_here(call, codes)
@@ -103,6 +107,7 @@ def finalise(
     first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
     num_ranks = sync.word(call, words.NUM_RANKS)
     there = tl.load(first + peers, mask=(peers < num_ranks) & (peers != rank), other=-1)
+    has_rows = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
     for part in range(parts):
         sums = add_terms(
             part, rows, row_bytes, slots, bits, zero(), add_row, fanout, lanes, weighted
@@ -111,11 +116,19 @@ def finalise(
             if vectors.pick(there, peer, words.MAX_RANKS) >= 0:
                 row = staging(call, rank, peer, source, row_bytes)
                 sums = add_row(part, row, 1.0, sums)
-        store_sum(part, result + source * row_bytes, sums)
+        if store_result is None:
+            store_sum(part, result + source * row_bytes, sums)
+        elif has_rows:
+            store_result(part, result, points.cell_of(call, source, fanout, strided), sums)
     lacks = ((there >= 0) & (((absent >> peers) & 1) == 1)).to(tl.int32)
     if vectors.largest(lacks, 0) == 1:
         tl.debug_barrier()
-        poison(result + source * row_bytes, row_bytes)
+        if store_result is None:
+            poison(result + source * row_bytes, row_bytes)
+        else:
+            cell = points.cell_of(call, source, fanout, strided)
+            for part in range(parts):
+                store_result(part, result, cell, lost())
         for peer in range(num_ranks):
             if (vectors.pick(lacks, peer, words.MAX_RANKS) == 1) & joins(call, peer):
                 note_refusal(call, peer)
@@ -259,10 +272,13 @@ def refuse(call, tag):
 def combine(
     call, num_sources, ticket, rows_ticket, weights, rows, result, zero: tl.constexpr,
     add_row: tl.constexpr, store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
+    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr, result_bytes=0,
+    store_result: tl.constexpr = None, lost: tl.constexpr = None, strided: tl.constexpr = False,
 ):  # fmt: skip
-    """``rows_ticket`` is the dispatch that put the rows into the window, 0 if they are not there,
-    -1 if this rank has none and only says that it does not join."""
+    """Results lie one behind the other, or with ``store_result`` anywhere in the ``result_bytes``
+    of the source layout, where all is 0 before. ``rows_ticket`` is the dispatch that put the rows
+    into the window, 0 if they are not there, -1 if this rank has none and only says that it does
+    not join."""
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     number = tl.load(routing + words.COMBINES) + 1
@@ -280,14 +296,19 @@ def combine(
     if joins == 1:
         sum_rows(
             call, num_sources, tag, weights, rows, result, zero, add_row, store_sum, row_bytes,
-            fanout, lanes, parts, weighted,
+            fanout, lanes, parts, weighted, store_result, lost, strided,
         )  # fmt: skip
     else:
         if (tl.program_id(0) == 0) & refuses & (outdated == 0):
             refuse(call, tag)
         if rows_ticket >= 0:
-            for source in range(tl.program_id(0), num_sources, tl.num_programs(0)):
-                poison(result + source * row_bytes, row_bytes)
+            if store_result is None:
+                for source in range(tl.program_id(0), num_sources, tl.num_programs(0)):
+                    poison(result + source * row_bytes, row_bytes)
+            else:  # which may have been overwritten, so where they lie is not known
+                share = (result_bytes + tl.num_programs(0) - 1) // tl.num_programs(0)
+                begin = tl.program_id(0) * share
+                poison(result + begin, tl.minimum(share, result_bytes - begin))
     if sync.leave(state):
         tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
@@ -305,6 +326,7 @@ def sum_rows(
     call, num_sources, tag, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
     store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
+    store_result: tl.constexpr, lost: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """Reduce the rows of other ranks' segments, and sum up this rank's own."""
     state = sync.array(call, words.STATE, tl.int32)
@@ -332,7 +354,7 @@ def sum_rows(
             for source in range(group * size, tl.minimum(group * size + size, num_sources)):
                 finalise(
                     call, source, absent, weights, rows, result, zero, add_row, store_sum,
-                    row_bytes, fanout, lanes, parts, weighted,
+                    row_bytes, fanout, lanes, parts, weighted, store_result, lost, strided,
                 )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
         elif left == 1:

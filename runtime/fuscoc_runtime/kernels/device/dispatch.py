@@ -21,13 +21,13 @@ words, vectors, sync, points = load("words"), load("vectors"), load("sync"), loa
 def send(
     call, group, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, everywhere: tl.constexpr,
+    weighted: tl.constexpr, everywhere: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """A group of rows and its points to the other ranks; ``everywhere``: rows to this one, too."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     for source in range(group * size, tl.minimum(group * size + size, num_sources)):
-        cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
+        cell = points.cell_of(call, source, fanout, strided)
         codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
         first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
         peers = tl.arange(0, words.MAX_RANKS)
@@ -47,10 +47,10 @@ def send(
 @triton.jit
 def expand_own(
     call, source, source_fields, rows_at, load_source: tl.constexpr, store_row: tl.constexpr,
-    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """A row of this rank into all its slots here."""
-    cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
+    cell = points.cell_of(call, source, fanout, strided)
     codes, _ = points.own_points(call, source, 0, fanout, lanes, False)
     slots = points.slots_here(call, codes)
     if vectors.largest(slots, 0) >= 0:
@@ -92,7 +92,7 @@ def store_all(
 def dispatch(
     call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     load_row: tl.constexpr, store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
-    parts: tl.constexpr, weighted: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr, strided: tl.constexpr = False,
 ):  # fmt: skip
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
@@ -107,7 +107,7 @@ def dispatch(
         for group in range(tl.program_id(0), num_groups, senders):
             send(
                 call, group, size, num_sources, weights, source_fields, rows_at, load_source,
-                store_row, fanout, lanes, parts, weighted, False,
+                store_row, fanout, lanes, parts, weighted, False, strided,
             )  # fmt: skip
             sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
 
@@ -119,7 +119,7 @@ def dispatch(
             for source in range(item * size, tl.minimum(item * size + size, num_sources)):
                 expand_own(
                     call, source, source_fields, rows_at, load_source, store_row, fanout,
-                    lanes, parts,
+                    lanes, parts, strided,
                 )  # fmt: skip
         else:
             source_rank, group = points.remote_item(call, item - num_groups)

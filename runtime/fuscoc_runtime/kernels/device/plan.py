@@ -47,7 +47,9 @@ def count(
     point, live = tile_points(num_sources, fanout, tile)
     key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    bad = vectors.total(((rank < 0) & (key != -1)).to(tl.int32), 0)
+    # What the key was looked up by may be missing while the key read instead is -1.
+    absent = (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
+    bad = vectors.total(absent.to(tl.int32), 0)
     if bad > 0:
         sync.note_dropped(call, words.BAD_KEYS, bad)
     key = tl.where(rank >= 0, key, -1).to(tl.int32)
@@ -96,6 +98,12 @@ def exchange(
         counts = tl.load(at, mask=mask, other=0)
         tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
         sums += vectors.total(counts, 0)
+    tell_counts(call, num_sources, key, sums, columns)
+
+
+@triton.jit
+def tell_counts(call, num_sources, column, counts, columns: tl.constexpr):
+    """Exchange the counts of this program's columns with all peers, and wait for theirs."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
@@ -105,7 +113,7 @@ def exchange(
     if sync.aborted(call) == 0:
         for peer in range(num_ranks):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
-            tl.store(to + key, sums, mask=key < columns)
+            tl.store(to + column, counts, mask=column < columns)
             if tl.program_id(0) == 0:
                 tl.store(to + columns, num_sources.to(tl.int32))
         sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
@@ -126,16 +134,13 @@ def assign(
     compact: tl.constexpr,
 ):
     """Slot codes of a tile; the first program also says what this rank receives."""
-    state = sync.array(call, words.STATE, tl.int32)
-    epoch = tl.load(state + words.PLAN_EPOCH) + 1
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
     failed = sync.aborted(call) != 0
 
     key = tl.arange(0, keys)
-    counts = sync.section(call, me, words.COUNTS_AT, tl.int32)
-    counts += (epoch & 1) * num_ranks * (columns + 1)
+    counts = counts_of_ranks(call, columns)
     rows = tl.full((keys,), 0, tl.int32)
     base = tl.full((keys,), 0, tl.int32)
     for peer in range(num_ranks):
@@ -157,19 +162,7 @@ def assign(
         here = tl.where(failed, 0, tl.minimum(rows, room))
         tl.store(sync.array(call, words.KEY_COUNTS, tl.int32) + place, here, mask=own)
         tl.store(sync.array(call, words.KEY_STARTS, tl.int32) + place, start, mask=own)
-        routing = sync.array(call, words.ROUTING, tl.int32)
-        most = 0
-        refusing = 0
-        for peer in range(num_ranks):
-            sent = tl.load(counts + peer * (columns + 1) + columns)
-            if (sent < 0) & (failed == 0):  # it refused the call
-                refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
-                sync.note(call, words.REFUSALS + peer, 1)
-            sent = tl.where(failed, 0, tl.maximum(sent, 0))
-            tl.store(routing + peer, sent)
-            most = tl.maximum(most, sent)
-        tl.store(routing + words.MOST_SOURCES, most)
-        tl.store(routing + words.REFUSING, refusing)
+        store_sources(call, counts, columns, failed)
 
     # Through memory, since a vector cannot be indexed by another.
     tile_counts = counts_of_tile(call, keys)
@@ -201,6 +194,32 @@ def assign(
     point, live = tile_points(num_sources, fanout, tile)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
     first_slots(call, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
+
+
+@triton.jit
+def counts_of_ranks(call, columns: tl.constexpr):
+    """What this rank's window has of the running call's counts: [num_ranks][columns + 1]."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    counts = sync.section(call, sync.word(call, words.RANK), words.COUNTS_AT, tl.int32)
+    return counts + (epoch & 1) * sync.word(call, words.NUM_RANKS) * (columns + 1)
+
+
+@triton.jit
+def store_sources(call, counts, columns: tl.constexpr, failed):
+    """Source segments of every rank, and which ranks have refused the call; by one program."""
+    routing = sync.array(call, words.ROUTING, tl.int32)
+    most = 0
+    refusing = 0
+    for peer in range(sync.word(call, words.NUM_RANKS)):
+        sent = tl.load(counts + peer * (columns + 1) + columns)
+        if (sent < 0) & (failed == 0):  # it refused the call
+            refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
+            sync.note(call, words.REFUSALS + peer, 1)
+        sent = tl.where(failed, 0, tl.maximum(sent, 0))
+        tl.store(routing + peer, sent)
+        most = tl.maximum(most, sent)
+    tl.store(routing + words.MOST_SOURCES, most)
+    tl.store(routing + words.REFUSING, refusing)
 
 
 @triton.jit

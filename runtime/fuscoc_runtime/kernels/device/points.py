@@ -22,6 +22,17 @@ def own_points(call, source, weights, fanout: tl.constexpr, lanes: tl.constexpr,
 
 
 @triton.jit
+def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
+    """Where a segment lies in the source: its first cell; if its runs are ``strided`` as the
+    relation says, as a tuple with the place of the first stride, and how far the next ones are."""
+    cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
+    if strided:
+        strides = sync.array(call, words.SRC_STRIDES, tl.int64) + source * fanout
+        return cell, strides, sync.word(call, words.MAX_SOURCES) * fanout
+    return cell
+
+
+@triton.jit
 def points_at(call, window, source_rank, source, fanout: tl.constexpr):
     """Where a window keeps the points of a segment of ``source_rank``."""
     index = source_rank * sync.word(call, words.MAX_SOURCES) + source

@@ -10,6 +10,9 @@ MAX_RANKS = tl.constexpr(8)
 SLOT_BITS = tl.constexpr(27)  # a slot code packs (rank, slot); -1 is a dropped point
 SLOT_MASK = tl.constexpr((1 << 27) - 1)
 
+# What a relation says of a point.
+OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
+
 # Words of the table.
 WINDOWS = tl.constexpr(0)  # [MAX_RANKS] base of every rank's window, as mapped here
 RANK = tl.constexpr(8)
@@ -26,7 +29,7 @@ POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, 
 STAGING_AT = tl.constexpr(19)  # [num_ranks][max_sources] partial rows
 STATE = tl.constexpr(20)  # address of the state
 RANKS = tl.constexpr(21)  # address of i64 [points], what the relation says of each
-KEYS = tl.constexpr(22)
+KEYS = tl.constexpr(22)  # or slots, where the relation gives them
 SRC_OFFSETS = tl.constexpr(23)
 WITHIN = tl.constexpr(24)  # address of i32 [points], rows of its key before a point in its tile
 TILE_COUNTS = tl.constexpr(25)  # address of i32 [tiles][padded keys]
@@ -44,7 +47,9 @@ ROW_INDEX_AT = tl.constexpr(36)  # i64 [capacity] row of every slot of a compact
 WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank before its own, likewise
 PAGE = tl.constexpr(38)  # address of the page, words of which are below
 PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
-NUM_WORDS = tl.constexpr(40)
+CLAIMS_AT = tl.constexpr(40)  # i32 [capacity] epoch of the dispatch that filled a given slot
+SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][max_sources][fanout], in source cells
+NUM_WORDS = tl.constexpr(42)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -58,17 +63,20 @@ TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
 TROUBLES = tl.constexpr(14)  # all that is counted below,
 TOLD = tl.constexpr(15)  # and how much of it the page has
 ROWS_TICKET = tl.constexpr(16)  # the dispatch whose rows are in the window
-BAD_KEYS = tl.constexpr(17)  # points whose key or rank does not exist, never moved
+BAD_KEYS = tl.constexpr(17)  # points whose key, rank or slot does not exist, never moved
 OVERFLOWED = tl.constexpr(18)  # points whose slot was beyond the capacity, never moved
-OUTDATED = tl.constexpr(19)  # combines with a handle whose memory a later dispatch had taken
-OVERWRITTEN = tl.constexpr(20)  # combines of rows that a later dispatch had replaced
-REFUSALS = tl.constexpr(21)  # [MAX_RANKS] calls that a rank refused while this one had joined them
-NOTED = tl.constexpr(29)  # [MAX_RANKS] the latest of them that was a combine, by NUM_COMBINES
-NUM_TROUBLES = tl.constexpr(12)  # words from BAD_KEYS on
+CLASHED = tl.constexpr(19)  # points whose slot another point of the call had, never moved
+EXCESS = tl.constexpr(20)  # ragged source segments beyond max_sources, never moved
+BAD_SIZES = tl.constexpr(21)  # dispatches whose ragged sizes were none, which moved nothing
+OUTDATED = tl.constexpr(22)  # combines with a handle whose memory a later dispatch had taken
+OVERWRITTEN = tl.constexpr(23)  # combines of rows that a later dispatch had replaced
+REFUSALS = tl.constexpr(24)  # [MAX_RANKS] calls that a rank refused while this one had joined them
+NOTED = tl.constexpr(32)  # [MAX_RANKS] the latest of them that was a combine, by NUM_COMBINES
+NUM_TROUBLES = tl.constexpr(15)  # words from BAD_KEYS on
 
 # Words of the page, in the host's memory, behind a wait that takes long, i64.
 PAGE_TROUBLES = tl.constexpr(2)  # those of the state
-PAGE_ABORT = tl.constexpr(14)  # not 0: the host wants nobody to wait any more
+PAGE_ABORT = tl.constexpr(17)  # not 0: the host wants nobody to wait any more
 
 # A handle's words, behind the source segments of every rank.
 MOST_SOURCES = tl.constexpr(8)  # the most of any

@@ -25,8 +25,11 @@ struct State {
   u32 troubles;            // all that is counted below,
   u32 told;                // and how much of it the page has
   u32 rows_ticket;         // the dispatch whose rows are in the window
-  u32 bad_keys;            // points whose key was outside [-1, num_keys), never moved
+  u32 bad_keys;            // points whose key, rank or slot does not exist, never moved
   u32 overflowed;          // points whose slot was beyond the capacity, never moved
+  u32 clashed;             // points whose slot another point of the call had, never moved
+  u32 excess;              // ragged source segments beyond max_sources, never moved
+  u32 bad_sizes;           // dispatches whose ragged sizes were none, which moved nothing
   u32 outdated;            // combines with a handle whose memory a later dispatch had taken
   u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
@@ -35,7 +38,7 @@ struct State {
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
 };
-constexpr int kNumTroubles = 4 + kMaxRanks;  // words from `bad_keys` on
+constexpr int kNumTroubles = 7 + kMaxRanks;  // words from `bad_keys` on
 
 // In the host's memory, where host and kernels meet without a call of CUDA: the host may be waiting in
 // one, for these very kernels, and its other threads could then make none.

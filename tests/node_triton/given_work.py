@@ -1,0 +1,225 @@
+"""What the tests of given slots let processes do; every function runs on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.demo.verify import check_result, check_rows, expect, work_on
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.errors import KeyRangeError
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.reference import RankData
+from tests.node_triton.rank_work import batch, open_shuffle, said_by
+
+
+def epochs(
+    group: Any,
+    artifact: str,
+    batches: Sequence[Sequence[int]],
+    seed: int,
+    options: Mapping[str, Any],
+) -> None:
+    """Dispatches and combines in a row, whose outermost extent is ``batches[i][rank]``."""
+    shuffle = open_shuffle(group, artifact, **options)
+    for number, sizes in enumerate(batches):
+        run(shuffle, batch(shuffle.spec, sizes, seed + number), combines=1 + number % 2)
+    shuffle.check()
+
+
+def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
+    """One dispatch and some combines of it, compared with the reference."""
+    data, spec = ranks[shuffle.rank], shuffle.spec
+    expected = expect(spec, list(ranks))
+    own = expected.rows[shuffle.rank]
+    before = {name: each.clone() for name, each in shuffle.engine._rows.items()}
+    given, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+    rows = by_field(shuffle, given)
+    assert handle.num_slots == len(own.written)
+    assert all(len(each) == handle.num_slots for each in rows.values())
+    check_rows(own, rows, handle)
+    for name, each in rows.items():  # slots that nobody names are left as they were
+        assert torch.equal(bits(each)[~own.written], bits(before[name])[: len(each)][~own.written])
+    assert torch.equal(handle.launched.filled, own.written)
+    if expected.results is None:
+        return
+    worked = work_on(spec, rows, own.written, torch.zeros(len(own.written), dtype=torch.int64))
+    for _ in range(combines):
+        result = by_field(shuffle, shuffle.combine(worked, handle))
+        check_result(expected.results[shuffle.rank], result)
+
+
+def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {shuffle.spec.declared.fields[0].name: given}
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """uint8 [entries, bytes]."""
+    nbytes = tensor.shape[1:].numel() * tensor.dtype.itemsize
+    return tensor.contiguous().view(-1).view(torch.uint8).view(len(tensor), nbytes)
+
+
+def routed(
+    group: Any, artifact: str, tables: Sequence[Any], length: int, options: Mapping[str, Any]
+) -> None:
+    """A dispatch of three elements a segment to each of ``tables``, by rank lists of a (rank, slot)
+    for every segment and fan-out."""
+    shuffle = open_shuffle(group, artifact, **options)
+    for number, table in enumerate(tables):
+        ranks = [
+            _data(shuffle.spec, each, length, number + rank) for rank, each in enumerate(table)
+        ]
+        run(shuffle, ranks, combines=2)
+    shuffle.check()
+
+
+def _data(spec: ShuffleSpec, table: Sequence[Any], length: int, seed: int) -> RankData:
+    fanout = spec.program.fanout
+    to = torch.tensor(table, dtype=torch.int64).view(len(table), fanout, 2)
+    random = torch.Generator().manual_seed(seed)
+    [field] = spec.declared.source.fields
+    x = torch.randn(len(to), *field.shape, generator=random).to(TORCH_DTYPES[field.dtype])
+    inputs = {"to": to if fanout > 1 else to[:, 0]}
+    if spec.declared.combine is not None and spec.declared.combine.weight is not None:
+        inputs["weights"] = torch.rand(to.shape[:2], generator=random)
+    return RankData({field.name: x}, inputs, {"tokens": len(to), "length": length})
+
+
+def mistaken(
+    group: Any, artifact: str, wrong: Sequence[Any], right: Sequence[Any], length: int
+) -> tuple[list[str], list[int], int, Tensor]:
+    """A dispatch to the tables ``wrong`` between two to ``right`` ones: what ``check`` says after
+    it, which segments of this rank came back as 0, how many points were dropped, and the slots
+    that hold something. Everything else is as it should be."""
+    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    rank = shuffle.rank
+
+    def good(seed: int) -> None:
+        run(shuffle, [_data(shuffle.spec, each, length, seed) for each in right], combines=1)
+
+    good(1)
+    data = [_data(shuffle.spec, each, length, 7 + r) for r, each in enumerate(wrong)]
+    x = data[rank].source["x"]
+    rows, handle = shuffle.dispatch(x, **data[rank].inputs, length=length)
+    held = rows.clone()
+    result = shuffle.combine(held, handle)
+    lost = (result == 0).all(1)
+    assert torch.equal(result[~lost], x[~lost])
+    segments = [row.tolist() for each in data for row in each.source["x"]]
+    filled = handle.launched.filled.clone()
+    assert all(row.tolist() in segments for row in held[filled])
+    said = []
+    while not said or said[-1] != "no error":
+        said.append(said_by(shuffle.check))
+    good(2)
+    return said, lost.nonzero().flatten().tolist(), int(handle.dropped), filled.nonzero().flatten()
+
+
+def one_has_too_many_slots(group: Any, artifact: str) -> list[str]:
+    """Rank 1 has a longer target than there is room for: it refuses the call, whose other rows and
+    results are whole. Segments that went to it come back as NaN."""
+    shuffle = open_shuffle(group, artifact, capacity=6)
+    rank = shuffle.rank
+    x = torch.rand(3, 3)
+    to = torch.tensor([[r, rank] for r in range(3)])
+    said, handle = [], None
+
+    def dispatch() -> None:
+        nonlocal handle
+        _, handle = shuffle.dispatch(x, to=to, length=7 if rank == 1 else 5)
+
+    said.append(said_by(dispatch))
+    if rank != 1:
+        rows = torch.full((5, 3), 2.0)
+        result = shuffle.combine(rows, handle)
+        assert result.isnan().all(1).tolist() == [False, True, False]
+        assert torch.equal(result[[0, 2]], torch.full((2, 3), 2.0))
+    said.append(said_by(shuffle.check))
+    shuffle.engine.members.meet("test")  # no rows for the refused call are under way any more
+    tables = [[(r, 5 - rank) for r in range(3)] for rank in range(3)]
+    run(shuffle, [_data(shuffle.spec, each, 6, 3) for each in tables], combines=1)
+    said.append(said_by(shuffle.check))
+    return said
+
+
+def ragged_mistakes(group: Any, artifact: str) -> list[tuple[str, int, int]]:
+    """Pictures of 2 x 2 patches: too many, with sizes that 2 does not divide, negative or huge
+    ones, and too few pixels. What ``check`` says and how many points were dropped; the call after
+    each is whole."""
+    shuffle = open_shuffle(group, artifact, max_sources=4, capacity=16)
+    rank, said = shuffle.rank, []
+    cases = [
+        ([[4, 4], [2, 4], [2, 2]], 28),  # 4, 2 and 1 patches
+        ([[4, 3]], 12),
+        ([[-2, -2]], 4),
+        ([[2**40, 2**40]], 4),
+        ([[2, 4], [2, 2]], 11),
+    ]
+    for sizes, num_pixels in cases:
+        height, width = torch.tensor(sizes).T.contiguous()
+        pictures = torch.arange(3 * num_pixels, dtype=torch.uint8).view(-1, 3)
+        first = 8 * rank + torch.tensor([0, 4, 6][: len(sizes)])
+        packing = torch.stack([torch.zeros_like(first), first], 1)
+        given = {"height": height, "width": width, "packing": packing, "length": 16}
+        _, handle = shuffle.dispatch(pictures, **given)
+        result = shuffle.combine(torch.full((16, 2, 2, 3), 9, dtype=torch.uint8), handle)
+        moved = result.view(-1, 3).eq(9).all(1).sum() // 4
+        assert torch.equal(result, torch.where(result == 9, 9, torch.zeros_like(result)))
+        said.append((said_by(shuffle.check), int(handle.dropped), int(moved)))
+        assert said_by(shuffle.check) == "no error"
+    return said
+
+
+def gradients(group: Any, artifact: str, tables: Sequence[Any], length: int) -> None:
+    """Of rows and weights through two layers; slots that nobody fills are 0."""
+    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    data = _data(shuffle.spec, tables[shuffle.rank], length, shuffle.rank)
+    x, to = data.source["x"].requires_grad_(), data.inputs["to"]
+    weighted = "weights" in data.inputs
+    leaves = [x, *([data.inputs["weights"].requires_grad_()] if weighted else [])]
+
+    def fused(x: Tensor, *weights: Tensor) -> Tensor:
+        named = {"weights": weights[0]} if weights else {}
+        rows, handle = shuffle.dispatch(x, to=to, length=length, **named)
+        assert not rows[~handle.launched.filled].any()
+        return shuffle.combine(rows.sin(), handle)
+
+    def plain(x: Tensor, *weights: Tensor) -> Tensor:
+        lives = (to.view(len(to), -1, 2)[:, :, 0] >= 0).float()
+        factor = lives * weights[0] if weights else lives
+        return x.sin() * factor.sum(1, keepdim=True)
+
+    found, wanted = (
+        torch.autograd.grad(layer(layer(*leaves), *leaves[1:]).square().sum(), leaves)
+        for layer in (fused, plain)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    shuffle.check()
+
+
+def missing_places(group: Any, artifact: str) -> list[str]:
+    """How many points were told to have no key, of two whose groups do not exist."""
+    shuffle = open_shuffle(group, artifact)
+    keys = torch.tensor([-1, 1, 2, 3, 4])
+    groups = torch.tensor([[0, 7], [-2, 1], [-1, 2]])
+    x = torch.rand(3, 3)
+    rows, handle = shuffle.dispatch(x, groups=groups, keys=keys)
+    result = shuffle.combine(rows, handle)
+    assert torch.equal(result, x * torch.tensor([[0.0], [1.0], [1.0]]))
+    assert int(handle.dropped) == 2
+    try:
+        shuffle.check()
+    except KeyRangeError as error:
+        return [str(error.count), said_by(shuffle.check)]
+    return []
+
+
+def without_capacity(group: Any, artifact: str) -> str:
+    return said_by(lambda: open_shuffle(group, artifact, capacity=None))

@@ -1,0 +1,293 @@
+"""Slots that the relation gives, through the Triton kernels of one node, interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine import specs
+from tests.engine.pool import Pool
+from tests.node_triton import given_work, rank_work
+
+
+@dataclass(frozen=True)
+class Small:
+    """An example of small sizes: its text, what it is opened with, and its outermost extents."""
+
+    text: str
+    options: dict[str, Any]
+    batches: list[tuple[int, ...]]
+
+
+def example(name: str, *constants: tuple[str, str]) -> str:
+    text = (specs.EXAMPLES / f"{name}.fsc").read_text()
+    for old, new in constants:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+NUM_RANKS = 4
+MOST = rank_work.MAX_SOURCES
+FIXED = [(1, 1, 1, 1)] * 3  # their extents are constants
+EXAMPLES = {
+    "ulysses": Small(
+        example(
+            "ulysses",
+            ("tokens = 4096, heads = 32, width = 128", "tokens = 32, heads = 8, width = 6"),
+            ("block = 64", "block = 4"),
+        ),
+        {"max_sources": 64},
+        FIXED,
+    ),
+    "fft_transpose": Small(
+        example("fft_transpose", ("nx = 256, ny = 128, nz = 128", "nx = 5, ny = 8, nz = 4")),
+        {"max_sources": 32},
+        FIXED,
+    ),
+    "redistribute": Small(
+        example("redistribute", ("rows = 8192, columns = 1024", "rows = 16, columns = 7")),
+        {"max_sources": 16},
+        FIXED,
+    ),
+    "vit_patches": Small(
+        specs.patches(p=2, c=3),
+        {"max_sources": 60, "capacity": 400},
+        [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
+    "kv_pages": Small(
+        example(
+            "kv_pages",
+            (
+                "layers = 32, page = 16, heads = 8, width = 128",
+                "layers = 3, page = 2, heads = 2, width = 5",
+            ),
+        ),
+        {"max_sources": 12, "capacity": 64},
+        [(3, 0, 12, 5), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(NUM_RANKS)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(pool: Pool, name: str, num_ranks: int) -> None:
+    small = EXAMPLES[name]
+    batches = [sizes[:num_ranks] for sizes in small.batches]
+    pool.run(given_work.epochs, num_ranks, path(small.text), batches, 1, small.options)
+
+
+def to_slots(fan: int = 1, dtype: str = "f32", reduce: str = "", weight: str = "") -> str:
+    """Rows to the ranks and slots that an input names, and back."""
+    index = "index k : {fan}" if fan > 1 else ""
+    at = "t, k" if fan > 1 else "t"
+    return f"""
+    shuffle routed {{
+      index t : tokens   index s : length   {index.format(fan=fan)}
+      segment row {{ x : {dtype}[3] }}
+      layout by_row[t] of row
+      layout slots[s] of row dense(length)
+      route where({at}) -> (rank, slot) = input to : int64[2]
+      {weight}
+      dispatch by_row[t] -> slots[where({at}).slot] on where({at}).rank
+      combine reverse {reduce}
+    }}"""
+
+
+COPIED = to_slots()
+FANNED = {
+    "summed": to_slots(3, "f32", "reduce sum"),
+    "bf16": to_slots(2, "bf16", "reduce sum"),
+    "weighted": to_slots(3, "f32", "reduce sum(w)", "weight w(t, k) : f32 = input weights"),
+    "copied": to_slots(1, "f64"),
+}
+
+
+@st.composite
+def relations(draw: st.DrawFn, fan: int) -> tuple[int, list[list[list[list[int]]]]]:
+    """The length of every target, and for every rank of some a rank and slot of every segment and
+    fan-out: no slot twice, and some dropped."""
+    num_ranks, length = draw(st.integers(1, 3)), draw(st.integers(0, 20))
+    places = [(rank, slot) for rank in range(num_ranks) for slot in range(length)]
+    places = draw(st.permutations(places))
+    tables = []
+    for _ in range(num_ranks):
+        size = draw(st.integers(0, MOST))
+        taken, places = places[: size * fan], places[size * fan :]
+        taken += [(-1, draw(st.integers(-3, 30)))] * (size * fan - len(taken))
+        taken = [(-1, s) if draw(st.integers(0, 5)) == 0 else (r, s) for r, s in taken]
+        taken = draw(st.permutations(taken))
+        tables.append([list(map(list, taken[i * fan : i * fan + fan])) for i in range(size)])
+    return length, tables
+
+
+@pytest.mark.parametrize("name", FANNED)
+@given(data=st.data())
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_relation(pool: Pool, name: str, data: st.DataObject) -> None:
+    text = FANNED[name]
+    fan = {"summed": 3, "bf16": 2, "weighted": 3, "copied": 1}[name]
+    length, tables = data.draw(relations(fan))
+    options = {"capacity": data.draw(st.integers(max(1, length), 24))}
+    pool.run(given_work.routed, len(tables), path(text), [tables, tables[::-1]], length, options)
+
+
+NO_SLOT = "DestinationError: [FSR019]"
+RIGHT = [[(1, 0), (0, 3)], [(1, 2), (0, 0)]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "errors", "lost"),
+    [
+        (  # a slot behind the last, one before the first, and a rank that is none
+            [[(0, 0), (0, 4), (1, -2)], [(2, 0), (1, 0)]],
+            [
+                "DestinationError: [FSR019] 2 points of rank 0",
+                "DestinationError: [FSR019] 1 points of rank 1",
+            ],
+            [[1, 2], [0]],
+        ),
+        (  # one slot twice on a rank
+            [[(0, 0), (1, 3), (1, 3)], [(0, 1)]],
+            ["SlotClashError: [FSR024] 1 points of rank 0", "no error"],
+            None,
+        ),
+        (  # far beyond what 32 bits count
+            [[(0, 2**40), (0, 1)], [(0, 2**32 + 1)]],
+            [
+                "DestinationError: [FSR019] 1 points of rank 0",
+                "DestinationError: [FSR019] 1 points of rank 1",
+            ],
+            [[0], [0]],
+        ),
+    ],
+)
+def test_mistakes_are_counted(
+    pool: Pool, wrong: Any, errors: list[str], lost: list[list[int]] | None
+) -> None:
+    """They are told once, on the rank that made them; all other rows are right."""
+    found = pool.run(given_work.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
+    for rank, (said, zeros, dropped, _) in enumerate(found):
+        assert said[0].startswith(errors[rank])
+        assert set(said[1:]) <= {"no error"}
+        assert dropped == len(zeros)
+        assert lost is None or zeros == lost[rank]
+    assert "`to[t, 0]` is no rank, `to[t, 1]` no slot" in found[0][0][0] or lost is None
+
+
+def test_two_ranks_want_one_slot(pool: Pool) -> None:
+    """One of them gets it, whichever it is; the other one is told."""
+    wrong = [[(1, 2), (0, 1)], [(1, 2), (0, 2)]]
+    found = pool.run(given_work.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
+    assert sorted(said[0][:14] for said, *_ in found) == ["SlotClashError", "no error"]
+    assert sorted(zeros for _, zeros, _, _ in found) == [[], [0]]
+    assert sorted(dropped for _, _, dropped, _ in found) == [0, 1]
+    assert [filled.tolist() for *_, filled in found] == [[1, 2], [2]]
+
+
+def test_more_slots_than_there_is_room_for(pool: Pool) -> None:
+    first, second, third = pool.run(given_work.one_has_too_many_slots, 3, path(COPIED))
+    assert "`length` on rank 1 is 7; the shuffle was loaded with a `capacity` of 6" in second[0]
+    assert second[1:] == ["no error"] * 2
+    for said in (first, third):
+        assert said[0] == said[2] == "no error"
+        assert "rank 1 refused 1 calls" in said[1]
+
+
+def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
+    for rank, said in enumerate(pool.run(given_work.ragged_mistakes, 2, path(specs.patches(2, 3)))):
+        excess, *others = said
+        assert excess[0].startswith(f"ExcessError: [FSR025] 3 source segments of rank {rank}")
+        assert excess[1:] == (3, 4)
+        for message, dropped, moved in others:
+            assert message.startswith("SizesError: [FSR026]"), message
+            assert "`pictures`" in message
+            assert (dropped, moved) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["summed", "weighted", "copied"])
+def test_gradients(pool: Pool, name: str) -> None:
+    fan = 1 if name == "copied" else 3
+    slots = [(rank, slot) for slot in range(20) for rank in range(2)]
+    slots[::5] = [(-1, 0)] * 8
+    tables = [[slots[i * fan : i * fan + fan] for i in range(first, first + 5)] for first in (0, 6)]
+    text = FANNED[name].replace("f64", "f32")
+    pool.run(given_work.gradients, 2, path(text), tables, 20)
+
+
+PACKED_GRID = """
+    shuffle grid {
+      const w = 6
+      index i : rows   index j : w / 2   index e : 5
+      segment cell { x : f32, y : i8[3] }
+      segment tile { x : f32[2, 2], y : i8[2, 2, 3] }
+      layout cells[v, z] of cell dense(2 * rows, w)
+      view tiles[i, j] = cells[2*i .. 2*i+2, 2*j .. 2*j+2]
+      layout slots[e, s] of tile packed(s)
+      place e on rank by cyclic
+      route r(i, j) -> e = input idx : int64
+      dispatch tiles[i, j] -> slots[r(i, j), *]
+    }"""
+
+RAGGED_KEYS = """
+    shuffle ragged {
+      index n : books   index i : pages(n)   index e : 6
+      segment page { x : f32[3] }
+      layout texts[n, y] of page dense(pages(n))
+      layout slots[e, s] of page packed(s)
+      place e on rank by block
+      route r(n) -> e = input idx : int64
+      dispatch texts[n, i] -> slots[r(n), *]
+      combine reverse
+    }"""
+
+GROUPED = """
+    shuffle grouped {
+      index t : tokens   index g : 5   index e : 6   index k : 2
+      segment row { x : f32[3] }
+      layout by_row[t] of row
+      layout by_key[e, s] of row packed(s) align 2
+      place e on rank by block
+      route group(t, k) -> g = input groups : int64
+      route of_group(g) -> e = input keys : int64
+      dispatch by_row[t] -> by_key[of_group(group(t, k)), *]
+      combine reverse reduce sum
+    }"""
+
+
+@pytest.mark.parametrize("text", [PACKED_GRID, RAGGED_KEYS, GROUPED])
+def test_packed_targets(pool: Pool, text: str) -> None:
+    """Of scattered rows, of ragged sizes, and with keys that are looked up."""
+    sizes = [(2, 0, 4), (0, 0, 0), (1, 3, 2)]
+    pool.run(rank_work.epochs, 3, path(text), sizes, 1)
+
+
+def test_scattered_sums(pool: Pool) -> None:
+    sizes = [(2, 0, 4), (0, 0, 0), (1, 3, 2)]
+    pool.run(given_work.epochs, 3, path(specs.GRID), sizes, 1, {"capacity": 99})
+
+
+def test_missing_places(pool: Pool) -> None:
+    """Of looked-up keys: what is read instead may be a -1, and yet nothing is lost in silence."""
+    assert pool.run(given_work.missing_places, 2, path(GROUPED)) == [["2", "no error"]] * 2
+
+
+def test_a_length_has_to_be_known(pool: Pool) -> None:
+    for said in pool.run(given_work.without_capacity, 2, path(COPIED)):
+        assert "[FSR007] `capacity` is missing: `length`, the length of `slots`" in said
