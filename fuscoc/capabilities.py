@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import TypeAlias
 
 from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
@@ -58,7 +59,8 @@ class Fault:
 
 
 Faults: TypeAlias = Iterator[Fault]
-Table: TypeAlias = tuple[Callable[[CheckedShuffle], Faults], ...]
+Entry: TypeAlias = Callable[[CheckedShuffle], Faults]
+Table: TypeAlias = tuple[Entry, ...]
 
 
 def find_fault(shuffle: CheckedShuffle, table: Table) -> Fault | None:
@@ -95,11 +97,6 @@ def demands_cuda(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.option_span("backend"), "the spec says `backend cuda`")
 
 
-def is_dense(shuffle: CheckedShuffle) -> Faults:
-    if not isinstance(shuffle.target, PackedTarget):
-        yield Fault(shuffle.target.span, "its target is dense, not `packed`")
-
-
 def repeats_rows(shuffle: CheckedShuffle) -> Faults:
     """A row is stored to a rank once, and that rank sums up what it sends back of a segment."""
     dedup = shuffle.policy.dedup
@@ -110,8 +107,8 @@ def repeats_rows(shuffle: CheckedShuffle) -> Faults:
 
 
 def pads_far(shuffle: CheckedShuffle) -> Faults:
-    target = shuffle.target
-    if isinstance(target, PackedTarget) and target.num_keys * target.align > MAX_PADDING:
+    target = _packed(shuffle)
+    if target.num_keys * target.align > MAX_PADDING:
         padding = f"{target.num_keys} keys from multiples of {target.align} on"
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
@@ -188,7 +185,7 @@ def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
 
 def packs_in_another_order(shuffle: CheckedShuffle) -> Faults:
     """Only where slots are given, or sizes are ragged, do kernels keep where each segment lies."""
-    if isinstance(shuffle.target, PackedTarget) and find_fault(shuffle, (is_ragged,)) is None:
+    if find_fault(shuffle, (is_ragged,)) is None:
         yield from combines_in_another_order(shuffle)
 
 
@@ -275,9 +272,7 @@ def casts(shuffle: CheckedShuffle) -> Faults:
 
 
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
-    target = shuffle.target
-    if not isinstance(target, PackedTarget):
-        return
+    target = _packed(shuffle)
     if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
         most = MAX_COLUMNS - (MAX_RANKS if target.compact else 0)
         yield Fault(target.span, f"it has {target.num_keys} keys, more than {most}")
@@ -298,10 +293,21 @@ def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
         yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
 
 
+def of_packed(entry: Entry) -> Entry:
+    """An entry for packed targets alone."""
+
+    @wraps(entry)
+    def asked(shuffle: CheckedShuffle) -> Faults:
+        if isinstance(shuffle.target, PackedTarget):
+            yield from entry(shuffle)
+
+    return asked
+
+
 # What neither kind of kernels inside one node can do.
 _NODE: Table = (
     repeats_rows,
-    pads_far,
+    of_packed(pads_far),
     fans_out_far,
     has_many_fields,
     combines_fields,
@@ -310,12 +316,9 @@ _NODE: Table = (
 
 CUDA: Table = (
     demands_triton,
-    is_dense,
     *_NODE,
-    is_ragged,
-    looks_places_up,
-    is_scattered,
-    combines_in_another_order,
+    # Given slots go with a place for every segment, wherever and in whatever runs it lies.
+    *map(of_packed, (is_ragged, looks_places_up, is_scattered, combines_in_another_order)),
     has_many_inputs,
     has_many_extents,
     reduces_otherwise,
@@ -325,16 +328,16 @@ CUDA: Table = (
     scales_odd_blocks,
     casts_odd_lengths,
     casts_long_rows,
-    has_many_keys,
+    of_packed(has_many_keys),
 )
 """CUDA kernels, which work inside one node."""
 
 TRITON_NODE: Table = (
     demands_cuda,
     *_NODE,
-    packs_in_another_order,
+    of_packed(packs_in_another_order),
     casts,
-    has_very_many_keys,
+    of_packed(has_very_many_keys),
     combines_without_sums,
     sums_otherwise,
 )
@@ -352,7 +355,7 @@ DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": CUDA}
 
 
 def _packed(shuffle: CheckedShuffle) -> PackedTarget:
-    assert isinstance(shuffle.target, PackedTarget), "is_dense comes first"
+    assert isinstance(shuffle.target, PackedTarget), "of_packed asks only then"
     return shuffle.target
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import print_casts
+from fuscoc.codegen.cuda_runs import choose, num_strides, print_runs
 from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     WARP,
@@ -56,34 +57,19 @@ def print_cuda(
 ) -> CudaSource:
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
-    combines = shuffle.combine is not None
-    plan_shared = planner_bytes(shuffle.num_columns)
-    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
-    row_buffers = tile.dispatch_warps * buffer_bytes
-    launches = {
-        f"{shuffle.name}_plan": Launch(PLAN_THREADS, plan_shared),
-        f"{shuffle.name}_dispatch": Launch(tile.dispatch_warps * WARP, row_buffers),
-        f"{shuffle.name}_staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
-        f"{shuffle.name}_refuse": Launch(REFUSE_THREADS, 0),
-    }
-    kind = "CompactDispatch" if shuffle.compact else "Dispatch"
-    bodies = {
-        f"{shuffle.name}_plan": "plan<Shape, Relation>",
-        f"{shuffle.name}_dispatch": f"dispatch<{kind}<Shape, Relation>>",
-        f"{shuffle.name}_staged": "staged<Shape, Relation>",
-        f"{shuffle.name}_refuse": "refuse<Shape>",
-    }
-    if combines:
-        launches[f"{shuffle.name}_combine"] = Launch(tile.teams * tile.team_warps * WARP, 0)
-        bodies[f"{shuffle.name}_combine"] = "combine<Shape::Source>"
+    launches = _launches(shuffle, tile)
+    bodies = _bodies(shuffle)
     kernels = "\n".join(
-        f'extern "C" __global__ void __launch_bounds__({launches[name].threads}, 1)\n'
-        f"{name}(const __grid_constant__ Call call) {{ {body}(call); }}"
-        for name, body in bodies.items()
+        f'extern "C" __global__ void __launch_bounds__({launch.threads}, 1)\n'
+        f"{name}(const __grid_constant__ Call call) {{ {bodies[role]}(call); }}"
+        for role, launch in launches.items()
+        for name in [f"{shuffle.name}_{role}"]
     )
-    includes = [*(["cast"] if shuffle.casts else []), "plan"]
+    includes = ["cast"] if shuffle.casts else []
+    includes += ["place" if shuffle.given_slots else "plan"]
     includes += ["compact" if shuffle.compact else "dispatch", "refuse"]
-    includes += ["combine"] if combines else []
+    includes += ["combine"] if shuffle.combine is not None else []
+    planner = f"static_assert(sizeof(PlanShared<Shape>) <= {planner_bytes(shuffle.num_columns)});"
     text = "\n".join(
         [
             *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
@@ -92,29 +78,71 @@ def print_cuda(
             "namespace {",
             "using namespace fuscoc;",
             "",
-            *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.casts else []),
+            *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.source_fields else []),
             print_shape(shuffle, tile),
             "",
             relation,
-            f"static_assert(sizeof(PlanShared<Shape>) <= {plan_shared});",
+            *([] if shuffle.given_slots else [planner]),
             "}  // namespace",
             "",
             kernels,
             "",
         ]
     )
-    return CudaSource(text, launches, tuple(row_bytes(f) for f in shuffle.fields), tile)
+    named = {f"{shuffle.name}_{role}": launch for role, launch in launches.items()}
+    return CudaSource(text, named, tuple(row_bytes(f) for f in shuffle.fields), tile)
+
+
+def _launches(shuffle: CudaShuffle, tile: Tile) -> dict[str, Launch]:
+    """The kernels of a shuffle, by what they do. Given slots are not assigned, and are not known
+    before rows are sent, so that there are no staged calls."""
+    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
+    row_buffers = tile.dispatch_warps * buffer_bytes
+    dispatch = Launch(tile.dispatch_warps * WARP, row_buffers)
+    refuse = Launch(REFUSE_THREADS, 0)
+    if shuffle.given_slots:
+        launches = {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
+    else:
+        plan_shared = planner_bytes(shuffle.num_columns)
+        launches = {
+            "plan": Launch(PLAN_THREADS, plan_shared),
+            "dispatch": dispatch,
+            "staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
+            "refuse": refuse,
+        }
+    if shuffle.combine is not None:
+        launches["combine"] = Launch(tile.teams * tile.team_warps * WARP, 0)
+    return launches
+
+
+def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
+    """What of the headers each kernel is."""
+    kind = "CompactDispatch" if shuffle.compact else "Dispatch"
+    return {
+        "plan": f"{'place' if shuffle.given_slots else 'plan'}<Shape, Relation>",
+        "dispatch": f"dispatch<{kind}<Shape, Relation>>",
+        "staged": "staged<Shape, Relation>",
+        "refuse": "refuse<Shape>",
+        "combine": f"combine<Shape::Source{', InPlace' if shuffle.given_slots else ''}>",
+    }
 
 
 def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
-    """The traits that the headers are instantiated with: ``SourceShape`` is that before casts."""
+    """The traits that the headers are instantiated with: ``SourceShape`` is that of rows as they
+    leave, where they arrive as something else."""
     offsets, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
-    fields, casts = shuffle.fields, shuffle.casts
-    if name == "SourceShape":
-        at = {field.name: offset for field, offset in zip(fields, offsets, strict=True)}
-        fields, casts = shuffle.leaving, ()
-        offsets = tuple(at[field.name] for field in fields)
+    fields, leaves = shuffle.fields, name == "SourceShape" or not shuffle.source_fields
     parts = [part_bytes(f, tile.num_passes) for f in fields]
+    if name == "SourceShape":
+        at = {field.name: number for number, field in enumerate(fields)}
+        cast, arriving = [each.field for each in shuffle.casts], parts
+        fields = shuffle.leaving
+        offsets = tuple(offsets[at[field.name]] for field in fields)
+        # Both ends of a row are cut alike, though its units may be shorter where it leaves.
+        parts = [
+            part_bytes(f, tile.num_passes) if f.name in cast else arriving[at[f.name]]
+            for f in fields
+        ]
     rows = [row_bytes(f) for f in fields]
     cells = [f.cell_elems * ITEM_BYTES[f.dtype] for f in fields]
     units = [unit_bytes(f) for f in fields]
@@ -130,22 +158,27 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
             "buffer_bytes": buffer_bytes,
             "dispatch_warps": tile.dispatch_warps,
         }
-    if not casts:
+    if leaves and shuffle.given_slots:
+        constants["num_strides"] = num_strides(fields)
+    if leaves:
         constants |= {
             "teams": tile.teams,
             "team_warps": tile.team_warps,
             "team_vectors": tile.team_vectors,
             "team_batch": tile.team_batch,
         }
-    lines = [f"struct {name} {{", f"  using Source = {'SourceShape' if casts else name};"]
-    if shuffle.combine is not None and not casts:
+    lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
+    if shuffle.combine is not None and leaves:
         element = COMBINED[shuffle.combine].format(SUMMABLE.get(fields[0].dtype))
         lines.append(f"  using Element = {element};")
-    for trait, holds in (("weighted", shuffle.weighted), ("compact", shuffle.compact)):
+    traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
+    if leaves and shuffle.given_slots:
+        traits.append(("scattered", any(field.loops for field in fields)))
+    for trait, holds in traits:
         lines += [f"  static constexpr bool {trait} = {str(holds).lower()};"]
     lines += [f"  static constexpr int {name} = {value};" for name, value in constants.items()]
     lines += [
-        f"  __device__ static constexpr {kind} {name}(int field) {{ return {_choose(values)}; }}"
+        f"  __device__ static constexpr {kind} {name}(int field) {{ return {choose(values)}; }}"
         for kind, name, values in (
             ("i64", "row_bytes", rows),
             ("i64", "cell_bytes", cells),
@@ -163,13 +196,8 @@ def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
         "    const int left = int(row_bytes(field)) - part_offset(field, pass);",
         "    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);",
         "  }",
-        *(print_casts(casts, shuffle.leaving, fields, offsets) if casts else []),
+        *(print_runs(fields) if leaves and any(field.loops for field in fields) else []),
+        *([] if leaves else print_casts(shuffle.casts, shuffle.leaving, fields, offsets)),
         "};",
     ]
     return "\n".join(lines)
-
-
-def _choose(values: list[int] | tuple[int, ...]) -> str:
-    """``values[field]`` as an expression that folds to a constant."""
-    head = "".join(f"field == {i} ? {value} : " for i, value in enumerate(values[:-1]))
-    return f"{head}{values[-1]}"

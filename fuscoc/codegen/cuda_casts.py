@@ -21,7 +21,10 @@ def print_casts(
     arriving: Sequence[CudaField],
     offsets: Sequence[int],
 ) -> list[str]:
-    """A member of ``Shape`` that casts a row; ``offsets`` are those of arriving fields in it."""
+    """A member of ``Shape`` that casts a row; ``offsets`` are those of arriving fields in it.
+
+    Without ``casts`` it does nothing, to rows that are no others than in the source.
+    """
     at = {field.name: offset for field, offset in zip(arriving, offsets, strict=True)}
     sources, targets = ({field.name: field for field in fields} for fields in (leaving, arriving))
     lines = ["  __device__ static __forceinline__ void cast(char* row, int lane) {"]

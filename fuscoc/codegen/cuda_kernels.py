@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fuscoc.codegen.cuda import CudaSource, print_cuda
+from fuscoc.codegen.cuda_destination import print_destinations
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
 from fuscoc.codegen.node_shuffle import node_shuffle
@@ -44,7 +45,8 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
     if not tiles:
         return None
     shuffle = node_shuffle(module)
-    relation = print_relation(module, shuffle)
+    print_functor = print_destinations if shuffle.given_slots else print_relation
+    relation = print_functor(module, shuffle)
     variants = []
     for number, op in enumerate(tiles):
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))

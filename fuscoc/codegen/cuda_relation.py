@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaShuffle
-from fuscoc.codegen.language import DROPPED, Language
+from fuscoc.codegen.language import DROPPED, RaggedLanguage
 from fuscoc.codegen.regions import Region, divisors, regions_of
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.fused import NodeCount, NodePoints
@@ -36,7 +36,7 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
         placement = count.follow("placement")
         table = placement.read("table")
         places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
-        place = _Text(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
+        place = CudaText(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
         num_indices, num_source_dims = len(op.read("indices")), op.read("num_source_dims")
         return "\n".join(
             [
@@ -73,7 +73,7 @@ def _function(
     num_indices: int,
 ) -> list[str]:
     """A function of a place in the first ``num_indices`` indices, row by row."""
-    text = _Text(shuffle)
+    text = CudaText(shuffle)
     names, sizes = op.read("indices")[:num_indices], Region(text, {})
     extents = sizes.extents(names[1:], divisors(op)[: num_indices - 1])
     indices = sizes.row_major(linear, names, extents)
@@ -87,7 +87,7 @@ def _function(
     ]
 
 
-class _Text(Language[str]):
+class CudaText(RaggedLanguage[str]):
     """C++ expressions of type i64, or bool; what has a name is a variable."""
 
     def __init__(self, shuffle: CudaShuffle) -> None:
@@ -96,7 +96,7 @@ class _Text(Language[str]):
         self.wish: str | None = None
 
     def declarations(self, result: str) -> list[str]:
-        """Those of the variables that an expression depends on."""
+        """Those of the variables that an expression, or several, depend on."""
         used, lines = result, list[str]()
         for name, value in reversed(self.variables.items()):
             if re.search(rf"\b{name}\b", used):
@@ -109,14 +109,14 @@ class _Text(Language[str]):
 
     def arithmetic(self, op: str, lhs: str, rhs: str) -> str:
         if op == "floordivsi":
-            return self._made(f"floor_div({lhs}, {rhs})")
-        return self._made(f"{lhs} {SYMBOLS[op]} {rhs}", binds=False)
+            return self.made(f"floor_div({lhs}, {rhs})")
+        return self.made(f"{lhs} {SYMBOLS[op]} {rhs}", binds=False)
 
     def compare(self, predicate: str, lhs: str, rhs: str) -> str:
         return self.arithmetic(predicate, lhs, rhs)
 
     def select(self, condition: str, then: str, otherwise: str) -> str:
-        return self._made(f"{condition} ? {then} : {otherwise}", binds=False)
+        return self.made(f"{condition} ? {then} : {otherwise}", binds=False)
 
     def extent(self, name: str) -> str:
         if name not in self.shuffle.extents:
@@ -129,10 +129,17 @@ class _Text(Language[str]):
         )
         kind = {"i32": "int", "i64": "i64"}[given.dtype]
         value = f"static_cast<const {kind}*>(call.inputs[{position}])[{offset}]"
-        return self._made(value if kind == "i64" else f"i64({value})")
+        return self.made(value if kind == "i64" else f"i64({value})")
 
     def owner(self, key: str) -> str:
         return f"place({key})"
+
+    def cell_base(self, outer: str) -> str:
+        return self.of_call("cells_before", outer)
+
+    def of_call(self, table: str, index: str) -> str:
+        """An entry of a table of ``Call``."""
+        return self.made(f"call.{table}[{index}]")
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
@@ -148,7 +155,7 @@ class _Text(Language[str]):
         shared = len(list(op.results[0].uses)) > 1 and not isinstance(view, arith.ConstantOp)
         return self.named("value") if shared else super().located(op)
 
-    def _made(self, text: str, *, binds: bool = True) -> str:
+    def made(self, text: str, *, binds: bool = True) -> str:
         """An expression, or the variable that holds it."""
         if self.wish is None:
             return text if binds else f"({text})"

@@ -19,9 +19,13 @@ from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.edges import COPIED, LARGEST, taking_back
 from tests.cuda.models import MODELS
+from tests.specs import checked_example, cuda_of
 
-RESERVED_SHARED = {"sm_80": 0, "sm_90": 1024}
+RESERVED_SHARED = {"sm_80": 0, "sm_90": 1024, "sm_100": 1024}
 """Bytes of every CTA that are the system's, beside those that a kernel may have."""
+
+
+DENSE = ("fft_transpose", "kv_pages", "redistribute", "ulysses", "vit_patches")
 
 
 def disassembler() -> str:
@@ -52,19 +56,36 @@ def dump(code: bytes, folder: Path, flag: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def usage(code: bytes, arch: str, folder: Path) -> tuple[dict[str, str], dict[str, int]]:
+    """Bytes of the stack, and static ones of shared memory, of every kernel."""
+    text = dump(code, folder, "--dump-resource-usage")
+    found = re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+)", text)
+    shared = {kernel: int(size) - RESERVED_SHARED[arch] for kernel, _, size in found}
+    return {kernel: stack for kernel, stack, _ in found}, shared
+
+
 @pytest.mark.parametrize("model", MODELS, ids=str)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path: Path) -> None:
-    usage = dump(cuda.cubin(program(model).text, arch, cache), tmp_path, "--dump-resource-usage")
-    found = re.findall(r"Function (\w+):\s+REG:\d+ STACK:(\d+) SHARED:(\d+)", usage)
-    stacks = {kernel: stack for kernel, stack, _ in found}
+    stacks, shared = usage(cuda.cubin(program(model).text, arch, cache), arch, tmp_path)
     kernels = {"moe_plan", "moe_dispatch", "moe_staged", "moe_refuse"} | (
         {"moe_combine"} if model.sums else set()
     )
     assert set(stacks) == kernels
     assert set(stacks.values()) == {"0"}
-    of_system = RESERVED_SHARED[arch]
-    shared = {kernel: int(size) - of_system for kernel, _, size in found if kernel != "moe_combine"}
+    shared.pop("moe_combine", None)
+    assert max(shared.values()) <= STATIC_SHARED, "tiles fill the rest"
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_given_slots_compile(name: str, arch: str, cache: Path, tmp_path: Path) -> None:
+    variant = cuda_of(checked_example(name)).variant(arch)
+    assert variant is not None
+    stacks, shared = usage(cuda.cubin(variant.source.text, arch, cache), arch, tmp_path)
+    assert set(stacks) == set(variant.source.launches)
+    assert set(stacks.values()) == {"0"}
+    shared.pop(f"{name}_combine", None)
     assert max(shared.values()) <= STATIC_SHARED, "tiles fill the rest"
 
 

@@ -41,7 +41,6 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
     """What a `CudaNode` executes. Machine code made with other device headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
-    assert program.target.kind == "packed"
     leaving, *_ = program.buffers["source"]
     return NodeProgram(
         name=shuffle.name,
@@ -52,10 +51,12 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         ),
         summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
         fanout=program.fanout,
-        num_keys=program.target.num_keys,
+        num_keys=program.target.num_keys if program.target.kind == "packed" else 0,
         weighted=shuffle.cuda.weighted,
         teams=variant.tile["teams"],
         compact=program.is_compact,
+        given_slots=program.target.kind == "dense",
+        num_strides=len(program.relation.addresses) - 1,  # beside the first cell
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

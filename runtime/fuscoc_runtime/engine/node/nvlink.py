@@ -71,10 +71,11 @@ class CudaNode:
         kernels = load_kernels(code, program.launches)
         self._plan = kernels[f"{program.name}_plan"]
         self._dispatch = kernels[f"{program.name}_dispatch"]
-        self._staged = kernels[f"{program.name}_staged"]
+        self._staged = kernels.get(f"{program.name}_staged")
         self._refuse = kernels[f"{program.name}_refuse"]
         self._combine = kernels.get(f"{program.name}_combine")
-        self._is_staged = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
+        few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
+        self._is_staged = few and self._staged is not None
 
         self._row_bytes = [dtype.itemsize * elems for dtype, elems in program.fields]
         dtype, elems = program.summed or program.fields[0]
@@ -108,8 +109,13 @@ class CudaNode:
             for _ in range(limits.num_entries)
         ]
         self._sections_at = {
-            name: sections[name] for name in ("points", "row_index", "barrier", "refused")
+            name: sections[name] for name in ("points", "row_index", "claims", "barrier", "refused")
         }
+        num_words = limits.max_sources * (1 + program.num_strides) * program.given_slots
+        self._places = [
+            torch.empty(num_words, dtype=torch.int64, device=device)
+            for _ in range(limits.num_entries)
+        ]
         num_points = limits.max_sources * program.fanout * program.compact
         self._point_rows = torch.empty(num_points, dtype=torch.int32, device=device)
         self._call = Call(
@@ -153,6 +159,7 @@ class CudaNode:
             "staging": [sources * self._partial_bytes if self._combine else 0],
             "staged": [2 * num_ranks * self._staged_sources * size for size in self._row_bytes],
             "row_index": [limits.capacity * 8 * program.compact] * limits.num_entries,
+            "claims": [limits.capacity * 4 * program.given_slots] * limits.num_entries,
             "rows": [
                 limits.row_capacity(num_ranks, program.compact) * size for size in self._row_bytes
             ],
@@ -165,7 +172,7 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        if num_ranks == 1 or program.compact or not self._is_hopper:
+        if num_ranks == 1 or program.compact or program.given_slots or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
 
@@ -203,32 +210,48 @@ class CudaNode:
         """Move every segment to its slots; the target's fields are ``self.rows`` afterwards.
 
         ``source`` are the contiguous tensors of the fields, ``inputs`` those of the relation and
-        ``weights`` f32 [num_sources, fanout] for a weighted combine.
+        ``weights`` f32 [num_sources, fanout] for a weighted combine. If slots are given, this rank
+        has ``num_slots``. Of a ``ragged`` domain only the points that it says are moved.
 
         Raises:
-            ValueError: more source segments than ``max_sources``, or weights are missing.
+            ValueError: more source segments than ``max_sources`` or slots than ``capacity``, or
+                weights are missing.
         """
         program, call = self.program, self._call
         if num_sources > self.limits.max_sources:
             raise ValueError(f"{num_sources} segments, more than {self.limits.max_sources}")
+        if num_slots > self.limits.capacity:
+            raise ValueError(f"{num_slots} slots, more than {self.limits.capacity}")
         if program.weighted and weights is None:
             raise ValueError(f"{program.name} needs weights")
         entry = self._next_entry()
         row_index = self._row_index(entry) if program.compact else None
-        handle = Launched(entry, num_sources, *self._handles[entry.index], weights, row_index)
+        claims = self._claims(entry) if program.given_slots else None
+        handle = Launched(
+            entry,
+            num_sources,
+            *self._handles[entry.index],
+            weights,
+            row_index,
+            claims,
+            num_slots,
+            ragged,
+        )
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
         for position, tensor in enumerate(inputs):
             call.inputs[position] = tensor.data_ptr()
         for position, extent in enumerate(extents):
             call.extents[position] = extent
+        call.num_slots = num_slots
         self._bind(entry)
         self._bind_points(handle)
+        self._bind_sizes(ragged)
         address = (stream or torch.cuda.current_stream()).cuda_stream
         if row_index is not None:  # before the peers know that this rank has joined the call
             set_words(row_index.data_ptr(), 0xFFFFFFFF, 2 * len(row_index), address)
         call.plan_ctas = program.num_tiles(num_sources)
-        if self._is_staged:
+        if self._is_staged and self._staged is not None:
             self._launch(self._staged, max(self._ctas, call.plan_ctas + 1), address)
         else:
             # Both at once only where they may have all SMs; senders find some that do not plan.
@@ -248,7 +271,8 @@ class CudaNode:
         stream: torch.cuda.Stream | None = None,
     ) -> torch.Tensor:
         """Sum each segment's rows [capacity, elements], weighted, into ``result`` [num_sources, …];
-        a combine that copies has one row a segment.
+        a combine that copies has one row a segment. If slots are given, ``result`` is all of the
+        source and zero: segments that came to no slot are left out.
 
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made, because a rank has refused the call or its dispatch, or
@@ -265,7 +289,7 @@ class CudaNode:
         self._bind_points(handle)
         call = self._call
         call.rows, call.rows_ticket = rows.data_ptr(), rows_ticket
-        call.result, call.refuses = result.data_ptr(), 0
+        call.result, call.result_bytes, call.refuses = result.data_ptr(), result.nbytes, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
         self._launch(self._combine, self._ctas, address)
         return result
@@ -308,7 +332,7 @@ class CudaNode:
     @property
     def private_bytes(self) -> int:
         """Bytes of the planner's and the handles' tables."""
-        tables = [self.state, self._cta_counts, self._point_rows]
+        tables = [self.state, self._cta_counts, self._point_rows, *self._places]
         tables += [each for held in self._handles for each in held]
         return sum(each.nbytes for each in tables)
 
@@ -322,6 +346,10 @@ class CudaNode:
         at = self._sections_at["row_index"][entry.index]
         return self._window.local[at : at + 8 * self.limits.capacity].view(torch.int64)
 
+    def _claims(self, entry: RingEntry) -> torch.Tensor:
+        at = self._sections_at["claims"][entry.index]
+        return self._window.local[at : at + 4 * self.limits.capacity].view(torch.int32)
+
     def is_live(self, handle: Launched) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
@@ -333,6 +361,7 @@ class CudaNode:
             setattr(call, f"{name}_at", at[entry.index])
         call.ticket = entry.ticket
         call.routing = self._handles[entry.index][-1].data_ptr()
+        call.places = self._places[entry.index].data_ptr()
 
     def _bind_points(self, handle: Launched) -> None:
         call = self._call
@@ -341,3 +370,11 @@ class CudaNode:
         call.key_starts = handle.key_starts.data_ptr()
         call.weights = 0 if handle.weights is None else handle.weights.data_ptr()
         call.num_sources = handle.num_sources
+
+    def _bind_sizes(self, ragged: RaggedSizes | None) -> None:
+        call = self._call
+        call.outer = call.points_before = call.cells_before = call.num_points = 0
+        if ragged is not None:
+            call.outer, call.num_points = ragged.outer.data_ptr(), ragged.num_points.data_ptr()
+            call.points_before = ragged.point_offset.data_ptr()
+            call.cells_before = ragged.cell_offset.data_ptr()

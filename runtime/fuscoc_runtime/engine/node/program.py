@@ -18,11 +18,13 @@ MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more p
 class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
-    ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged``, ``_refuse`` and, when it sums,
-    ``_combine`` to (threads, dynamic shared bytes); ``fields`` are (dtype, elements of a row), and
-    so is ``summed``, for a row that combine sums where that is not the first field.
-    ``cubins`` is machine code of ``text`` by GPU, for those that need not compile it. The target is
-    ``compact`` if it has one row for a segment and a rank.
+    ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged`` unless slots are given,
+    ``_refuse`` and, when it sums, ``_combine`` to (threads, dynamic shared bytes); ``fields`` are
+    (dtype, elements of a row), and so is ``summed``, for a row that combine sums where that is not
+    the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
+    it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
+    the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
+    of a segment are known in calls alone.
     """
 
     name: str
@@ -36,10 +38,15 @@ class NodeProgram:
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     summed: tuple[torch.dtype, int] | None = None
     compact: bool = False
+    given_slots: bool = False
+    num_strides: int = 0
 
     @property
     def num_columns(self) -> int:
-        """What planning counts rows of: every key and, for a compact target, every rank."""
+        """What planning counts rows of: every key and, for a compact target, every rank. Of given
+        slots ranks tell how many they have."""
+        if self.given_slots:
+            return 1
         return self.num_keys + (MAX_RANKS if self.compact else 0)
 
     def num_tiles(self, num_sources: int) -> int:

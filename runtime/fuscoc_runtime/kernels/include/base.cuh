@@ -45,6 +45,12 @@ __device__ __forceinline__ void store_relaxed(u32* at, u32 value) {
 __device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
+// Of all who exchange an epoch for the same word, one finds another one there: that is who comes first.
+__device__ __forceinline__ u32 exchange_relaxed(u32* at, u32 value) {
+  u32 before;
+  asm volatile("atom.exch.relaxed.sys.global.b32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+  return before;
+}
 // What the flag's writer did before its fence is visible after this load (cheaper than a fence).
 __device__ __forceinline__ u32 load_acquire(const u32* at) {
   u32 value;

@@ -78,12 +78,18 @@ struct Call {
   i64 points_at;                  // u64 [num_ranks][max_sources][fanout] {slot code, weight bits}
   i64 staging_at;                 // [num_ranks][max_sources] partial rows
   i64 row_index_at;               // i64 [capacity] row of every slot, -1: padding (compact targets)
+  i64 claims_at;                  // u32 [capacity] latest epoch that filled each slot (given slots)
   State* state;
   Page* page;
   Routing* routing;
   u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
+  i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
+  const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
+  const i64* points_before;       // [outermost extent + 1] points
+  const i64* cells_before;        // and source cells before an outermost index,
+  const i64* num_points;          // and the points that there are; null: all
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
   const float* weights;           // [num_sources][fanout], null when unweighted
@@ -93,6 +99,8 @@ struct Call {
   i64 max_sources;
   i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
+  i64 num_slots;                  // of this rank (given slots)
+  i64 result_bytes;               // combine: of `result` (given slots)
   u32 ticket;                     // of the handle
   u32 rows_ticket;                // combine: the dispatch that put `rows` into the window, 0: none did
   int refuses;                    // combine: this rank only says that it does not join
@@ -113,6 +121,10 @@ __device__ __forceinline__ int code_of(int rank, i64 slot) { return (rank << kSl
 __device__ __forceinline__ int code_rank(int code) { return code >> kSlotBits; }
 __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotBits) - 1); }
 
+// Without keys the relation gives the slots.
+template <class Shape>
+constexpr bool kGivenSlots = Shape::num_keys == 0;
+
 // Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
 // it refused the call.
 __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {
@@ -123,6 +135,10 @@ __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int windo
 // What the slot of a code refers to in a compact target, in the window of its rank.
 __device__ __forceinline__ i64* row_index(const Call& call, int code) {
   return reinterpret_cast<i64*>(call.window[code_rank(code)] + call.row_index_at) + code_slot(code);
+}
+// What says which dispatch has filled the slot of a code, where the relation gives slots.
+__device__ __forceinline__ u32* claim_of(const Call& call, int code) {
+  return reinterpret_cast<u32*>(call.window[code_rank(code)] + call.claims_at) + code_slot(code);
 }
 // Rows that a rank has room for in a compact target.
 __device__ __forceinline__ i64 row_capacity(const Call& call) {

@@ -13,7 +13,26 @@
 
 namespace fuscoc {
 
+// Where the result rows are put: one behind the other. One without terms is zero.
 template <class Shape>
+struct InOrder {
+  static constexpr bool leaves_out = false;
+  char* const row;
+  __device__ __forceinline__ InOrder(const Call& call, i64 source) : row(call.result + source * Shape::row_bytes(0)) {}
+  __device__ __forceinline__ char* operator()(i64 byte) const { return row + byte; }
+  __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
+    poison(row, Shape::row_bytes(0), thread, num_threads);
+  }
+  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.num_sources * Shape::row_bytes(0); }
+};
+// Where a partial row is put.
+struct InStaging {
+  static constexpr bool leaves_out = false;
+  char* const row;
+  __device__ __forceinline__ char* operator()(i64 byte) const { return row + byte; }
+};
+
+template <class Shape, template <class> class Result>
 struct Combine {
   using Vec = Vector<typename Shape::Element, Shape::unit_bytes(0)>;
   using Partial = typename Shape::Element::Partial;
@@ -115,9 +134,10 @@ struct Combine {
     int count = __popc(lanes);
     add_batches<From, batch ? batch : 1>(lanes, count, term, column, sum);
   }
-  // Calls add(column, sum) for every part of a row that the team holds at once, and stores the sum.
-  template <class To, class Add>
-  __device__ __forceinline__ void sum_row(char* to, bool has_terms, Add add) const {
+  // Calls add(column, sum) for every part of a row that the team holds at once, and stores the sum where
+  // `to` says.
+  template <class To, class At, class Add>
+  __device__ __forceinline__ void sum_row(const At& to, bool has_terms, Add add) const {
 #pragma unroll 1
     for (int start = 0; start < row_vectors; start += columns) {
       const int column = min(start + thread, row_vectors - 1);  // idle lanes repeat the last vector
@@ -129,7 +149,7 @@ struct Combine {
       for (int v = 0; v < Shape::team_vectors; ++v) {
         To result;
         result.from(sum[v]);
-        result.store(to + i64(column + v * team_threads) * To::bytes);
+        if (has_terms || !At::leaves_out) result.store(to(i64(column + v * team_threads) * To::bytes));
       }
     }
   }
@@ -164,7 +184,7 @@ struct Combine {
     for (int i = 0; i < shared.group; ++i)
       if (mine & segment_lanes(i))
         sum_row<PartialVec>(
-            staging(at.source_rank, call.rank, at.index * shared.group + i), true,
+            InStaging{staging(at.source_rank, call.rank, at.index * shared.group + i)}, true,
             [&](int column, Sum& sum) { add<Vec>(mine & segment_lanes(i), term, column, sum); });
     return mine != 0;
   }
@@ -217,7 +237,7 @@ struct Combine {
 #pragma unroll 1
     for (int i = 0; i < num_segments; ++i) {
       const bool has_terms = (own | partial) & segment_lanes(i);
-      sum_row<Vec>(call.result + i64(first + i) * row_bytes, has_terms, [&](int column, Sum& sum) {
+      sum_row<Vec>(Result<Shape>(call, first + i), has_terms, [&](int column, Sum& sum) {
         add<Vec>(own & segment_lanes(i), term, column, sum);
         if (wait) {
           wait = false;
@@ -241,7 +261,7 @@ struct Combine {
     const u32 lanes = __ballot_sync(kAllLanes, lacks);
     team_barrier();  // the sums have been stored
     for (int i = 0; i < num_segments; ++i)
-      if (lanes & segment_lanes(i)) poison(call.result + i64(first + i) * row_bytes, row_bytes, thread, team_threads);
+      if (lanes & segment_lanes(i)) Result<Shape>(call, first + i).poison_row(thread, team_threads);
   }
 
   // The next item of this team, decided by its first warp. Reducing teams reduce while anything is
@@ -363,9 +383,10 @@ struct Combine {
   }
 };
 
-template <class Shape>
+template <class Shape, template <class> class Result = InOrder>
 __device__ __forceinline__ void combine(const Call& call) {
-  __shared__ typename Combine<Shape>::Shared shared;
+  using Kind = Combine<Shape, Result>;
+  __shared__ typename Kind::Shared shared;
   if (threadIdx.x == 0) {
     // All are loaded before any is used: each takes half a microsecond.
     const volatile State& words = *call.state;
@@ -397,14 +418,14 @@ __device__ __forceinline__ void combine(const Call& call) {
     ++call.routing->combines;
     if (shared.refuses && !call.refuses) note(call, state.overwritten);
   });
-  constexpr int team_threads = Combine<Shape>::team_threads;
-  Combine<Shape> state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
-                       int(threadIdx.x) % kWarp};
+  constexpr int team_threads = Kind::team_threads;
+  Kind state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
+             int(threadIdx.x) % kWarp};
   if (call.num_ranks > 1 && !shared.outdated && !shared.refuses && !shared.aborted) state.enter();
   if (shared.outdated || shared.refuses || shared.aborted) {
     if (!shared.outdated && shared.refuses) state.refuse();
     if (call.result)
-      poison(call.result, call.num_sources * Combine<Shape>::row_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x,
+      poison(call.result, Result<Shape>::result_bytes(call), i64(blockIdx.x) * blockDim.x + threadIdx.x,
              i64(gridDim.x) * blockDim.x);
     return;
   }

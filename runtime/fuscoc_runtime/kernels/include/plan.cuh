@@ -19,8 +19,46 @@ namespace fuscoc {
 constexpr int kPlanThreads = 1024;
 constexpr int kPlanWarps = kPlanThreads / kWarp;
 
+// Where slots are given, ranks tell each other how many they have.
 template <class Shape>
-constexpr int kPlanColumns = Shape::num_keys + (Shape::compact ? kMaxRanks : 0);
+constexpr int kPlanColumns = kGivenSlots<Shape> ? 1 : Shape::num_keys + (Shape::compact ? kMaxRanks : 0);
+
+// What a CTA that plans learns of the ranks.
+struct Peers {
+  int num_sources_of[kMaxRanks];
+  u32 refusing;                        // ranks, a bit each
+  int failed;
+};
+// The count that a rank has told, once it has: where `word` does not have the epoch yet, the plan waits.
+__device__ __forceinline__ bool poll_count(const Call& call, Peers& peers, u32 epoch, const u64* word, Stage stage,
+                                           int peer, int& value) {
+  u64 seen = load_relaxed(word);
+  const bool ok = wait_until(call, stage, peer, 0, [&] {
+    if (u32(seen >> 32) == epoch) return true;
+    seen = load_relaxed(word);
+    return u32(seen >> 32) == epoch;
+  });
+  value = int(u32(seen));
+  if (!ok) peers.failed = 1;
+  return ok;
+}
+// A rank's number of segments, -1 where it has refused the call.
+__device__ __forceinline__ void note_peer(Peers& peers, int peer, int value) {
+  peers.num_sources_of[peer] = max(value, 0);
+  if (value < 0) atomicOr(&peers.refusing, 1u << peer);
+}
+// By one thread of the rank, when all have told theirs.
+__device__ __forceinline__ void keep_peers(const Call& call, const Peers& peers) {
+  Routing& routing = *call.routing;
+  int most = 0;
+  for (int r = 0; r < call.num_ranks; ++r) {
+    routing.num_sources_of[r] = peers.failed ? 0 : peers.num_sources_of[r];
+    most = max(most, routing.num_sources_of[r]);
+    if (peers.refusing >> r & 1) note(call, call.state->refusals[r]);
+  }
+  routing.most_sources = most;
+  routing.refusing = peers.refusing;
+}
 
 template <class Shape>
 struct PlanShared {
@@ -30,9 +68,7 @@ struct PlanShared {
   int total[columns];                  // rows of a key from all ranks
   int local[columns];                  // this rank's rows in all its CTAs (last CTA only)
   signed char owner[Shape::num_keys];  // rank of a key, -1: none
-  int num_sources_of[kMaxRanks];
-  u32 refusing;                        // ranks, a bit each
-  int failed;
+  Peers peers;
 };
 
 template <class Shape, class Relation>
@@ -136,15 +172,7 @@ struct Plan {
   }
 
   __device__ bool poll(const u64* word, Stage stage, int peer, int& value) {
-    u64 seen = load_relaxed(word);
-    const bool ok = wait_until(call, stage, peer, 0, [&] {
-      if (u32(seen >> 32) == epoch) return true;
-      seen = load_relaxed(word);
-      return u32(seen >> 32) == epoch;
-    });
-    value = int(u32(seen));
-    if (!ok) shared.failed = 1;
-    return ok;
+    return poll_count(call, shared.peers, epoch, word, stage, peer, value);
   }
 
   // Adds to into[key] the counts of CTAs [0, end) of this rank.
@@ -195,8 +223,7 @@ struct Plan {
         int value = int(u32(seen[b]));
         if (u32(seen[b] >> 32) != epoch && !poll(counts(call.rank, peer) + key, kPlanPeers, peer, value)) value = 0;
         if (key == columns) {
-          shared.num_sources_of[peer] = max(value, 0);
-          if (value < 0) atomicOr(&shared.refusing, 1u << peer);
+          note_peer(shared.peers, peer, value);
         } else {
           atomicAdd(&shared.total[key], value);
           if (peer < call.rank) atomicAdd(&shared.next[key], value);
@@ -238,7 +265,7 @@ struct Plan {
         if (slots[j] < 0) continue;
         shared.next[key] += at;
         if (cta == 0 && destination == call.rank) {
-          call.key_counts[local] = shared.failed ? 0 : int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
+          call.key_counts[local] = shared.peers.failed ? 0 : int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
           call.key_starts[local] = at;
         }
         at += slots[j];
@@ -260,7 +287,7 @@ struct Plan {
       const int owner = relation.place(k);
       shared.owner[k] = u32(owner) < u32(call.num_ranks) ? owner : -1;
     }
-    if (threadIdx.x == 0) shared.refusing = shared.failed = 0;
+    if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
     __syncthreads();
 
     Point point{-1, 0, 0};
@@ -290,17 +317,7 @@ struct Plan {
       __syncthreads();
     }
     add_peers();
-    if (cta == 0 && threadIdx.x == 0) {
-      Routing& routing = *call.routing;
-      int most = 0;
-      for (int r = 0; r < call.num_ranks; ++r) {
-        routing.num_sources_of[r] = shared.failed ? 0 : shared.num_sources_of[r];
-        most = max(most, routing.num_sources_of[r]);
-        if (shared.refusing >> r & 1) note(call, call.state->refusals[r]);
-      }
-      routing.most_sources = most;
-      routing.refusing = shared.refusing;
-    }
+    if (cta == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
     add_starts();
 
     const bool again = first_tile + 1 < end_tile;  // the chunks of a lone tile are still there
@@ -314,7 +331,7 @@ struct Plan {
       const i64 index = point_of(t);
       if (index < num_points) {
         int code = -1, row = -1;
-        if (point.key >= 0 && !shared.failed) {
+        if (point.key >= 0 && !shared.peers.failed) {
           const u16* const before = shared.chunk[threadIdx.x / kWarp];
           const int rank = shared.owner[point.key];
           const i64 slot = i64(shared.next[point.key]) + before[point.key] + point.rank_in_warp;

@@ -54,15 +54,24 @@ __device__ __forceinline__ void write_units(char* to, const char* from, int byte
     reinterpret_cast<Unit*>(to)[i] = reinterpret_cast<const Unit*>(from)[i];
 }
 
+// The same of a part of a scattered field that begins with some byte; a unit lies within a run.
+template <class Unit, class From>
+__device__ __forceinline__ void gather_units(char* to, const From& from, int field, int begin, int bytes, int lane) {
+  for (int i = lane; i < bytes / int(sizeof(Unit)); i += kWarp)
+    reinterpret_cast<Unit*>(to)[i] = __ldcg(reinterpret_cast<const Unit*>(from.at(field, begin + i * int(sizeof(Unit)))));
+}
+
 template <class A, class B>
 constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
 
-// Where the fields of a row are, `at(field)`, and how long they are.
+// Where the fields of a row are, `at(field)`, and how long they are. One that is scattered lies in runs,
+// and says where each byte of a field is, `at(field, byte)`.
 template <class FieldLayout, class At>
 struct Row {
   using Layout = FieldLayout;
+  static constexpr bool scattered = false;
   At at;
   __device__ __forceinline__ auto operator()(int field) const { return at(field); }
 };
@@ -70,6 +79,8 @@ template <class Layout, class At>
 __device__ __forceinline__ Row<Layout, At> row_of(At at) {
   return {at};
 }
+
+constexpr int kLeastBulkRun = 128;
 
 template <class Shape>
 struct RowBuffer {
@@ -101,6 +112,11 @@ struct RowBuffer {
   // Starts reading a segment part; `from` is a `Row`.
   template <class From>
   __device__ __forceinline__ void load(int pass, From from, u64 policy) {
+    if constexpr (From::scattered) gather(pass, from, policy);
+    else fetch(pass, from, policy);
+  }
+  template <class From>
+  __device__ __forceinline__ void fetch(int pass, From from, u64 policy) {
     using Layout = typename From::Layout;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (lane == 0) {
@@ -129,6 +145,53 @@ struct RowBuffer {
       if (Layout::unit_bytes(f) == 2) copy_units<u16>(to, at, bytes, lane);
       if (Layout::unit_bytes(f) == 1) copy_units<unsigned char>(to, at, bytes, lane);
     }
+  }
+
+  // The same of a scattered row. A run is a bulk copy, if it is long enough to be worth one, or what the
+  // part has of it; every lane starts some. Other fields come by units, by ordinary stores to the buffer.
+  template <class Layout>
+  __device__ static constexpr bool bulk_runs(int field) {
+    return bulk<Layout>(field) && Layout::run_bytes(field) >= kLeastBulkRun;
+  }
+  template <class From>
+  __device__ __forceinline__ void gather(int pass, const From& from, u64 policy) {
+    using Layout = typename From::Layout;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      u32 expected = 0;
+#pragma unroll
+      for (int f = 0; f < Layout::num_fields; ++f)
+        if (bulk_runs<Layout>(f)) expected += Layout::part_bytes(f, pass);
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(expected)
+                   : "memory");
+    }
+    __syncwarp();  // what arrives is expected
+#pragma unroll
+    for (int f = 0; f < Layout::num_fields; ++f) {
+      if (!bulk_runs<Layout>(f)) continue;
+      const int run = Layout::run_bytes(f), begin = Layout::part_offset(f, pass);
+      const int end = begin + Layout::part_bytes(f, pass);
+      for (int i = begin / run + lane; begin < end && i <= (end - 1) / run; i += kWarp) {
+        const int first = max(i * run, begin), last = min((i + 1) * run, end);
+        bulk_load(shared_address(buffer + Layout::buffer_offset(f) + (first - begin)), from.at(f, first), last - first,
+                  barrier, policy);
+      }
+    }
+#endif
+    bool fence = false;  // bulk stores read what ordinary ones have written
+#pragma unroll
+    for (int f = 0; f < Layout::num_fields; ++f) {
+      if (bulk_runs<Layout>(f)) continue;
+      fence = true;
+      char* to = buffer + Layout::buffer_offset(f);
+      const int begin = Layout::part_offset(f, pass), bytes = Layout::part_bytes(f, pass);
+      if (Layout::unit_bytes(f) == 16) gather_units<uint4>(to, from, f, begin, bytes, lane);
+      if (Layout::unit_bytes(f) == 8) gather_units<uint2>(to, from, f, begin, bytes, lane);
+      if (Layout::unit_bytes(f) == 4) gather_units<u32>(to, from, f, begin, bytes, lane);
+      if (Layout::unit_bytes(f) == 2) gather_units<u16>(to, from, f, begin, bytes, lane);
+      if (Layout::unit_bytes(f) == 1) gather_units<unsigned char>(to, from, f, begin, bytes, lane);
+    }
+    if (fence) fence_bulk_proxy();
   }
 
   // Waits until the part is in shared memory.

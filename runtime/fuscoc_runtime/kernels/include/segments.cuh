@@ -2,6 +2,7 @@
 // a group of them at once, a lane a point.
 #pragma once
 #include "call.cuh"
+#include "places.cuh"
 #include "row_copy.cuh"
 
 namespace fuscoc {
@@ -36,9 +37,13 @@ struct Segments {
            source_rank * call.max_sources + index;
   }
   __device__ __forceinline__ auto source_row(i64 source) const {
-    const i64 cell = relation.source_cell(source);
-    return row_of<typename Shape::Source>(
-        [this, cell](int f) { return call.source[f] + cell * Shape::Source::cell_bytes(f); });
+    if constexpr (kGivenSlots<Shape>) {
+      return PlacedRow<typename Shape::Source>{call, Place<typename Shape::Source>(call, source)};
+    } else {
+      const i64 cell = relation.source_cell(source);
+      return row_of<typename Shape::Source>(
+          [this, cell](int f) { return call.source[f] + cell * Shape::Source::cell_bytes(f); });
+    }
   }
   __device__ __forceinline__ auto target_row(int window, i64 slot) const {
     return row_of<Shape>(

@@ -34,7 +34,7 @@ __device__ void staged_plan(const Call& call, unsigned char* memory, u32 epoch, 
   if (int(threadIdx.x) < call.num_ranks) {
     fence_system();
     store_relaxed(ready_word(call, threadIdx.x, call.rank, plan.cta),
-                  tagged(plan.shared.failed ? 0 : u32(call.num_sources), epoch));
+                  tagged(plan.shared.peers.failed ? 0 : u32(call.num_sources), epoch));
   }
 }
 

@@ -1,0 +1,56 @@
+"""The functor ``Relation`` of a shuffle with given slots: where points go, and where segments lie.
+
+``destination`` evaluates the relation region at a point. Where the domain is ragged, a call brings
+the outermost index of every point.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuscoc.codegen.cuda_relation import CudaText
+from fuscoc.codegen.cuda_types import CudaShuffle
+from fuscoc.codegen.regions import Region, divisors, regions_of
+
+
+def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
+    """The functor of a module, from coalesce-segments on; ``shuffle`` says in which order a call
+    has inputs and extents."""
+    with module.context:
+        op, _, point = regions_of(module)
+        text = CudaText(shuffle)
+        arguments = op.relation.blocks[0].arguments
+        region = Region(text, dict(zip(arguments, _indices(shuffle, op, text), strict=True)))
+        place = ", ".join(region.value(each) for each in (point.src_offset, *point.src_strides))
+        rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
+        result = f"{{{rank}, {slot}, {{{place}}}}}"
+        return "\n".join(
+            [
+                "struct Relation {",
+                "  const Call& call;",
+                "  using To = Destination<Shape::Source>;",
+                "  __device__ __forceinline__ To destination(i64 point) const {",
+                *text.declarations(result),
+                f"    return {result};",
+                "  }",
+                "};",
+            ]
+        )
+
+
+def _indices(shuffle: CudaShuffle, op: Any, text: CudaText) -> list[str]:
+    """The domain's indices at ``point``, which counts the domain row by row."""
+    names = op.read("indices")
+    if not shuffle.ragged:
+        sizes = Region(text, {})
+        return sizes.row_major("point", names, sizes.extents(names[1:], divisors(op)))
+    with text.named(names[0]):
+        outer = text.of_call("outer", "point")
+    (argument,) = op.domain.blocks[0].arguments
+    sizes = Region(text, {argument: outer})
+    extents = sizes.extents(names[2:], divisors(op))
+    with text.named("first"):
+        first = text.of_call("points_before", outer)
+    with text.named("inner"):
+        inner = text.arithmetic("subi", "point", first)
+    return [outer, *sizes.row_major(inner, names[1:], extents)]

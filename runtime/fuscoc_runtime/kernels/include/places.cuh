@@ -1,0 +1,67 @@
+// Where the segments of a source lie whose targets are given slots: each has a place, which planning has
+// stored, and fields that may lie there in runs, some cells apart.
+#pragma once
+#include "call.cuh"
+
+namespace fuscoc {
+
+// The first cell of a segment, and the strides of its runs that only the call knows, in cells.
+template <class Layout>
+struct Place {
+  static constexpr int num_words = 1 + Layout::num_strides;
+  i64 word[num_words];
+
+  __device__ __forceinline__ Place(const Call& call, i64 source) {
+#pragma unroll
+    for (int i = 0; i < num_words; ++i) word[i] = call.places[source * num_words + i];
+  }
+  // Bytes from the begin of a field's tensor to that byte of the field.
+  __device__ __forceinline__ i64 offset(int field, int byte) const {
+    const i64 first = word[0] * Layout::cell_bytes(field);
+    if constexpr (Layout::scattered) {
+      const int run = byte / Layout::run_bytes(field);
+      return first + Layout::run_offset(field, run, word + 1) + byte % Layout::run_bytes(field);
+    } else {
+      return first + byte;
+    }
+  }
+};
+
+// Where a point goes, rank -1: nowhere, other ranks that are none: a mistake. And its segment's place.
+template <class Layout>
+struct Destination {
+  i64 rank;
+  i64 slot;
+  i64 place[Place<Layout>::num_words];
+};
+
+// A row that leaves the source; see `RowBuffer`.
+template <class FieldLayout>
+struct PlacedRow {
+  using Layout = FieldLayout;
+  static constexpr bool scattered = Layout::scattered;
+  const Call& call;
+  const Place<Layout> place;
+  __device__ __forceinline__ const char* operator()(int field) const { return at(field, 0); }
+  __device__ __forceinline__ const char* at(int field, int byte) const {
+    return call.source[field] + place.offset(field, byte);
+  }
+};
+
+// Where combine puts result rows: to their segments' places. A row without terms is left out, because
+// its segment may have no place, or another one's; the host has made the result zero.
+template <class Shape>
+struct InPlace {
+  static constexpr bool leaves_out = true;
+  char* const result;
+  const Place<Shape> place;
+  __device__ __forceinline__ InPlace(const Call& call, i64 source) : result(call.result), place(call, source) {}
+  __device__ __forceinline__ char* operator()(i64 byte) const { return result + place.offset(0, int(byte)); }
+  __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
+    constexpr int row = int(Shape::row_bytes(0)), unit = Shape::unit_bytes(0);
+    for (int byte = int(thread) * unit; byte < row; byte += int(num_threads) * unit) poison((*this)(byte), unit, 0, 1);
+  }
+  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.result_bytes; }
+};
+
+}  // namespace fuscoc

@@ -1,0 +1,66 @@
+// Shuffle `redistribute` in redistribute.fsc, by fuscoc 0.1.0. Do not edit.
+//
+// redistribute.fsc:7: segment row { x : f32[columns] }
+// redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
+// redistribute.fsc:13: on (rank * (rows / ranks) + i) % ranks
+// redistribute.fsc:14: combine reverse
+#include "place.cuh"
+#include "dispatch.cuh"
+#include "refuse.cuh"
+#include "combine.cuh"
+
+namespace {
+using namespace fuscoc;
+
+struct Shape {
+  using Source = Shape;
+  using Element = Raw;
+  static constexpr bool weighted = false;
+  static constexpr bool compact = false;
+  static constexpr bool scattered = false;
+  static constexpr int num_fields = 1;
+  static constexpr int fanout = 1;
+  static constexpr int num_passes = 1;
+  static constexpr int num_keys = 0;
+  static constexpr int align = 1;
+  static constexpr int buffer_bytes = 4096;
+  static constexpr int dispatch_warps = 24;
+  static constexpr int num_strides = 0;
+  static constexpr int teams = 7;
+  static constexpr int team_warps = 4;
+  static constexpr int team_vectors = 2;
+  static constexpr int team_batch = 2;
+  __device__ static constexpr i64 row_bytes(int field) { return 4096; }
+  __device__ static constexpr i64 cell_bytes(int field) { return 4096; }
+  __device__ static constexpr int unit_bytes(int field) { return 16; }
+  __device__ static constexpr int buffer_offset(int field) { return 0; }
+  __device__ static constexpr int part_size(int field) { return 4096; }
+  __device__ static constexpr int part_offset(int field, int pass) {
+    return part_size(field) * pass;
+  }
+  __device__ static constexpr int part_bytes(int field, int pass) {
+    if (num_passes == 1) return part_size(field);
+    const int left = int(row_bytes(field)) - part_offset(field, pass);
+    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
+  }
+};
+
+struct Relation {
+  const Call& call;
+  using To = Destination<Shape::Source>;
+  __device__ __forceinline__ To destination(i64 point) const {
+    const auto value_ = (i64(call.rank) * (i64(8192) / i64(call.num_ranks))) + point;
+    const auto is_rank_ = ((value_ % i64(call.num_ranks)) >= i64(-1)) && ((value_ % i64(call.num_ranks)) < i64(call.num_ranks));
+    return {(is_rank_ ? (value_ % i64(call.num_ranks)) : i64(-2)), (value_ / i64(call.num_ranks)), {point}};
+  }
+};
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+redistribute_plan(const __grid_constant__ Call call) { place<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+redistribute_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+extern "C" __global__ void __launch_bounds__(256, 1)
+redistribute_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+redistribute_combine(const __grid_constant__ Call call) { combine<Shape::Source, InPlace>(call); }

@@ -1,0 +1,120 @@
+"""Dense targets for the tests of CUDA kernels: the examples in small sizes, and what they lack.
+
+``python -m tests.cuda.dense_cases FOLDER`` compiles them for a machine that has neither MLIR nor a
+compiler of CUDA; ``dense_run.py`` takes what is in the folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ARCHS = ("sm_90",)
+
+# Two fields, nested runs whose strides only a call knows, and two places for every segment.
+BOXES = """shuffle boxes {
+  index b : boxes
+  index i : height / 3
+  index j : width / 4
+  index k : 2
+  index p : places
+  segment dot { x : f32[3], mark : u8 }
+  segment box { x : f32[2, 3, 4, 3], mark : u8[2, 3, 4] }
+  layout space[z, y, w] of dot dense(boxes * 2, height, width)
+  layout there[p] of box
+  view inside[b, i, j] = space[b*2 .. b*2+2, i*3 .. i*3+3, j*4 .. j*4+4]
+  route to(b, i, j, k) -> (rank, slot) = input places_of : int64[2]
+  dispatch inside[b, i, j] -> there[to(b, i, j, k).slot] on to(b, i, j, k).rank
+}
+"""
+# Rows of several ranks that become one, in runs.
+SUMS = """shuffle sums {
+  index t : tokens
+  index j : 4
+  index k : 3
+  index p : places
+  segment pair { x : bf16[2, 24] }
+  layout table[v, j] of bf16[24] dense(tokens * 2, 4)
+  layout there[p] of pair
+  view pairs[t, j] = table[t*2 .. t*2+2, j]
+  route to(t, j, k) -> (rank, slot) = input places_of : int64[2]
+  weight w(t, j, k) : f32 = input weights
+  dispatch pairs[t, j] -> there[to(t, j, k).slot] on to(t, j, k).rank
+  combine reverse reduce sum(w)
+}
+"""
+# Rows that arrive as something else.
+CASTS = """shuffle casts {
+  index t : tokens
+  index p : places
+  segment wide { x : bf16[256] }
+  segment narrow { x : f8e4m3[256], scales : f32[2] }
+  layout table[t] of wide
+  layout there[p] of narrow
+  route to(t) -> (rank, slot) = input places_of : int64[2]
+  dispatch table[t] -> there[to(t).slot] on to(t).rank  cast(x by scales)
+}
+"""
+
+
+@dataclass(frozen=True)
+class DenseCase:
+    """A spec, as text or as the name of an example, with constants of its own. ``tokens`` is the
+    extent of the outermost index where that is left to a call."""
+
+    spec: str
+    tokens: int = 6
+    constants: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str | Path:
+        return self.spec if "\n" in self.spec else EXAMPLES / f"{self.spec}.fsc"
+
+
+def _pages(**sizes: int) -> DenseCase:
+    return DenseCase("kv_pages", 40, {"layers": 5, "page": 2, "heads": 3, "width": 24} | sizes)
+
+
+CASES = {
+    "ulysses": DenseCase(
+        "ulysses", constants={"tokens": 512, "heads": 16, "width": 32, "block": 8}
+    ),
+    "ulysses_in_parts": DenseCase(
+        "ulysses", constants={"tokens": 4096, "heads": 8, "width": 128, "block": 256}
+    ),
+    "fft_transpose": DenseCase("fft_transpose", constants={"nx": 20, "ny": 24, "nz": 16}),
+    "redistribute": DenseCase("redistribute", constants={"rows": 240, "columns": 36}),
+    "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
+    "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
+    "kv_pages": _pages(),
+    "kv_long_pages": _pages(layers=50, page=4, heads=4, width=64),
+    # Runs of 20 bytes, and of 4096 above, that do not end where parts of a row do.
+    "kv_short_runs": _pages(layers=4100, page=1, heads=1, width=5),
+    "boxes": DenseCase(BOXES),
+    "sums": DenseCase(SUMS, 30),
+    "casts": DenseCase(CASTS, 50),
+}
+
+
+def compile_cases(folder: Path, archs: tuple[str, ...] = ()) -> dict[str, Path]:
+    """The artifact of every case, with machine code for ``archs``."""
+    from fuscoc.driver import compile_source
+    from fuscoc.manifest import Assembler
+    from fuscoc.source import as_source
+    from fuscoc_runtime.kernels.cuda import cubin, headers_digest
+
+    assembler = Assembler(archs, headers_digest(), cubin)
+    return {
+        name: compile_source(
+            as_source(case.source), folder / name, case.constants, assembler=assembler
+        )
+        for name, case in CASES.items()
+    }
+
+
+if __name__ == "__main__":
+    for path in compile_cases(Path(sys.argv[1]), ARCHS).values():
+        print(path)
