@@ -84,16 +84,6 @@ EXAMPLES = {
         "backend cuda",
         "the spec says `backend cuda`",
     ),
-    "is_dense": Example(
-        spec(
-            "index p : places",
-            "layout there[p] of item",
-            route="route to({}) -> (rank, slot) = input places_of : int64[2]",
-            target="there[to({0}).slot] on to({0}).rank",
-        ),
-        "there[to(t, k).slot]",
-        "its target is dense, not `packed`",
-    ),
     "repeats_rows": Example(
         spec(options="dedup(node)"),
         "dedup(node)",

@@ -23,7 +23,7 @@ module {
     %5 = arith.remsi %4, %0 : i64 redistribute.fsc:12:24 to :67
     %6 = arith.divsi %4, %0 : i64 redistribute.fsc:12:24 to :67
     "fsc.relate"(%5, %6, %arg0, %1) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> () redistribute.fsc:12:3 to :20
-  }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> () redistribute.fsc:12:3 to :20
+  }) {fanout = 1 : i64, indices = ["i"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> () redistribute.fsc:12:3 to :20
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () redistribute.fsc:12:3 to :20
   "fsc.combine"() {kind = "copy"} : () -> () redistribute.fsc:14:3 to :19
 } redistribute.fsc:2:1 to 15:2

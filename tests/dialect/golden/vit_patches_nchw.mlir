@@ -46,7 +46,7 @@ module {
     "fsc.drop"(%7) : (i64) -> () vit_patches.fsc:18:3 to :40
     "fsc.drop"(%9) : (i64) -> () vit_patches.fsc:18:3 to :40
     "fsc.relate"(%7, %13, %arg0, %c0_i64, %3, %4, %0, %c3_i64, %1, %2) {lengths = [1, 3, 14, 14], operandSegmentSizes = array<i32: 1, 1, 4, 4>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
-  }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> () vit_patches.fsc:18:3 to :40
+  }) {fanout = 1 : i64, indices = ["n", "i", "j"], node = ["cuda", "triton"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> () vit_patches.fsc:18:3 to :40
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () vit_patches.fsc:18:3 to :40
   "fsc.combine"() {kind = "copy"} : () -> () vit_patches.fsc:19:3 to :19
 } vit_patches.fsc:2:1 to 20:2

@@ -41,7 +41,7 @@ module {
     "fsc.drop"(%7) : (i64) -> ()
     "fsc.drop"(%9) : (i64) -> ()
     "fsc.relate"(%7, %13, %arg0, %3, %4, %0, %1, %2) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 3>} : (i64, i64, i64, i64, i64, i64, i64, i64) -> ()
-  }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
+  }) {fanout = 1 : i64, indices = ["n", "i", "j"], node = ["cuda", "triton"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.combine"() {kind = "copy"} : () -> ()
 }
@@ -93,7 +93,7 @@ module {
     %16 = arith.addi %15, %4 : i64
     %17 = arith.addi %14, %16 : i64
     "fsc.point"(%17, %7, %13, %2) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
-  }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
+  }) {fanout = 1 : i64, indices = ["n", "i", "j"], node = ["cuda", "triton"], num_source_dims = 3 : i64, ragged = 1 : i64, runs = [{cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, name = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64}], segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> ()
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.combine"() {kind = "copy"} : () -> ()
 }
