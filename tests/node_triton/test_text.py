@@ -20,7 +20,7 @@ from fuscoc.source import SourceFile
 from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
-from tests.engine.specs import FIELDS, routed
+from tests.engine.specs import FIELDS, GRID, routed
 from tests.specs import EXAMPLE_NAMES, checked_example, moe, node_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,6 +37,13 @@ SHUFFLES = {
     "compact": checked(routed("bf16", hidden=7168, capacity="compact")),
     "long": checked(routed("f32", hidden=20000, topk=5, keys=7, placement="cyclic")),
 }
+
+
+GIVEN = {
+    **{name: checked_example(name) for name in ("ulysses", "vit_patches", "kv_pages")},
+    "grid": checked(GRID),
+}
+SHUFFLES |= GIVEN
 
 
 @cache
@@ -73,6 +80,16 @@ def test_compiles_without_spills(name: str) -> None:
     assert set(compiled(name)) == roles
     for ptx in compiled(name).values():
         assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_given_slots_compile(name: str) -> None:
+    combines = SHUFFLES[name].combine is not None
+    roles = {"exchange", "place", "dispatch"} | ({"combine"} if combines else set())
+    assert set(compiled(name)) == roles
+    for ptx in compiled(name).values():
+        assert ".local" not in ptx
+    assert re.search(r"\.relaxed\.sys\.exch|\.sys\.relaxed\.exch", compiled(name)["place"])
 
 
 def test_rows_move_sixteen_bytes_at_once() -> None:

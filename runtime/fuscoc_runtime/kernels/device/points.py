@@ -28,7 +28,7 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
     cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
     if strided:
         strides = sync.array(call, words.SRC_STRIDES, tl.int64) + source * fanout
-        return cell, strides, sync.word(call, words.MAX_SOURCES) * fanout
+        cell = (cell, strides, sync.word(call, words.MAX_SOURCES) * fanout)
     return cell
 
 

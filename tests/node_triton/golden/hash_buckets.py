@@ -1,0 +1,154 @@
+"""Kernels of shuffle ``hash_buckets`` in hash_buckets.fsc inside one node, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+plan = load("plan")
+dispatch = load("dispatch")
+combine = load("combine")
+
+
+@triton.jit
+def load_source(part, source, cell):
+    row_0 = tl.multiple_of((source[0] + cell * 512).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = tl.multiple_of((base + at[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = tl.multiple_of((base + at[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 64), tiles[0])
+
+
+@triton.jit
+def zero():
+    return (tl.full((64,), 0, tl.int64),)
+
+
+@triton.jit
+def add_row(part, row, weight, sums):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+    return (tile_0,)
+
+
+@triton.jit
+def store_sum(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 64), tiles[0])
+
+
+@triton.jit(do_not_specialize=range(2))
+def hash_buckets_node_count(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.count(call, num_sources, fanout=1, num_keys=64, keys=64, tile=(128, 1), compact=False)
+
+
+@triton.jit(do_not_specialize=range(2))
+def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.exchange(call, num_sources, columns=64, keys=64, tile=(128, 1), block=8)
+
+
+@triton.jit(do_not_specialize=range(3))
+def hash_buckets_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    plan.assign(
+        call,
+        num_sources,
+        key_to_rank,
+        fanout=1,
+        num_keys=64,
+        columns=64,
+        keys=64,
+        align=1,
+        tile=(128, 1),
+        compact=False,
+    )
+
+
+# hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
+@triton.jit(do_not_specialize=range(6))
+def hash_buckets_node_dispatch(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_source=load_source,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+    )
+
+
+# hash_buckets.fsc:18: combine reverse
+@triton.jit(do_not_specialize=range(7))
+def hash_buckets_node_combine(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    combine.combine(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows,
+        result,
+        zero=zero,
+        add_row=add_row,
+        store_sum=store_sum,
+        row_bytes=512,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+    )

@@ -1,0 +1,166 @@
+"""Kernels of shuffle ``vit_patches`` in vit_patches.fsc inside one node, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+place = load("place")
+dispatch = load("dispatch")
+combine = load("combine")
+
+
+@triton.jit
+def load_source(part, source, cell):
+    src_stride0 = tl.load(cell[1])
+    row_0 = (source[0] + cell[0] * 3).to(tl.pointer_type(tl.int16))
+    at = tl.arange(0, 512)
+    tile_0 = tl.load(
+        row_0 + (at // 21 * (src_stride0 * 3 // 2) + at % 21),
+        mask=tl.arange(0, 512) < 294,
+        other=0,
+    )
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = (base + at[0] + slot * 588).to(tl.pointer_type(tl.int16))
+    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = (base + at[0] + slot * 588).to(tl.pointer_type(tl.int16))
+    tl.store(row_0 + tl.arange(0, 512), tiles[0], mask=tl.arange(0, 512) < 294)
+
+
+@triton.jit
+def zero():
+    return (tl.full((512,), 0, tl.int16),)
+
+
+@triton.jit
+def add_row(part, row, weight, sums):
+    row_0 = row.to(tl.pointer_type(tl.int16))
+    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_sum(part, row, tiles):
+    row_0 = row.to(tl.pointer_type(tl.int16))
+    tl.store(row_0 + tl.arange(0, 512), tiles[0], mask=tl.arange(0, 512) < 294)
+
+
+@triton.jit
+def store_result(part, result, cell, tiles):
+    src_stride0 = tl.load(cell[1])
+    row_0 = (result + cell[0] * 3).to(tl.pointer_type(tl.int16))
+    at = tl.arange(0, 512)
+    tl.store(
+        row_0 + (at // 21 * (src_stride0 * 3 // 2) + at % 21),
+        tiles[0],
+        mask=tl.arange(0, 512) < 294,
+    )
+
+
+@triton.jit
+def lost():
+    return (tl.full((512,), -1, tl.int16),)
+
+
+@triton.jit(do_not_specialize=range(3))
+def vit_patches_node_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    num_slots = num_slots.to(tl.int64)
+    place.exchange(call, num_sources, num_slots)
+
+
+@triton.jit(do_not_specialize=range(2))
+def vit_patches_node_place(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    place.place(call, num_sources, fanout=1, tile=(128, 1))
+
+
+# vit_patches.fsc:18: dispatch patches[n, i, j] -> sequence[where(n).offset + i * width(n) / p + ...
+@triton.jit(do_not_specialize=range(6))
+def vit_patches_node_dispatch(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_source=load_source,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        strided=True,
+    )
+
+
+# vit_patches.fsc:19: combine reverse
+@triton.jit(do_not_specialize=range(8))
+def vit_patches_node_combine(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    combine.combine(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows,
+        result,
+        zero=zero,
+        add_row=add_row,
+        store_sum=store_sum,
+        row_bytes=588,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        result_bytes=result_bytes,
+        store_result=store_result,
+        lost=lost,
+        strided=True,
+    )
