@@ -99,8 +99,10 @@ CASES = {
 }
 
 
-def compile_cases(folder: Path, archs: tuple[str, ...] = ()) -> dict[str, Path]:
-    """The artifact of every case, with machine code for ``archs``."""
+def compile_cases(
+    folder: Path, archs: tuple[str, ...] = (), only: str | None = None
+) -> dict[str, Path]:
+    """The artifact of every case, or of one, with machine code for ``archs``."""
     from fuscoc.driver import compile_source
     from fuscoc.manifest import Assembler
     from fuscoc.source import as_source
@@ -112,6 +114,7 @@ def compile_cases(folder: Path, archs: tuple[str, ...] = ()) -> dict[str, Path]:
             as_source(case.source), folder / name, case.constants, assembler=assembler
         )
         for name, case in CASES.items()
+        if only in (None, name)
     }
 
 

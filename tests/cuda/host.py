@@ -27,7 +27,11 @@ template <class T> T min(T a, T b) { return a < b ? a : b; }
 template <class T> T max(T a, T b) { return a < b ? b : a; }
 template <class T> T atomicAdd(T* at, T by) { T old = *at; *at += by; return old; }
 template <class T> T atomicExch(T* at, T to) { T old = *at; *at = to; return old; }
-template <class T> T atomicCAS(T* at, T from, T to) { T old = *at; if (old == from) *at = to; return old; }
+template <class T> T atomicCAS(T* at, T from, T to) {
+  T old = *at;
+  if (old == from) *at = to;
+  return old;
+}
 """
 # What kernels alone do with rows.
 KERNELS_OWN = """
@@ -50,13 +54,14 @@ extern "C" void destinations(const fuscoc::Call* call, long long num_points, lon
 extern "C" int num_words() { return fuscoc::Place<Shape::Source>::num_words; }
 extern "C" void offsets(const fuscoc::Call* call, long long source, int field, long long* to) {
   const fuscoc::Place<Shape::Source> place(*call, source);
-  for (int byte = 0; byte < Shape::Source::row_bytes(field); ++byte) *to++ = place.offset(field, byte);
+  const int row_bytes = int(Shape::Source::row_bytes(field));
+  for (int byte = 0; byte < row_bytes; ++byte) *to++ = place.offset(field, byte);
 }
 """
 
 
 def host_library(text: str, folder: Path) -> ctypes.CDLL:
-    """The ``Relation`` and the ``Shape`` of a shuffle with given slots; skips without a compiler."""
+    """``Relation`` and ``Shape`` of a shuffle with given slots; skips without a compiler."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++")

@@ -98,7 +98,12 @@ def call_of(
         scope = Scope(data.extents, data.inputs)
         num_outer = evaluate(shuffle.declared.domain[0].extent, scope)
         cells = [
-            np.prod([evaluate(dim, scope.at({outer_name: n})) for dim in shuffle.declared.source.dims[1:]])
+            np.prod(
+                [
+                    evaluate(dim, scope.at({outer_name: n}))
+                    for dim in shuffle.declared.source.dims[1:]
+                ]
+            )
             for n in range(num_outer)
         ]
         tables = (

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fuscoc_runtime.kernels.cuda import INCLUDE
+from fuscoc_runtime.manifest.artifact import load_artifact
+from tests.cuda.dense_cases import compile_cases
 from tests.cuda.sanitizer_run import FAULTS, plant
 from tests.gpus import torchrun
 
@@ -20,14 +22,19 @@ SUMMARIES = {
 }
 
 
-def problems(tool: str, num_ranks: int, *options: str) -> int:
+def problems(
+    tool: str,
+    num_ranks: int,
+    *options: str | Path,
+    script: str = "tests/cuda/sanitizer_run.py",
+    kernels: str = "moe_",
+) -> int:
     """How many the tool reports of all ranks."""
     if shutil.which("compute-sanitizer") is None:
         pytest.skip("no compute-sanitizer: install the CUDA toolkit")
-    under = ["compute-sanitizer", "--tool", tool, "--kernel-name", "kns=moe_"]
+    under = ["compute-sanitizer", "--tool", tool, "--kernel-name", f"kns={kernels}"]
     if tool == "memcheck":  # PyTorch and NCCL try calls that may fail
         under += ["--report-api-errors", "no"]
-    script = "tests/cuda/sanitizer_run.py"
     printed = torchrun(num_ranks, script, *options, under=under, environment=ENVIRONMENT)
     counts = re.findall(SUMMARIES[tool], printed, re.MULTILINE)
     assert len(counts) == num_ranks, printed
@@ -46,6 +53,18 @@ def test_faults_are_planted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("tool", SUMMARIES)
 def test_clean(tool: str, num_ranks: int) -> None:
     assert problems(tool, num_ranks) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("case", ["vit_patches", "kv_short_runs", "boxes", "sums"])
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_given_slots_are_clean(tool: str, case: str, num_ranks: int, tmp_path: Path) -> None:
+    compile_cases(tmp_path, only=case)
+    options = (tmp_path, "--quick", "--cases", case)
+    kernels = f"{load_artifact(tmp_path / case).shuffle(None).name}_"
+    script = "tests/cuda/dense_run.py"
+    assert problems(tool, num_ranks, *options, script=script, kernels=kernels) == 0
 
 
 @pytest.mark.gpu

@@ -1,0 +1,223 @@
+"""A dense case on one rank's GPU: its kernels, its calls, and what must come of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fuscoc_runtime import reference
+from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.demo.packing import domain_points
+from fuscoc_runtime.demo.verify import tolerance
+from fuscoc_runtime.engine.arguments import Arguments, Checker
+from fuscoc_runtime.engine.node.cuda import node_program
+from fuscoc_runtime.engine.node.nvlink import CudaNode
+from fuscoc_runtime.engine.node.ragged import ragged_evaluator
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.schedule import Schedule
+from fuscoc_runtime.engine.node.state import Limits, Trouble, parse_state
+from fuscoc_runtime.engine.node.watch import find_errors
+from fuscoc_runtime.kernels.cuda import ARCH_VARIABLE
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Extent, Scope, builtin_extents, evaluate
+from fuscoc_runtime.topology import Topology
+
+UNTOUCHED = 0xA5  # in every byte of a row before a call
+SPARE = 3  # of segments and slots
+
+
+def join_ranks() -> torch.device:
+    """Join torchrun's job. Ranks that are more than GPUs share them: then NCCL cannot be used."""
+    local_rank, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    shared = int(os.environ["WORLD_SIZE"]) > num_gpus
+    device = torch.device("cuda", local_rank % num_gpus)
+    torch.cuda.set_device(device)
+    if shared:
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one rank passes to a call, on its device, and what must come of it.
+
+    ``rows`` are uint8 [num_slots, bytes] by field, ``filled`` says which of them there are.
+    ``worked`` are the rows that combine takes; of a sum, the result may be off by ``allowed``.
+    """
+
+    source: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+    num_sources: int
+    num_slots: int
+    rows: tuple[Tensor, ...]
+    filled: Tensor
+    worked: Tensor | None = None
+    result: Tensor | None = None
+    allowed: Tensor | None = None
+
+
+class Dense:
+    """The kernels of an artifact on this rank, with room for the calls that ``data`` are and
+    ``spare`` segments."""
+
+    def __init__(
+        self, path: Path, data: list[list[RankData]], device: torch.device, spare: int = SPARE
+    ) -> None:
+        self.artifact, self.device = load_artifact(path), device
+        self.shuffle = self.artifact.shuffle(None)
+        self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
+        num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
+        most = num_points // self.shuffle.program.fanout + spare
+        capacity = max(self.num_slots(r, each) for d in data for r, each in enumerate(d)) + SPARE
+        assert self.shuffle.cuda is not None
+        named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
+        variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
+        program = node_program(self.artifact, self.shuffle, variant)
+        self.node = CudaNode(program, Limits(most, capacity), dist.group.WORLD, device)
+        self._ragged = ragged_evaluator(self.artifact, self.shuffle, self.node)
+        self._checker = Checker(self.shuffle, self.rank, self.num_ranks, device)
+
+    def _scope(self, rank: int, data: RankData) -> Scope:
+        extents = {**data.extents, **builtin_extents(rank, self.num_ranks)}
+        return Scope(extents, data.inputs)
+
+    def _points(self, rank: int, data: RankData) -> list[Scope]:
+        return list(domain_points(self.shuffle.declared.domain, self._scope(rank, data)))
+
+    def num_slots(self, rank: int, data: RankData) -> int:
+        target = self.shuffle.declared.target
+        assert target.kind == "dense"
+        return evaluate(target.length, self._scope(rank, data))
+
+    def batch(self, ranks: list[RankData], seed: int = 0) -> Batch:
+        """This rank's part of a call that has no mistakes, and what the reference makes of it."""
+        expected = reference.dispatch(self.shuffle, ranks)
+        mine, data = expected[self.rank], ranks[self.rank]
+        batch = Batch(
+            {name: each.to(self.device) for name, each in data.source.items()},
+            {name: each.to(self.device) for name, each in data.inputs.items()},
+            {**data.extents, **builtin_extents(self.rank, self.num_ranks)},
+            len(self._points(self.rank, data)) // self.shuffle.program.fanout,
+            self.num_slots(self.rank, data),
+            tuple(in_bytes(each).to(self.device) for each in mine.fields.values()),
+            mine.written.to(self.device),
+        )
+        combine = self.shuffle.declared.combine
+        if combine is None:
+            return batch
+        worked = []
+        for rank, rows in enumerate(expected):
+            random = torch.Generator().manual_seed(1000 * seed + rank)
+            [(name, each)] = rows.fields.items()
+            if combine.kind == "copy":
+                made = torch.randint(256, in_bytes(each).shape, generator=random).to(torch.uint8)
+                worked.append({name: made.view(each.dtype).view(each.shape)})
+            else:
+                worked.append({name: torch.randn(each.shape, generator=random).to(each.dtype)})
+        result = reference.combine(self.shuffle, ranks, worked)[self.rank]
+        [(name, wanted)] = result.fields.items()
+        dtype, allowed = data.source[name].dtype, None
+        if name in result.magnitude:
+            allowed = tolerance(dtype, result.magnitude[name]).to(self.device)
+        return replace(
+            batch,
+            worked=worked[self.rank][name].to(self.device),
+            result=wanted.to(self.device),
+            allowed=allowed,
+        )
+
+    def dispatch(self, batch: Batch) -> Launched:
+        arguments = Arguments(batch.source, batch.inputs, batch.extents)
+        program, num_sources, ragged = self.shuffle.program, batch.num_sources, None
+        if self._ragged is not None:
+            ragged = self._ragged.evaluate(self._checker, arguments)
+            num_sources = 0 if ragged is None else self.node.limits.max_sources
+        weight = program.weight
+        return self.node.dispatch(
+            list(batch.source.values()),
+            [batch.inputs[name] for name in program.inputs],
+            [batch.extents[name] for name in program.extents],
+            num_sources,
+            None if weight is None else batch.inputs[weight.name],
+            num_slots=batch.num_slots,
+            ragged=ragged,
+        )
+
+    def combine(self, batch: Batch, handle: Launched) -> Tensor:
+        [source] = batch.source.values()
+        assert batch.worked is not None
+        return self.node.combine(batch.worked, handle, torch.zeros_like(source))
+
+    def wipe(self) -> None:
+        """Make every row of the window one that nobody has written."""
+        for rows in self.node.rows:
+            rows.view(torch.uint8).fill_(UNTOUCHED)
+
+    def wrong_rows(self, batch: Batch, handle: Launched) -> Tensor:
+        """int64 [], how many rows are not what they must be; on the device."""
+        wrong = (handle.filled != batch.filled).sum()
+        for held, wanted in zip(self.node.rows, batch.rows, strict=True):
+            found = in_bytes(held)
+            filled = torch.zeros(len(found), dtype=torch.bool, device=self.device)
+            filled[: batch.num_slots] = batch.filled
+            right = torch.full_like(found, UNTOUCHED)
+            right[: batch.num_slots] = wanted
+            right = torch.where(filled[:, None], right, UNTOUCHED)
+            wrong = wrong + (found != right).any(1).sum()
+        return wrong
+
+    def wrong_result(self, batch: Batch, result: Tensor) -> Tensor:
+        """int64 [], how many elements of a combine are not what they must be; on the device."""
+        assert batch.result is not None
+        if batch.allowed is None:
+            return (in_bytes(result) != in_bytes(batch.result)).sum()
+        return (~((result.double() - batch.result).abs() <= batch.allowed)).sum()
+
+    def troubles(self) -> Trouble:
+        return parse_state(self.node.state.tolist())
+
+    def errors(self, before: Trouble) -> dict[str, int]:
+        """Names of the errors that ``check`` would raise of what is new, with their counts."""
+        found = find_errors(self.shuffle, self.rank, self.node.limits, before, self.troubles())
+        return {type(error).__name__: error.count for error, _ in found}  # type: ignore[attr-defined]
+
+
+def ranks_of(dense_path: Path, tokens: int, seeds: range) -> list[list[RankData]]:
+    """Arguments of all ranks, for as many calls as there are seeds; targets are equally long."""
+    shuffle = load_artifact(dense_path).shuffle(None)
+    topology = Topology(1, dist.get_world_size())
+    calls = [generate(shuffle, topology, tokens, seed) for seed in seeds]
+    target = shuffle.declared.target
+    assert target.kind == "dense"
+    if not isinstance(target.length, Extent):
+        return calls
+    name = target.length.name
+    longest = max(each.extents[name] for call in calls for each in call)
+    return [
+        [replace(each, extents={**each.extents, name: longest}) for each in call] for call in calls
+    ]
+
+
+def in_bytes(tensor: Tensor) -> Tensor:
+    """uint8 [entries, bytes]."""
+    width = tensor.shape[1:].numel() * tensor.element_size()
+    return tensor.contiguous().view(-1).view(torch.uint8).view(len(tensor), width)
+
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(num_sms=16, dispatch_group=3, combine_group=2),
+    Schedule(num_sms=2, send_ctas=1, send_warps=2, dispatch_group=4, combine_group=4),
+    Schedule(num_sms=1, dispatch_group=1, combine_group=1),
+)

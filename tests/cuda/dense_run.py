@@ -1,0 +1,304 @@
+"""Dense targets through the CUDA kernels on real GPUs; run by torchrun.
+
+``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.dense_run FOLDER`` takes what
+``python -m tests.cuda.dense_cases FOLDER`` has compiled, which may be another machine's, and exits
+non-zero, after naming every mismatch, when something is wrong. More ranks than GPUs share them, in
+turns. ``--quick`` is one call of each case, for compute-sanitizer; ``--stress N`` so many in any
+order; ``--face`` the same through `Shuffle`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime import Shuffle, reference
+from fuscoc_runtime.engine.node.state import Trouble
+from tests.cuda.checks import settle
+from tests.cuda.dense_cases import CASES
+from tests.cuda.dense_node import SCHEDULES, Batch, Dense, in_bytes, join_ranks, ranks_of
+
+SEEDS = range(3)
+DELAY_CYCLES = 200_000
+LOOK_EVERY = 50
+
+
+class Run:
+    """The checks of one case; each returns what is wrong on this rank."""
+
+    def __init__(self, folder: Path, name: str, device: torch.device, seeds: range) -> None:
+        self.name, self.path, self.device = name, folder / name, device
+        self.data = ranks_of(self.path, CASES[name].tokens, seeds)
+        self.dense = Dense(self.path, self.data, device)
+        self.batches = [self.dense.batch(each, seed) for seed, each in enumerate(self.data)]
+
+    def calls(self) -> list[str]:
+        """Several calls in a row of every schedule, each verified."""
+        wrong = []
+        for number, schedule in enumerate(SCHEDULES):
+            self.dense.node.configure(schedule)
+            for seed, batch in enumerate(self.batches):
+                wrong += [f"{number} {seed}: {each}" for each in self.call(batch)]
+        self.dense.node.configure(SCHEDULES[0])
+        return wrong
+
+    def call(self, batch: Batch) -> list[str]:
+        dense, wrong = self.dense, []
+        dense.wipe()
+        torch.cuda.synchronize()
+        dist.barrier()
+        handle = dense.dispatch(batch)
+        torch.cuda.synchronize()
+        if count := int(dense.wrong_rows(batch, handle)):
+            wrong.append(f"{count} of {int(batch.filled.sum())} rows")
+        results = [dense.combine(batch, handle) for _ in range(2 * (batch.worked is not None))]
+        counts = [int(dense.wrong_result(batch, each)) for each in results]
+        wrong += [f"{count} elements of the result" for count in counts if count]
+        if dense.troubles() != Trouble():
+            wrong.append(str(dense.troubles()))
+        return wrong
+
+    def graph(self) -> list[str]:
+        """One captured dispatch and combine, replayed on other rows and routes."""
+        dense, wrong = self.dense, list[str]()
+        static = dense.batch(self.data[0])  # its tensors change
+        variants = [self.changed(seed) for seed in (11, 12, 13)]
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        result = None
+        with torch.cuda.stream(stream):
+            dense.dispatch(static)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            handle = dense.dispatch(static)
+            if static.worked is not None:
+                result = dense.combine(static, handle)
+        for batch in variants:
+            pairs = [(static.source, batch.source), (static.inputs, batch.inputs)]
+            for old, new in pairs:
+                for name in old:
+                    old[name].copy_(new[name])
+            if batch.worked is not None and static.worked is not None:
+                static.worked.copy_(batch.worked)
+            dense.wipe()
+            torch.cuda.synchronize()
+            dist.barrier()
+            graph.replay()
+            torch.cuda.synchronize()
+            wrong += [f"{count} rows" for count in [int(dense.wrong_rows(batch, handle))] if count]
+            if result is not None and (count := int(dense.wrong_result(batch, result))):
+                wrong.append(f"{count} elements of the result")
+        return wrong + ([str(dense.troubles())] if dense.troubles() != Trouble() else [])
+
+    def changed(self, seed: int) -> Batch:
+        """The first call with other rows, and some more of its destinations dropped."""
+        generator = torch.Generator().manual_seed(seed)
+        routes = [each.name for each in self.dense.shuffle.declared.inputs if each.role == "route"]
+        ranks = []
+        for data in self.data[0]:
+            source, inputs = dict(data.source), dict(data.inputs)
+            for name, each in source.items():
+                mixed = in_bytes(each)[torch.randperm(len(each), generator=generator)]
+                source[name] = mixed.view(each.dtype).view(each.shape)
+            for name in routes:
+                dropped = torch.rand(inputs[name].shape, generator=generator) < 0.2
+                inputs[name] = torch.where(dropped, -1, inputs[name])
+            ranks.append(replace(data, source=source, inputs=inputs))
+        return self.dense.batch(ranks, seed)
+
+    def face(self) -> list[str]:
+        """The same calls through `Shuffle`."""
+        limits, wrong = self.dense.node.limits, []
+        shuffle = Shuffle(
+            self.path,
+            device=self.device,
+            max_sources=limits.max_sources,
+            capacity=limits.capacity,
+        )
+        if shuffle.backend != "cuda":
+            return [f"its kernels are those of {shuffle.backend}"]
+        for batch in self.batches:
+            extents = {name: batch.extents[name] for name in shuffle.spec.declared.extents}
+            rows, handle = shuffle.dispatch(**batch.source, **batch.inputs, **extents)
+            fields = (rows,) if isinstance(rows, torch.Tensor) else tuple(rows.values())
+            for found, wanted in zip(fields, batch.rows, strict=True):
+                if not torch.equal(in_bytes(found)[batch.filled], wanted[batch.filled]):
+                    wrong.append("rows differ")
+            if batch.worked is not None:
+                result = shuffle.combine(batch.worked, handle)
+                wrong += ["results differ"] * bool(self.dense.wrong_result(batch, result))
+            shuffle.check()
+        shuffle.close()
+        return wrong
+
+    def refusal(self) -> list[str]:
+        """The last rank refuses a call: what others would get from it is NaN, no more."""
+        dense, batch, last = self.dense, self.batches[0], dist.get_world_size() - 1
+        if last == 0 or batch.worked is None:
+            return []
+        before, wrong = dense.troubles(), []
+        if dense.rank == last:
+            dense.node.refuse_dispatch()
+        else:
+            handle = dense.dispatch(batch)
+            result = dense.combine(batch, handle)
+            expected = reference.dispatch(dense.shuffle, self.data[0])
+            [(name, source)] = batch.source.items()
+            values = [float("nan") if rank == last else 1.0 for rank in range(last + 1)]
+            rows = [
+                {name: torch.full_like(each.fields[name], value)}
+                for each, value in zip(expected, values, strict=True)
+            ]
+            wanted = reference.combine(dense.shuffle, self.data[0], rows)[dense.rank].fields[name]
+            if source.is_floating_point() and not torch.equal(result.isnan().cpu(), wanted.isnan()):
+                wrong.append("other results are NaN than those of the rank that refused")
+        found = dense.errors(before)
+        if found != ({} if dense.rank == last else {"RefusedCallError": 1}):
+            wrong.append(f"a refusal was told as {found}")
+        dist.barrier()
+        return wrong
+
+
+def mistakes(folder: Path, device: torch.device) -> list[str]:
+    """Destinations that are none, or another's: not moved, counted and named; others arrive."""
+    path, name, wrong = folder / "kv_pages", "destination", []
+    data = ranks_of(path, CASES["kv_pages"].tokens, range(1))
+    dense = Dense(path, data, device)
+    num_ranks, length = dense.num_ranks, dense.num_slots(0, data[0][0])
+    sender = data[0][0]
+    live = ((sender.inputs[name] != -1).all(1) & (sender.inputs["source_page"] != -1)).nonzero()
+    first, second, third, fourth, fifth = live.flatten()[:5].tolist()
+    good = sender.inputs[name].clone()
+    kept = good.clone()
+    kept[[first, second, third, fifth]] = -1  # what is left of the call in the reference's eyes
+    bad = good.clone()
+    bad[first, 1], bad[second, 0], bad[third, 1] = length, num_ranks, -7
+    bad[fifth] = bad[fourth]  # either of them is moved: their pages are one
+    pages = sender.inputs["source_page"].clone()
+    pages[fifth] = pages[fourth]
+    right = [replace(sender, inputs={name: kept, "source_page": pages}), *data[0][1:]]
+    batch = dense.batch(right)
+    given = {name: bad.to(device), "source_page": pages.to(device)}
+    before = dense.troubles()
+    dense.wipe()
+    torch.cuda.synchronize()
+    dist.barrier()
+    handle = dense.dispatch(replace(batch, inputs=given) if dense.rank == 0 else batch)
+    torch.cuda.synchronize()
+    if count := int(dense.wrong_rows(batch, handle)):
+        wrong.append(f"{count} rows beside mistakes")
+    wanted = {"DestinationError": 3, "SlotClashError": 1} if dense.rank == 0 else {}
+    if dense.errors(before) != wanted:
+        wrong.append(f"mistakes are told as {dense.errors(before)}, not {wanted}")
+    if dense.rank == 0 and int(handle.dropped) != 4:
+        wrong.append(f"{int(handle.dropped)} points were dropped, not 4")
+    return wrong
+
+
+def ragged_mistakes(folder: Path, device: torch.device) -> list[str]:
+    """More segments than there is room for, and sizes that are none."""
+    path, wrong = folder / "vit_patches", []
+    data = ranks_of(path, CASES["vit_patches"].tokens, range(1))
+    few = Dense(path, data, device, spare=-2)
+    batch = few.batch(data[0])
+    few.dispatch(batch)
+    torch.cuda.synchronize()
+    excess = max(0, batch.num_sources - few.node.limits.max_sources)
+    if few.errors(Trouble()) != ({"ExcessError": excess} if excess else {}):
+        wrong.append(f"an excess of {excess} is told as {few.errors(Trouble())}")
+    for change in ("height", "width"):
+        before = few.troubles()
+        odd = {**batch.inputs, change: batch.inputs[change] + 1}
+        handle = few.dispatch(replace(batch, inputs=odd))
+        torch.cuda.synchronize()
+        there = len(odd[change]) > 0
+        if few.errors(before) != ({"SizesError": 1} if there else {}):
+            wrong.append(f"an odd {change} is told as {few.errors(before)}")
+        if bool(handle.filled.any()) or (handle.codes >= 0).any():
+            wrong.append(f"something was moved in spite of an odd {change}")
+    return wrong
+
+
+def stress(runs: list[Run], iterations: int, seconds: float) -> list[str]:
+    """Any calls in any order, with delays of single ranks; looked at now and then."""
+    shared, own = random.Random(5), random.Random(80 + dist.get_rank())
+    counts = torch.zeros(2, dtype=torch.int64, device=runs[0].device)
+    start, done = time.monotonic(), 0
+    while done < iterations:
+        run = shared.choice(runs)
+        dense, batch = run.dense, shared.choice(run.batches)
+        dense.node.configure(shared.choice(SCHEDULES[:2]))
+        combines, late = shared.randint(0, 2), shared.random() < 0.4
+        dense.wipe()
+        if late:
+            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
+        handle = dense.dispatch(batch)
+        counts[0] += dense.wrong_rows(batch, handle)
+        for _ in range(combines if batch.worked is not None else 0):
+            if late:
+                torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
+            counts[1] += dense.wrong_result(batch, dense.combine(batch, handle))
+        done += 1
+        if done % LOOK_EVERY == 0:
+            stop = [bool(counts.any()) or time.monotonic() - start > seconds]
+            everyone = [False] * dist.get_world_size()
+            dist.all_gather_object(everyone, stop[0])
+            if any(everyone):
+                break
+    if dist.get_rank() == 0:
+        print(f"stress: {done} calls in {time.monotonic() - start:.1f} s", flush=True)
+    wrong = [f"{counts.tolist()} rows and elements"] if counts.any() else []
+    troubled = [run for run in runs if run.dense.troubles() != Trouble()]
+    return wrong + [f"{run.name}: {run.dense.troubles()}" for run in troubled]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--quick", action="store_true", help="one call of each case")
+    parser.add_argument("--stress", type=int, default=0, help="calls in any order, and no others")
+    parser.add_argument("--face", action="store_true", help="calls of `Shuffle`, and no others")
+    parser.add_argument("--seconds", type=float, default=200, help="stop the stress after so long")
+    options = parser.parse_args()
+    device = join_ranks()
+    failed = False
+
+    def check(what: str, found: Callable[[], list[str]]) -> None:
+        nonlocal failed
+        started = time.monotonic()
+        failed = settle(found(), what) or failed
+        if dist.get_rank() == 0:
+            print(f"{what}: {time.monotonic() - started:.1f} s", flush=True)
+
+    seeds = range(1) if options.quick else SEEDS
+    if options.stress:
+        runs = [Run(options.folder, name, device, seeds) for name in options.cases]
+        check("stress", lambda: stress(runs, options.stress, options.seconds))
+    else:
+        for name in options.cases:
+            run = Run(options.folder, name, device, seeds)
+            if options.quick:
+                check(name, lambda run=run: run.call(run.batches[0]))
+                continue
+            for part in (run.face,) if options.face else (run.calls, run.graph, run.refusal):
+                check(f"{name} {part.__name__}", part)
+        if not options.quick and not options.face:
+            check("mistakes", lambda: mistakes(options.folder, device))
+            check("ragged mistakes", lambda: ragged_mistakes(options.folder, device))
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all hold'}", flush=True)
+    dist.destroy_process_group()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

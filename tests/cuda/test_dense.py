@@ -1,0 +1,32 @@
+"""Dense targets through the CUDA kernels on real GPUs; each case is a torchrun of dense_run.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.dense_cases import compile_cases
+from tests.gpus import torchrun
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiled = tmp_path_factory.mktemp("dense")
+    compile_cases(compiled)
+    return compiled
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("options", [[], ["--stress", "3000"], ["--face"]], ids=" ".join)
+def test_dense(options: list[str], num_ranks: int, folder: Path) -> None:
+    torchrun(num_ranks, "tests/cuda/dense_run.py", folder, *options, timeout=600)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_kernels_of_an_older_gpu(num_ranks: int, folder: Path) -> None:
+    """Without bulk copies."""
+    older = {"FUSCOC_CUDA_ARCH": "sm_80"}
+    torchrun(num_ranks, "tests/cuda/dense_run.py", folder, timeout=600, environment=older)
