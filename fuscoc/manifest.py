@@ -206,7 +206,7 @@ def _cuda_variant(
         "file": variant.file,
         "shared_bytes": variant.target.shared_bytes,
         "launches": {name: asdict(launch) for name, launch in variant.source.launches.items()},
-        "tile": asdict(variant.source.tile),
+        "tile": {k: v for k, v in asdict(variant.source.sizes).items() if isinstance(v, int)},
         "cubins": [
             {"arch": arch, "file": cubin_file(item, arch), "headers": assembler.headers}
             for arch in archs

@@ -1,10 +1,10 @@
-"""Kernels of fixed capacity inside one node: what they fuse, and the sizes that they are made with.
+"""Kernels of fixed capacity inside one node.
 
 ``fsc.node`` stands beside the paths. It does inside one node what their steps do, but in a few
 kernels that plan by themselves.
 """
 
-from fuscoc.dialect.attrs import Array, Integer, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
 from fuscoc.dialect.fused import (
     NodeAssign,
@@ -22,66 +22,7 @@ from fuscoc.dialect.fused import (
 )
 from fuscoc.dialect.l0 import PRINTERS
 from fuscoc.dialect.mlir import ext, ir
-
-
-class CudaTile(Op, name="cuda_tile"):
-    """CUDA kernels for GPUs from ``arch`` on.
-
-    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer, move rows in ``num_passes``
-    parts. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
-    ``team_vectors`` vectors of the result and loads those of ``team_batch`` rows at once.
-
-    ``"fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 16 : i64, num_passes = 1 : i64,
-    team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () ->
-    ()``
-    """
-
-    attrs = attributes(
-        arch=Text("sm_90", "sm_80"),
-        dispatch_warps=Integer(1),
-        num_passes=Integer(1),
-        teams=Integer(1),
-        team_warps=Integer(1),
-        team_vectors=Integer(1),
-        team_batch=Integer(1),
-    )
-
-    @classmethod
-    def check(cls, op):
-        _check_inside_node(op)
-        if op.read("teams") * op.read("team_warps") > 32 or op.read("dispatch_warps") > 32:
-            raise VerifyError("must not put more than 32 warps into a CTA")
-
-
-class TritonTile(Op, name="triton_tile"):
-    """Triton kernels: a program of the planner has ``plan_points`` points and ``plan_warps`` warps,
-    and exchanges the counts of ``plan_keys`` keys. One that moves rows takes them in ``row_parts``
-    parts, by ``row_warps`` warps.
-
-    ``"fsc.triton_tile"() {plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
-    row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()``
-    """
-
-    attrs = attributes(
-        plan_points=Integer(1),
-        plan_warps=Integer(1),
-        plan_keys=Integer(1),
-        row_parts=Integer(1),
-        row_warps=Integer(1),
-    )
-
-    @classmethod
-    def check(cls, op):
-        _check_inside_node(op)
-        for name in op.attrs:
-            size = op.read(name)
-            if name != "row_parts" and size & (size - 1):
-                raise VerifyError(f"needs a power of two for '{name}', not {size}")
-
-
-def _check_inside_node(op):
-    if op.operation.parent.name != "fsc.node":
-        raise VerifyError("must stand inside fsc.node")
+from fuscoc.dialect.node_tiles import CudaTile, TritonTile
 
 
 class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):

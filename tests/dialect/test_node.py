@@ -8,13 +8,15 @@ import pytest
 
 from fuscoc.pipeline import compile_to_ir
 from tests.dialect.support import edited, error_of, round_trips
-from tests.specs import moe, moe_fp8
+from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
-TILE = """"fsc.triton_tile"() {plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
+TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
+    pieces = [8 : i64]}], plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
     row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()
 """
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
+FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
 OTHER = '"fsc.def_placement"() {kind = "cyclic", num_keys = 256 : i64, sym_name = "spec.other"}'
 
 
@@ -133,12 +135,32 @@ ELSEWHERE = [
         "fsc.node_reduce",
     ),
 ]
+# (old text of moe's tiles, another one, what the verifier says)
 TILED = [
     ('"sm_80"', '"sm_90"', NODE + "must not have two tiles for the same kernels"),
     ('"sm_80"', '"sm_70"', CUDA + "attribute 'arch' must be one of sm_90, sm_80, not 'sm_70'"),
     ("plan_points = 128", "plan_points = 96", TRITON + "needs a power of two for 'plan_points'"),
     ("dispatch_warps = 16", "dispatch_warps = 33", CUDA + "must not put more than 32 warps into"),
     ("teams = ", "teams = 3", CUDA + "must not put more than 32 warps into a CTA"),
+    ("dispatch_warps = 16", "dispatch_warps = 17", CUDA + "needs 243712 bytes of shared memory,"),
+    ("buffer_at = 0", "buffer_at = 64", CUDA + "needs a multiple of 128 where 'x' begins"),
+    ("buffer_at = 0", "buffer_at = 128", CUDA + "has no room in its buffer for the fields of"),
+    ("buffer_bytes = 14336", "buffer_bytes = 14335", CUDA + "has no room in its buffer for the"),
+    ("part_bytes = 14336", "part_bytes = 7168", CUDA + "does not move all of 'x'"),
+    ("part_bytes = 14336", "part_bytes = 14328", CUDA + "must not cut 'x' into words of 16 bytes"),
+    ('field = "x", part_bytes', 'field = "y", part_bytes', CUDA + "needs the fields of a row in"),
+    ("arriving = [", f"leaving = [{FIELD}], arriving = [", CUDA + "needs 'leaving' exactly where"),
+    (
+        'field = "x", part_elems = 17',
+        'field = "y", part_elems = 17',
+        TRITON + "needs the fields of",
+    ),
+    ("part_elems = 1792", "part_elems = 1791", TRITON + "does not move all of 'x'"),
+    ("part_elems = 1792", "part_elems = 2049", TRITON + "needs pieces that make up a part of 'x'"),
+    ("pieces = [2048]", "pieces = [2048, 2048]", TRITON + "needs pieces that make up a part of"),
+    ("pieces = [2048]", "pieces = [1024]", TRITON + "needs pieces that make up a part of 'x'"),
+    ("pieces = [2048]", "pieces = [2000]", TRITON + "needs a power of two for 'pieces' of 'x'"),
+    (", summed = [{", ", moved_too = [{", TRITON + "has an unknown attribute 'moved_too'"),
 ]
 
 
@@ -168,6 +190,23 @@ def test_what_stands_elsewhere(text: str, place: str) -> None:
 @pytest.mark.parametrize(("old", "new", "reason"), TILED)
 def test_tiles(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(module("choose-tiles"), (old, new)))
+
+
+def test_sums_are_cut_only_where_there_are_some() -> None:
+    text = module("choose-tiles")
+    begin = text.index(", summed = [")
+    end = text.index("]}]", begin) + len("]}]")
+    assert TRITON + "needs 'summed' exactly where rows are" in error_of(text[:begin] + text[end:])
+
+
+def test_rows_are_read_in_words_of_their_runs() -> None:
+    """Patches lie in runs of 42 bytes."""
+    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    reason = "must not read 'pixels' in words of 4 bytes"
+    leaving = text[text.index("leaving = [") : text.index("num_passes")]
+    wider = leaving.replace("word_bytes = 2", "word_bytes = 4")
+    assert CUDA + reason in error_of(edited(text, (leaving, wider)))
+    assert TRITON + reason in error_of(edited(text, ("align_bytes = 2", "align_bytes = 4")))
 
 
 def test_what_is_fused_twice() -> None:

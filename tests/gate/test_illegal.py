@@ -17,6 +17,7 @@ from tests.gate.values import Names, declared, illegal, paths
 NAMES = {
     "args.name",
     "args.value",
+    "arriving.field",
     "bind.arg",
     "bind.buffer",
     "casts.field",
@@ -26,8 +27,11 @@ NAMES = {
     "field",
     "fields.name",
     "indices",
+    "leaving.field",
+    "moved.field",
     "rows.name",
     "runs.name",
+    "summed.field",
     "sym_name",
     "terms",
 }

@@ -185,7 +185,7 @@ module {
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 15 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", dispatch_warps = 11 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 7168 : i64, word_bytes = 16 : i64}, {buffer_at = 14336 : i64, field = "scales", part_bytes = 224 : i64, word_bytes = 16 : i64}], buffer_bytes = 14592 : i64, dispatch_warps = 15 : i64, leaving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 7168 : i64, word_bytes = 16 : i64}, {buffer_at = 14336 : i64, field = "scales", part_bytes = 224 : i64, word_bytes = 16 : i64}], buffer_bytes = 14592 : i64, dispatch_warps = 11 : i64, leaving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
   }) : () -> ()
 }

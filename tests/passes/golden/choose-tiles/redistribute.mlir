@@ -169,8 +169,8 @@ module {
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
-    "fsc.triton_tile"() {plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 512 : i64, pieces = [512]}], plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
   }) : () -> ()
 }
