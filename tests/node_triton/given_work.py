@@ -14,7 +14,7 @@ from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
-from tests.node_triton.rank_work import batch, open_shuffle, said_by
+from tests.node_triton.rank_work import batch, open_shuffle, pretend, said_by
 
 
 def epochs(
@@ -23,9 +23,13 @@ def epochs(
     batches: Sequence[Sequence[int]],
     seed: int,
     options: Mapping[str, Any],
+    first: int = 0,
 ) -> None:
-    """Dispatches and combines in a row, whose outermost extent is ``batches[i][rank]``."""
+    """Dispatches and combines in a row, whose outermost extent is ``batches[i][rank]``; as if there
+    had been ``first`` of each before."""
     shuffle = open_shuffle(group, artifact, **options)
+    if first:
+        pretend(shuffle, first)
     for number, sizes in enumerate(batches):
         run(shuffle, batch(shuffle.spec, sizes, seed + number), combines=1 + number % 2)
     shuffle.check()
@@ -223,3 +227,49 @@ def missing_places(group: Any, artifact: str) -> list[str]:
 
 def without_capacity(group: Any, artifact: str) -> str:
     return said_by(lambda: open_shuffle(group, artifact, capacity=None))
+
+
+def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None:
+    """Combines of two dispatches in turn, and of a third along the routing of the first: where
+    segments lie belongs to their handle."""
+    shuffle = open_shuffle(group, artifact, num_handles=3, **options)
+    spec, rank = shuffle.spec, shuffle.rank
+    sizes = [[2] * shuffle.topology.num_ranks, [1 + r for r in range(shuffle.topology.num_ranks)]]
+    handles, worked, results = [], [], []
+    for number, each in enumerate(sizes):
+        ranks = batch(spec, each, 11 + number)
+        data, expected = ranks[rank], expect(spec, list(ranks))
+        rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+        written = expected.rows[rank].written
+        held = by_field(shuffle, rows)
+        worked.append(work_on(spec, held, written, torch.zeros(len(written), dtype=torch.int64)))
+        handles.append(handle)
+        results.append(expected.results[rank])
+        if not number:
+            source = data.source
+    _, again = shuffle.dispatch(**source, handle=handles[0])
+    for number, handle in ((0, handles[0]), (1, handles[1]), (0, again), (1, handles[1])):
+        result = by_field(shuffle, shuffle.combine(worked[number], handle))
+        check_result(results[number], result)
+    shuffle.check()
+
+
+def compiled(group: Any, artifact: str, tables: Sequence[Any], length: int) -> None:
+    """A compiled layer, whose rows are as many as the target is long."""
+    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    data = _data(shuffle.spec, tables[shuffle.rank], length, shuffle.rank)
+    x, to = data.source["x"], data.inputs["to"]
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def layer(x: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
+        rows, handle = shuffle.dispatch(x, to=to, length=length)
+        return rows.sum(), shuffle.combine(2 * rows, handle)
+
+    x.requires_grad_()
+    lives = (to.view(len(to), -1, 2)[:, :, 0] >= 0).sum(1, keepdim=True)
+    for _ in range(2):
+        _, result = layer(x, to)
+        torch.testing.assert_close(result, 2 * x * lives)
+        (grad,) = torch.autograd.grad(result.sum(), x)
+        torch.testing.assert_close(grad, 2 * torch.ones_like(x) * lives)
+    shuffle.check()

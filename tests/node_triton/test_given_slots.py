@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,65 +12,10 @@ from hypothesis import strategies as st
 from tests.engine import specs
 from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
-
-
-@dataclass(frozen=True)
-class Small:
-    """An example of small sizes: its text, what it is opened with, and its outermost extents."""
-
-    text: str
-    options: dict[str, Any]
-    batches: list[tuple[int, ...]]
-
-
-def example(name: str, *constants: tuple[str, str]) -> str:
-    text = (specs.EXAMPLES / f"{name}.fsc").read_text()
-    for old, new in constants:
-        assert old in text
-        text = text.replace(old, new)
-    return text
-
+from tests.node_triton.given_specs import EXAMPLES
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES
-FIXED = [(1, 1, 1, 1)] * 3  # their extents are constants
-EXAMPLES = {
-    "ulysses": Small(
-        example(
-            "ulysses",
-            ("tokens = 4096, heads = 32, width = 128", "tokens = 32, heads = 8, width = 6"),
-            ("block = 64", "block = 4"),
-        ),
-        {"max_sources": 64},
-        FIXED,
-    ),
-    "fft_transpose": Small(
-        example("fft_transpose", ("nx = 256, ny = 128, nz = 128", "nx = 5, ny = 8, nz = 4")),
-        {"max_sources": 32},
-        FIXED,
-    ),
-    "redistribute": Small(
-        example("redistribute", ("rows = 8192, columns = 1024", "rows = 16, columns = 7")),
-        {"max_sources": 16},
-        FIXED,
-    ),
-    "vit_patches": Small(
-        specs.patches(p=2, c=3),
-        {"max_sources": 60, "capacity": 400},
-        [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
-    ),
-    "kv_pages": Small(
-        example(
-            "kv_pages",
-            (
-                "layers = 32, page = 16, heads = 8, width = 128",
-                "layers = 3, page = 2, heads = 2, width = 5",
-            ),
-        ),
-        {"max_sources": 12, "capacity": 64},
-        [(3, 0, 12, 5), (0, 0, 0, 0), (1, 2, 3, 0)],
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +163,27 @@ def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
             assert message.startswith("SizesError: [FSR026]"), message
             assert "`pictures`" in message
             assert (dropped, moved) == (0, 0)
+
+
+def test_epochs_wrap(pool: Pool) -> None:
+    sizes = [(1, 2)] * 3
+    options = EXAMPLES["vit_patches"].options
+    pool.run(given_work.epochs, 2, path(specs.patches(2, 3)), sizes, 1, options, 2**31 - 2)
+
+
+@pytest.mark.parametrize("text", [specs.patches(2, 3), specs.GRID], ids=["ragged", "grid"])
+def test_handles_keep_where_segments_lie(pool: Pool, text: str) -> None:
+    options = {"capacity": 400, "max_sources": 60}
+    pool.run(given_work.older_handles, 3, path(text), options)
+
+
+@pytest.mark.parametrize("name", ["summed", "copied"])
+def test_compiled(pool: Pool, name: str) -> None:
+    fan = 1 if name == "copied" else 3
+    slots = [(rank, slot) for slot in range(20) for rank in range(2)]
+    tables = [[slots[i * fan : i * fan + fan] for i in range(first, first + 5)] for first in (0, 6)]
+    text = FANNED[name].replace("f64", "f32")
+    pool.run(given_work.compiled, 2, path(text), tables, 20)
 
 
 @pytest.mark.parametrize("name", ["summed", "weighted", "copied"])

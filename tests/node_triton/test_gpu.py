@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpus import torchrun
+from tests.node_triton import given_specs
 from tests.node_triton.models import compile_all
 
 
@@ -14,3 +15,10 @@ from tests.node_triton.models import compile_all
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_models(num_ranks: int, tmp_path: Path) -> None:
     torchrun(num_ranks, "tests/node_triton/gpu_run.py", *compile_all(tmp_path))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_given_slots(num_ranks: int, tmp_path: Path) -> None:
+    artifacts = given_specs.compile_all(tmp_path)
+    torchrun(num_ranks, "tests/node_triton/given_gpu_run.py", *artifacts)

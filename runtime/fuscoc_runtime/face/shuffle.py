@@ -69,7 +69,9 @@ class Shuffle:
         capacity: slots that a rank has room for; default: the spec's ``capacity max``, else what
             the worst routing needs: ranks * max_sources * fan-out, and the padding. This is what
             most of the memory goes into: capacity rows (of a compact target ranks * max_sources,
-            if that is less) and, for a sum, ranks * max_sources rows.
+            if that is less) and, for a combine, ranks * max_sources rows. A dense target needs as
+            many as it ever has on a rank, by default what the spec says; where that differs from
+            call to call there is no default.
         num_handles: dispatches after which a handle is outdated.
         pool: what to share memory with other shuffles by; default: share none.
         slice_bytes: the most that a slice of the network hop holds; default: the spec's ``slice``.
@@ -194,7 +196,8 @@ class Shuffle:
         of them every slot refers to (-1: padding); combine takes a row for every slot. It is a view
         of memory that peers store into, valid until this rank's next dispatch, whose source it
         cannot be. Padding rows are left as they were. With ``max_sources`` ``num_slots`` is the
-        capacity, and of the rows of a compact target those that no slot refers to are unused.
+        capacity, unless the target is dense, and of the rows of a compact target those that no slot
+        refers to are unused.
 
         If a field requires grad, and in compiled functions, rows are tensors of their own instead,
         and padding rows are 0. The backward pass is collective as well: it brings the rows'
@@ -267,7 +270,9 @@ class Shuffle:
         always.
 
         Raises:
-            KeyRangeError, NoSlotError: points that were dropped.
+            KeyRangeError, DestinationError, NoSlotError, SlotClashError, ExcessError: points that
+                were dropped.
+            SizesError: calls of which nothing was moved, for want of sizes.
             RefusedCallError: a peer raised an error for calls that this rank had joined.
             OutdatedError: combines whose rows or handle had been replaced.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.

@@ -57,9 +57,10 @@ class CudaSpec:
 class NodeSpec:
     """The Triton kernels of a shuffle inside one node.
 
-    ``kernels``: names by role, ``count``, ``exchange``, ``assign``, ``dispatch`` and, for a sum,
-    ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
-    ``padded_keys`` and exchanged by ``key_block``.
+    ``kernels``: names by role, ``count``, ``exchange``, ``assign`` or, of a dense target,
+    ``exchange``, ``place``, then ``dispatch`` and, for a copy or a sum, ``combine``. A program of
+    the planner takes ``tile_sources`` segments; keys are padded to ``padded_keys`` and exchanged by
+    ``key_block``.
     """
 
     kernels: Mapping[str, str]

@@ -1,0 +1,145 @@
+"""Slots that the relation gives, through the Triton kernels of one node on real GPUs.
+
+``python -m torch.distributed.run --nproc-per-node N -m tests.node_triton.given_gpu_run ARTIFACT…``
+takes the artifacts of ``given_specs.EXAMPLES`` in their order and exits non-zero, after naming
+every mismatch, when something is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fuscoc_runtime import Shuffle
+from fuscoc_runtime.comm.group import join
+from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, work_on
+from fuscoc_runtime.reference import RankData, RankResult, RankRows
+from tests.node_triton.given_specs import EXAMPLES, Small
+from tests.node_triton.rank_work import batch
+
+ITERATIONS = 200
+DELAY_CYCLES = 200_000
+
+
+class Case:
+    """A batch on the device, and what this rank must hold of it."""
+
+    def __init__(self, shuffle: Shuffle, sizes: Sequence[int], seed: int) -> None:
+        spec, rank = shuffle.spec, shuffle.rank
+        ranks = batch(spec, sizes, seed)
+        expected = expect(spec, ranks)
+        data: RankData = ranks[rank]
+        tensors = {**data.source, **data.inputs}
+        self.given: dict[str, Any] = {k: each.to(shuffle.device) for k, each in tensors.items()}
+        self.given |= data.extents
+        self.rows: RankRows = expected.rows[rank]
+        self.result: RankResult | None = expected.results and expected.results[rank]
+        slots = len(self.rows.written)
+        worked = work_on(spec, self.rows.fields, self.rows.written, torch.zeros(slots).long())
+        self.worked = {name: each.to(shuffle.device) for name, each in worked.items()}
+
+    def check(self, shuffle: Shuffle, given: Any, handle: Any, result: Any) -> list[str]:
+        """What is wrong."""
+        try:
+            check_rows(self.rows, by_field(shuffle, given), handle)
+            if self.result is not None:
+                check_result(self.result, by_field(shuffle, result))
+        except MismatchError as error:
+            return [str(error)]
+        return []
+
+
+def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {shuffle.spec.declared.fields[0].name: given}
+
+
+def both(shuffle: Shuffle, case: Case) -> tuple[Any, Any, Any]:
+    rows, handle = shuffle.dispatch(**case.given)
+    combines = case.result is not None
+    return rows, handle, shuffle.combine(case.worked, handle) if combines else None
+
+
+def stress(shuffle: Shuffle, cases: Sequence[Case]) -> list[str]:
+    """Back to back, with delays; all is looked at on the device, and at the end."""
+    shared, own = random.Random(3), random.Random(70 + shuffle.rank)
+    off = torch.zeros((), dtype=torch.int64, device=shuffle.device)
+    for _ in range(ITERATIONS):
+        case = shared.choice(cases)
+        if shared.random() < 0.4:
+            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
+        rows, handle, result = both(shuffle, case)
+        off += (handle.launched.filled.cpu() != case.rows.written).sum().to(off.device)
+        for name, each in by_field(shuffle, rows).items():
+            wanted = case.rows.fields[name].to(off.device)[case.rows.written]
+            off += (each[case.rows.written] != wanted).sum()
+        if result is not None and case.result is not None:
+            for name, each in by_field(shuffle, result).items():
+                off += (each != case.result.fields[name].to(off.device)).sum()
+    return [f"stress: {int(off)} elements differ"] if int(off) else []
+
+
+def graph(shuffle: Shuffle, static: Case, cases: Sequence[Case]) -> list[str]:
+    """A dispatch and a combine of ``static``, captured, and replayed on other data of its shapes;
+    kernels have run before."""
+    captured = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
+        rows, handle, result = both(shuffle, static)
+    wrong = []
+    for case in cases:
+        if shapes(case) != shapes(static):
+            continue
+        for into, new in ((static.given, case.given), (static.worked, case.worked)):
+            for name, each in new.items():
+                if isinstance(each, Tensor):
+                    into[name].copy_(each)
+        captured.replay()
+        wrong += [f"graph: {each}" for each in case.check(shuffle, rows, handle, result)]
+    shuffle.check()
+    return wrong
+
+
+def shapes(case: Case) -> list[Any]:
+    tensors = [*case.given.values(), *case.worked.values()]
+    return [each.shape if isinstance(each, Tensor) else each for each in tensors]
+
+
+def run(artifact: str, small: Small) -> list[str]:
+    shuffle = Shuffle(artifact, **small.options)
+    assert shuffle.backend == "triton"
+    num_ranks = shuffle.topology.num_ranks
+    batches = [sizes[:num_ranks] for sizes in small.batches]
+    cases = [Case(shuffle, sizes, 3 + n) for n, sizes in enumerate(batches)]
+    wrong = []
+    for case in cases:
+        wrong += case.check(shuffle, *both(shuffle, case))
+    wrong += stress(shuffle, cases)
+    shuffle.check()
+    return wrong + graph(shuffle, Case(shuffle, batches[0], 3), cases)
+
+
+def main() -> int:
+    join(timeout=60)
+    wrong: list[str] = []
+    for artifact, (name, small) in zip(sys.argv[1:], EXAMPLES.items(), strict=True):
+        wrong += [f"{name}: {each}" for each in run(artifact, small)]
+    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, wrong)
+    if dist.get_rank() == 0:
+        for rank, lines in enumerate(everyone):
+            print("".join(f"WRONG on rank {rank}: {line}\n" for line in lines[:6]), end="")
+        print(f"{len(everyone)} ranks: {'FAILED' if any(everyone) else 'all hold'}", flush=True)
+    dist.destroy_process_group()
+    return int(any(everyone))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The examples whose slots the spec gives, with small sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engine import specs
+
+
+@dataclass(frozen=True)
+class Small:
+    """An example of small sizes: its text, what it is opened with, and its outermost extents."""
+
+    text: str
+    options: dict[str, Any]
+    batches: list[tuple[int, ...]]
+
+
+def example(name: str, *constants: tuple[str, str]) -> str:
+    text = (specs.EXAMPLES / f"{name}.fsc").read_text()
+    for old, new in constants:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+FIXED = [(1, 1, 1, 1)] * 3  # their extents are constants
+EXAMPLES = {
+    "ulysses": Small(
+        example(
+            "ulysses",
+            ("tokens = 4096, heads = 32, width = 128", "tokens = 32, heads = 8, width = 6"),
+            ("block = 64", "block = 4"),
+        ),
+        {"max_sources": 64},
+        FIXED,
+    ),
+    "fft_transpose": Small(
+        example("fft_transpose", ("nx = 256, ny = 128, nz = 128", "nx = 5, ny = 8, nz = 4")),
+        {"max_sources": 32},
+        FIXED,
+    ),
+    "redistribute": Small(
+        example("redistribute", ("rows = 8192, columns = 1024", "rows = 16, columns = 7")),
+        {"max_sources": 16},
+        FIXED,
+    ),
+    "vit_patches": Small(
+        specs.patches(p=2, c=3),
+        {"max_sources": 60, "capacity": 400},
+        [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
+    "kv_pages": Small(
+        example(
+            "kv_pages",
+            (
+                "layers = 32, page = 16, heads = 8, width = 128",
+                "layers = 3, page = 2, heads = 2, width = 5",
+            ),
+        ),
+        {"max_sources": 12, "capacity": 64},
+        [(3, 0, 12, 5), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
+}
+
+
+def compile_all(folder: Path) -> list[str]:
+    """The artifacts of all examples, in their order, for the Triton kernels."""
+    import fuscoc
+
+    return [
+        str(fuscoc.compile(by_triton(small.text), folder / name))
+        for name, small in EXAMPLES.items()
+    ]
+
+
+def by_triton(text: str) -> str:
+    """The same shuffle, whose kernels are Triton's on any GPU."""
+    before, word, after = text.rpartition("  combine" if "  combine" in text else "}")
+    return f"{before}    backend triton\n{word}{after}"
