@@ -11,6 +11,9 @@ WARP = 32
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
+VECTORS_IN_FLIGHT = 4
+ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
+MAX_DISPATCH_WARPS = 24
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def num_passes(
 ) -> int:
     """Parts of a row, so that four warps of a CTA have buffers for one each."""
     passes = 1
-    while buffer_layout(fields, leaving, passes)[1] * 4 > target.room:
+    while buffer_layout(fields, leaving, passes)[1] * ROWS_IN_FLIGHT > target.room:
         passes += 1
     return passes
 
@@ -130,7 +133,7 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     passes = num_passes(shuffle.fields, shuffle.leaving, target)
     _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, passes)
     arriving, leaving = field_sizes(shuffle, passes)
-    warps = min(24, target.room // buffer_bytes)
+    warps = min(MAX_DISPATCH_WARPS, target.room // buffer_bytes)
     vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
@@ -152,5 +155,5 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         teams=min(15, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=4 // team_vectors,
+        team_batch=VECTORS_IN_FLIGHT // team_vectors,
     )

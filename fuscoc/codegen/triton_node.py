@@ -62,6 +62,7 @@ class NodeKernels:
     tile_sources: int
     padded_keys: int
     key_block: int
+    tile: TritonSizes
 
 
 def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> NodeKernels | None:
@@ -94,6 +95,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         tile_sources=printer.tile_points[0],
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
+        tile=tile,
     )
 
 
