@@ -142,7 +142,7 @@ class Run:
     def refusal(self) -> list[str]:
         """The last rank refuses a call: what others would get from it is NaN, no more."""
         dense, batch, last = self.dense, self.batches[0], dist.get_world_size() - 1
-        if last == 0 or batch.worked is None:
+        if last == 0 or batch.worked is None or not batch.worked.is_floating_point():
             return []
         before, wrong = dense.troubles(), []
         if dense.rank == last:
@@ -151,15 +151,22 @@ class Run:
             handle = dense.dispatch(batch)
             result = dense.combine(batch, handle)
             expected = reference.dispatch(dense.shuffle, self.data[0])
-            [(name, source)] = batch.source.items()
+            [name] = batch.source
             values = [float("nan") if rank == last else 1.0 for rank in range(last + 1)]
             rows = [
                 {name: torch.full_like(each.fields[name], value)}
                 for each, value in zip(expected, values, strict=True)
             ]
             wanted = reference.combine(dense.shuffle, self.data[0], rows)[dense.rank].fields[name]
-            if source.is_floating_point() and not torch.equal(result.isnan().cpu(), wanted.isnan()):
-                wrong.append("other results are NaN than those of the rank that refused")
+            lost = wanted.isnan().to(self.device)
+            torch.cuda.synchronize()
+            if not (in_bytes(result[lost]) == 0xFF).all() and batch.allowed is None:
+                wrong.append("a part of the rank that refused is not lost")
+            kept = replace(batch, result=torch.where(lost, result, batch.result))
+            if batch.allowed is None and int(dense.wrong_result(kept, result)):
+                wrong.append("more is lost than what the rank that refused had")
+            if batch.allowed is not None and not torch.equal(result.isnan(), lost):
+                wrong.append("other sums are NaN than those of the rank that refused")
         found = dense.errors(before)
         if found != ({} if dense.rank == last else {"RefusedCallError": 1}):
             wrong.append(f"a refusal was told as {found}")
