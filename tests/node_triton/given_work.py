@@ -13,7 +13,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, route
 from tests.node_triton.rank_work import batch, open_shuffle, pretend, said_by
 
 
@@ -37,9 +37,10 @@ def epochs(
 
 def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     """One dispatch and some combines of it, compared with the reference."""
-    data, spec = ranks[shuffle.rank], shuffle.spec
+    rank, spec = shuffle.rank, shuffle.spec
+    data = ranks[rank]
     expected = expect(spec, list(ranks))
-    own = expected.rows[shuffle.rank]
+    own = expected.rows[rank]
     before = {name: each.clone() for name, each in shuffle.engine._rows.items()}
     given, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
     rows = by_field(shuffle, given)
@@ -49,12 +50,19 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     for name, each in rows.items():  # slots that nobody names are left as they were
         assert torch.equal(bits(each)[~own.written], bits(before[name])[: len(each)][~own.written])
     assert torch.equal(handle.launched.filled, own.written)
+    stats = shuffle.stats()
+    assert stats is not None
+    sources = len(
+        {each.origin.source for each in route(spec, ranks)[0] if each.origin.rank == rank}
+    )
+    assert (stats.num_rows, stats.num_slots) == (int(own.written.sum()), len(own.written))
+    assert sum(stats.rows_to_rank) >= sources <= stats.num_sources
     if expected.results is None:
         return
     worked = work_on(spec, rows, own.written, torch.zeros(len(own.written), dtype=torch.int64))
     for _ in range(combines):
         result = by_field(shuffle, shuffle.combine(worked, handle))
-        check_result(expected.results[shuffle.rank], result)
+        check_result(expected.results[rank], result)
 
 
 def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:

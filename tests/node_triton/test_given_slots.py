@@ -236,9 +236,9 @@ GROUPED = """
     }"""
 
 
-@pytest.mark.parametrize("text", [PACKED_GRID, RAGGED_KEYS, GROUPED])
+@pytest.mark.parametrize("text", [PACKED_GRID, RAGGED_KEYS, GROUPED, specs.HASHED])
 def test_packed_targets(pool: Pool, text: str) -> None:
-    """Of scattered rows, of ragged sizes, and with keys that are looked up."""
+    """Of scattered rows, of ragged sizes, with keys that are looked up, and with copies back."""
     sizes = [(2, 0, 4), (0, 0, 0), (1, 3, 2)]
     pool.run(rank_work.epochs, 3, path(text), sizes, 1)
 
