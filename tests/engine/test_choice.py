@@ -47,7 +47,7 @@ from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
-from tests.specs import moe, moe_fp8, vit_patches
+from tests.specs import moe, moe_fp8, repeating
 
 HOPPER, AMPERE, ADA = (
     Gpu((9, 0), 227 * 1024),
@@ -59,7 +59,7 @@ NODE = Topology(1, 4)
 
 @cache
 def spec(name: str = "moe") -> ShuffleSpec:
-    files = compiled({"moe": moe, "fp8": moe_fp8, "vit": vit_patches}[name]())
+    files = compiled({"moe": moe, "fp8": moe_fp8, "repeating": repeating}[name]())
     (shuffle,) = decode(Manifest, json.loads(files[MANIFEST])).shuffles
     return shuffle
 
@@ -90,7 +90,7 @@ def test_the_kernels_that_fit_the_gpu(gpu: Gpu, arch: str) -> None:
         ("moe", Topology(1, 16), HOPPER, 64, "16 ranks"),
         ("moe", NODE, ADA, 64, "too small a GPU"),
         ("moe", NODE, Gpu((7, 5), 227 * 1024), 64, "too small a GPU"),
-        ("vit", NODE, HOPPER, 64, "dense"),
+        ("repeating", NODE, HOPPER, 64, "dedup"),
     ],
 )
 def test_reasons(
@@ -106,7 +106,7 @@ def test_reasons(
     [
         ("moe", Topology(2, 4), "2 nodes"),
         ("moe", Topology(1, 16), "16 ranks"),
-        ("vit", NODE, "dense"),
+        ("repeating", NODE, "dedup"),
     ],
 )
 def test_reasons_for_no_triton_kernels_of_one_node(

@@ -223,7 +223,7 @@ def test_everything_is_printed(explain) -> None:
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)
-    assert "its target is dense, not `packed`" in out
+    assert "Tiles of the kernels inside one node" in out
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
