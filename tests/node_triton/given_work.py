@@ -52,11 +52,12 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     assert torch.equal(handle.launched.filled, own.written)
     stats = shuffle.stats()
     assert stats is not None
-    sources = len(
-        {each.origin.source for each in route(spec, ranks)[0] if each.origin.rank == rank}
-    )
     assert (stats.num_rows, stats.num_slots) == (int(own.written.sum()), len(own.written))
-    assert sum(stats.rows_to_rank) >= sources <= stats.num_sources
+    sent = [each for each in route(spec, ranks)[0] if each.origin.rank == rank]
+    assert stats.rows_to_rank == tuple(
+        sum(each.rank == peer for each in sent) for peer in range(len(ranks))
+    )
+    assert stats.num_sources > max((each.origin.source for each in sent), default=-1)
     if expected.results is None:
         return
     worked = work_on(spec, rows, own.written, torch.zeros(len(own.written), dtype=torch.int64))

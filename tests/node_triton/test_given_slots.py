@@ -83,7 +83,7 @@ def relations(draw: st.DrawFn, fan: int) -> tuple[int, list[list[list[list[int]]
 
 @pytest.mark.parametrize("name", FANNED)
 @given(data=st.data())
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_relation(pool: Pool, name: str, data: st.DataObject) -> None:
     text = FANNED[name]
     fan = {"summed": 3, "bf16": 2, "weighted": 3, "copied": 1}[name]
