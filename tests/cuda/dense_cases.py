@@ -83,7 +83,7 @@ CASES = {
         "ulysses", constants={"tokens": 512, "heads": 16, "width": 32, "block": 8}
     ),
     "ulysses_in_parts": DenseCase(
-        "ulysses", constants={"tokens": 4096, "heads": 8, "width": 128, "block": 256}
+        "ulysses", constants={"tokens": 1024, "heads": 4, "width": 128, "block": 256}
     ),
     "fft_transpose": DenseCase("fft_transpose", constants={"nx": 20, "ny": 24, "nz": 16}),
     "redistribute": DenseCase("redistribute", constants={"rows": 240, "columns": 36}),

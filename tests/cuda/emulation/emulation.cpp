@@ -1,0 +1,74 @@
+// Runs the CTAs of a kernel; it is put behind the printed text.
+namespace emulation {
+
+thread_local Cta* cta = nullptr;
+constexpr size_t kStack = 128 << 10;
+
+using Kernel = void (*)(const void*);
+
+struct Launch {
+  Kernel kernel;
+  const void* argument;
+  int ctas, threads, shared_bytes;
+};
+thread_local const Launch* launched;
+
+void enter() {
+  launched->kernel(launched->argument);
+  Fiber& fiber = cta->fibers[cta->current];
+  fiber.done = true;
+  --cta->live;
+  ++cta->progress;
+  // Who waits at a barrier of all threads does not wait for those that have ended.
+  Barrier& all = cta->barriers[0];
+  if (all.arrived > 0 && all.arrived == cta->live) {
+    all.arrived = 0;
+    ++all.generation;
+  }
+  swapcontext(&fiber.context, &cta->scheduler);
+}
+
+void run_cta(const Launch* launch, int number) {
+  const int threads = launch->threads;
+  Cta state;
+  state.fibers.resize(threads);
+  state.warps.resize(threads / kLanes);
+  state.live = threads;
+  state.block = {unsigned(number), 0, 0};
+  state.grid = {unsigned(launch->ctas), 1, 1};
+  state.threads = {unsigned(threads), 1, 1};
+  const size_t shared = (launch->shared_bytes + 255) / 128 * 128;
+  state.memory = static_cast<unsigned char*>(aligned_alloc(128, shared));
+  memset(state.memory, 0xCD, shared);
+  void* const stacks = mmap(nullptr, kStack * threads, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  cta = &state;
+  launched = launch;
+  for (int t = 0; t < threads; ++t) {
+    ucontext_t& context = state.fibers[t].context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = static_cast<char*>(stacks) + kStack * t;
+    context.uc_stack.ss_size = kStack;
+    makecontext(&context, enter, 0);
+  }
+  while (state.live > 0) {
+    const long long before = state.progress;
+    for (int t = 0; t < threads; ++t) {
+      if (state.fibers[t].done) continue;
+      state.current = t;
+      swapcontext(&state.scheduler, &state.fibers[t].context);
+    }
+    if (state.progress == before) sched_yield();  // all wait for another CTA
+  }
+  munmap(stacks, kStack * threads);
+  free(state.memory);
+}
+
+}  // namespace emulation
+
+extern "C" void run(emulation::Kernel kernel, const void* argument, int ctas, int threads, int shared_bytes) {
+  const emulation::Launch launch{kernel, argument, ctas, threads, shared_bytes};
+  std::vector<std::thread> running;
+  for (int number = 0; number < ctas; ++number) running.emplace_back(emulation::run_cta, &launch, number);
+  for (auto& each : running) each.join();
+}

@@ -1,0 +1,202 @@
+// The words of CUDA that the device headers use, for a host: a CTA is a thread of the operating system,
+// and its threads are fibers of that, which change where they wait. So shared memory is thread_local.
+#pragma once
+#include <sched.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct Dim {
+  unsigned x, y, z;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+namespace emulation {
+
+constexpr int kLanes = 32;
+
+// A barrier of the lanes of a warp, which each bring a word: of the calls before and this one.
+struct Warp {
+  unsigned long long words[2][kLanes];
+  int arrived = 0;
+  unsigned generation = 0;
+};
+struct Barrier {
+  int arrived = 0;
+  unsigned generation = 0;
+};
+struct Fiber {
+  ucontext_t context;
+  bool done = false;
+};
+struct Cta {
+  ucontext_t scheduler;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  Barrier barriers[16];
+  int live;      // fibers that have not ended
+  int current;   // the one that runs
+  long long progress = 0;
+  unsigned char* memory;  // dynamic shared memory
+  Dim block, grid, threads;
+};
+extern thread_local Cta* cta;
+
+inline void yield() { swapcontext(&cta->fibers[cta->current].context, &cta->scheduler); }
+inline int lane() { return cta->current % kLanes; }
+
+inline const unsigned long long* meet(unsigned long long word) {
+  Warp& warp = cta->warps[cta->current / kLanes];
+  const unsigned generation = warp.generation;
+  unsigned long long* const words = warp.words[generation & 1];
+  words[lane()] = word;
+  if (++warp.arrived == kLanes) {
+    warp.arrived = 0;
+    ++warp.generation;
+    ++cta->progress;
+  }
+  while (warp.generation == generation) yield();
+  return words;
+}
+inline void wait_for(int number, int count) {
+  Barrier& barrier = cta->barriers[number];
+  const unsigned generation = barrier.generation;
+  if (++barrier.arrived == count) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    ++cta->progress;
+  }
+  while (barrier.generation == generation) yield();
+}
+template <class T>
+unsigned long long word_of(T value) {
+  static_assert(sizeof(T) <= 8);
+  unsigned long long word = 0;
+  memcpy(&word, &value, sizeof(T));
+  return word;
+}
+template <class T>
+T value_of(unsigned long long word) {
+  T value;
+  memcpy(&value, &word, sizeof(T));
+  return value;
+}
+// What the hardware demands of an address.
+inline void check_aligned(const void* at, int bytes) {
+  if (reinterpret_cast<size_t>(at) % bytes) abort();
+}
+inline unsigned char* shared(unsigned address) { return cta->memory + address; }
+inline void copy_bulk(void* to, const void* from, unsigned bytes) {
+  check_aligned(to, 16);
+  check_aligned(from, 16);
+  if (bytes == 0 || bytes % 16) abort();
+  memcpy(to, from, bytes);
+}
+
+}  // namespace emulation
+
+#define threadIdx (Dim{unsigned(emulation::cta->current), 0, 0})
+#define blockIdx (emulation::cta->block)
+#define gridDim (emulation::cta->grid)
+#define blockDim (emulation::cta->threads)
+
+inline void __syncthreads() { emulation::wait_for(0, emulation::cta->live); }
+inline void __syncwarp() { emulation::meet(0); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __nanosleep(unsigned) { emulation::yield(); }
+
+template <class T>
+T __shfl_sync(unsigned, T value, int from) {
+  return emulation::value_of<T>(emulation::meet(emulation::word_of(value))[from]);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int by) {
+  const auto* words = emulation::meet(emulation::word_of(value));
+  return emulation::lane() < by ? value : emulation::value_of<T>(words[emulation::lane() - by]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int by) {
+  return emulation::value_of<T>(emulation::meet(emulation::word_of(value))[emulation::lane() ^ by]);
+}
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  const auto* words = emulation::meet(vote);
+  unsigned lanes = 0;
+  for (int i = 0; i < emulation::kLanes; ++i) lanes |= unsigned(words[i]) << i;
+  return lanes;
+}
+inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == ~0u; }
+inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
+inline unsigned __match_any_sync(unsigned, int value) {
+  const auto own = emulation::word_of(value);
+  const auto* words = emulation::meet(own);
+  unsigned lanes = 0;
+  for (int i = 0; i < emulation::kLanes; ++i) lanes |= unsigned(words[i] == own) << i;
+  return lanes;
+}
+inline unsigned __reduce_or_sync(unsigned, unsigned value) {
+  const auto* words = emulation::meet(value);
+  unsigned all = 0;
+  for (int i = 0; i < emulation::kLanes; ++i) all |= unsigned(words[i]);
+  return all;
+}
+
+inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline int __ffs(unsigned value) { return __builtin_ffs(value); }
+inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
+inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+template <class T>
+T __ldcg(const T* at) {
+  emulation::check_aligned(at, sizeof(T));
+  return *at;
+}
+inline size_t __cvta_generic_to_shared(const void* at) {
+  return static_cast<const unsigned char*>(at) - emulation::cta->memory;
+}
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a < b ? b : a; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline long long max(long long a, long long b) { return a < b ? b : a; }
+
+template <class T>
+T atomicAdd(T* at, T by) {
+  return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T atomicOr(T* at, T by) {
+  return __atomic_fetch_or(at, by, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T atomicExch(T* at, T to) {
+  return __atomic_exchange_n(at, to, __ATOMIC_SEQ_CST);
+}
+template <class T>
+T atomicCAS(T* at, T from, T to) {
+  __atomic_compare_exchange_n(at, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  return from;
+}

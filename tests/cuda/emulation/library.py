@@ -1,0 +1,133 @@
+"""Printed CUDA text, with the headers that it includes, as a library of the host.
+
+What is left of the text and the headers is all but their assembler: loads and stores that say how
+they are ordered become atomic ones, bulk copies are made at once, and conversions are spelled out.
+So it shows what threads, CTAs and ranks do together, and not how a GPU orders memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuscoc_runtime.kernels.cuda import INCLUDE
+
+HERE = Path(__file__).parent
+
+KERNEL = re.compile(
+    r'extern "C" __global__ void __launch_bounds__\(\d+, 1\)\n'
+    r"(\w+)\(const __grid_constant__ Call call\) \{ (.*?)\(call\); \}"
+)
+ORDERED = """
+inline u32 load_relaxed(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+inline u64 load_relaxed(const u64* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+inline void store_relaxed(u32* at, u32 to) { __atomic_store_n(at, to, __ATOMIC_RELAXED); }
+inline void store_relaxed(u64* at, u64 to) { __atomic_store_n(at, to, __ATOMIC_RELAXED); }
+inline u32 exchange_relaxed(u32* at, u32 to) {
+  return __atomic_exchange_n(at, to, __ATOMIC_RELAXED);
+}
+inline u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+inline u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence_bulk_proxy() {}
+inline void let_next_start() {}
+inline void wait_for_previous() {}
+"""
+LANES_BELOW = "  return (1u << emulation::lane()) - 1;\n}\n"
+VECTOR = """  void load(const char* at) {
+    emulation::check_aligned(at, min(kBytes, 16));
+    memcpy(word, at, kBytes);
+  }
+  void store(char* at) const {
+    emulation::check_aligned(at, min(kBytes, 16));
+    memcpy(at, word, kBytes);
+  }
+"""
+BF16 = """const auto one = [](float x) {
+      const u32 bits = __float_as_uint(x);
+      return x != x ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    word = one(low) | one(high) << 16"""
+INSTEAD = {
+    "row_copy.cuh": {
+        "try_wait": "done = 1",
+        "cp.async.bulk.shared": "emulation::copy_bulk(emulation::shared(shared), global, bytes)",
+        "cp.async.bulk.global": "emulation::copy_bulk(global, emulation::shared(shared), bytes)",
+        "": "(void)0",
+    },
+    "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
+    "vector.cuh": {"cvt.rn.bf16x2": BF16, "": "abort()"},
+    "cast.cuh": {
+        "rcp.approx": "inverse = 1.f / divisor",
+        "cvt.rn.satfinite": "word = u16(narrow<Float8>(low) | narrow<Float8>(high) << 8)",
+    },
+}
+"""What takes the place of assembler that holds a word, by header."""
+
+
+def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
+    """A library with the kernels of ``text``, and ``run``; skips where there is no compiler.
+
+    ``arch`` is that of ``__CUDA_ARCH__``, which decides about bulk copies.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++")
+    for header in INCLUDE.glob("*.cuh"):
+        (folder / header.name).write_text(_for_host(header.name, header.read_text()))
+    shutil.copy(HERE / "emulation.h", folder)
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    kernels = KERNEL.sub(
+        r'extern "C" void \1(const void* call) { \2(*static_cast<const Call*>(call)); }', text
+    )
+    runner = (HERE / "emulation.cpp").read_text()
+    source.write_text(f"#define __CUDA_ARCH__ {arch}\n{kernels}{runner}")
+    options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread"]
+    command = [compiler, *options, f"-I{folder}", str(source), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(library))
+
+
+def _for_host(name: str, text: str) -> str:
+    if name == "base.cuh":
+        text = _between(
+            text,
+            "__device__ __forceinline__ u32 load_relaxed",
+            "__device__ __forceinline__ u64 tagged",
+            ORDERED,
+        )
+        text = _between(text, "  u32 mask;\n", "}  // namespace fuscoc", LANES_BELOW)
+        text = text.replace("#pragma once\n", '#pragma once\n#include "emulation.h"\n', 1)
+    if name == "vector.cuh":
+        load = "  __device__ __forceinline__ void load(const char* at) {"
+        text = _between(text, load, "  // A sum that has no term is zero.", VECTOR)
+    if name in INSTEAD:
+        words = INSTEAD[name]
+        text = _without_assembler(text, lambda asm: next(i for w, i in words.items() if w in asm))
+    memory = "extern __shared__ __align__(128) unsigned char memory[];"
+    return text.replace(memory, "unsigned char* const memory = emulation::cta->memory;")
+
+
+def _between(text: str, first: str, end: str, instead: str) -> str:
+    """``text`` with something else from ``first`` to ``end``, which stays."""
+    head, rest = text.split(first, 1)
+    return f"{head}{instead}{end}{rest.split(end, 1)[1]}"
+
+
+def _without_assembler(text: str, instead: Callable[[str], str]) -> str:
+    parts, begin = [], 0
+    for found in re.finditer(r"\basm( volatile)?\(", text):
+        end, depth, quoted = found.end(), 1, False
+        while depth:
+            quoted ^= text[end] == '"'
+            depth += 0 if quoted else {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        parts += [text[begin : found.start()], instead(text[found.start() : end])]
+        begin = end
+    return "".join([*parts, text[begin:]])

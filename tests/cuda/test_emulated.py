@@ -1,0 +1,74 @@
+"""The CUDA kernels for given slots, thread by thread on the host, against the reference.
+
+That takes a minute and no GPU; dense_run.py makes the same checks on real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cuda import dense_run
+from tests.cuda.dense_cases import compile_cases
+from tests.cuda.emulation.ranks import emulated_ranks
+
+HOST = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiled = tmp_path_factory.mktemp("dense")
+    compile_cases(compiled)
+    return compiled
+
+
+@pytest.mark.parametrize(
+    ("case", "num_ranks", "arch"),
+    [
+        ("ulysses", 2, 90),
+        ("ulysses_in_parts", 1, 90),
+        ("fft_transpose", 4, 90),
+        ("redistribute", 3, 90),
+        ("vit_patches", 3, 90),
+        ("vit_odd_patches", 2, 80),
+        ("kv_pages", 1, 90),
+        ("kv_long_pages", 2, 90),
+        ("kv_short_runs", 2, 90),
+        ("kv_short_runs", 2, 80),
+        ("boxes", 3, 90),
+        ("sums", 2, 90),
+        ("casts", 2, 80),
+    ],
+)
+def test_calls(
+    case: str, num_ranks: int, arch: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several in a row, and then one that a rank refuses."""
+    monkeypatch.setenv("FUSCOC_CUDA_ARCH", f"sm_{arch}")
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, case, HOST, range(2))
+        wrong = [each for batch in run.batches for each in run.call(batch)]
+        return wrong + run.refusal()
+
+    with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(calls) == []
+
+
+@pytest.mark.parametrize("check", [dense_run.mistakes, dense_run.ragged_mistakes])
+def test_mistakes(check: Callable[[Path, torch.device], list[str]], folder: Path) -> None:
+    with emulated_ranks(2) as world:
+        assert world.run(lambda: check(folder, HOST)) == []
+
+
+def test_any_calls_in_any_order(folder: Path) -> None:
+    def calls() -> list[str]:
+        cases = ("kv_pages", "boxes", "fft_transpose")
+        runs = [dense_run.Run(folder, name, HOST, range(2)) for name in cases]
+        return dense_run.stress(runs, 10, 60)
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
