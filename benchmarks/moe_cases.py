@@ -145,7 +145,7 @@ def relation(model: Model, shuffle: CudaShuffle) -> str:
     except ImportError:
         return kept.read_text()
     (checked,) = check(SourceFile("moe.fsc", text))
-    lowered = compile_to_ir(checked, after="coalesce-segments")
+    lowered = compile_to_ir(checked, after="fuse-node")
     printed = print_relation(lowered.module, shuffle)
     RELATIONS.mkdir(parents=True, exist_ok=True)
     kept.write_text(printed)
