@@ -60,7 +60,7 @@ def test_sizes_that_stay_exact_are_said(caplog: pytest.LogCaptureFixture) -> Non
         pass
     [said] = (each for each in caplog.records if each.levelno == logging.WARNING)
     assert "moved: sizes are exact, and max_sources has no effect: " in said.message
-    assert "dense" in said.message
+    assert "its combine takes back 2 fields" in said.message
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", 1), ("INFO", 1), ("warning", 0), ("", 0)])
