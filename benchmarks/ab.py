@@ -7,9 +7,9 @@ OLD and NEW are checkouts. Each compiles the deepseek-v3 shape into its ``build/
 it; ``--compile-only`` compiles anew and needs no GPU. As artifacts of one version are none to
 another, processes of one (`ab_rank.py`, which times and verifies) follow those of the other: old,
 new, new, old, … A case is ``uniform:8192``, whose dispatch and combine are timed,
-``graph:uniform:128``, both replayed from one CUDA graph, or ``host:uniform:128``, what the host
-takes to enqueue both. Ends with an error if a version failed or was wrong, or if a ratio new / old
-is above ``--limit``.
+``graph:uniform:128``, both replayed from one CUDA graph, ``graph8:uniform:128``, an eighth of what
+a graph with eight of both takes, or ``host:uniform:128``, what the host takes to enqueue both. Ends
+with an error if a version failed or was wrong, or if a ratio new / old is above ``--limit``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 RANK_SCRIPT = Path(__file__).with_name("ab_rank.py")
 CASES = ("uniform:8192", "single:8192", "skewed:8192", "uniform:4096")
 GRAPHS = ("graph:uniform:128", "graph:single:128")
-CASE = re.compile(r"((graph|host):)?(uniform|single|skewed):[1-9]\d*")
+CASE = re.compile(r"((graph([1-9]\d*)?|host):)?(uniform|single|skewed):[1-9]\d*")
 COMPILE = "import sys, fuscoc; fuscoc.compile(sys.argv[1], sys.argv[2])"
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc.codegen.cuda import print_cuda
-from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile, choose_tile
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaSizes, CudaTarget, choose_sizes
 from fuscoc.codegen.cuda_types import CudaField, CudaInput, CudaShuffle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.nvlink import CudaNode
@@ -108,14 +108,14 @@ def gpu_target() -> CudaTarget:
     return next(t for t in TARGETS if int(t.arch[3:]) <= int(named[3:]))
 
 
-def program(model: Model, tile: Tile | None = None) -> NodeProgram:
-    return node_program(model, shuffle(model), tile)
+def program(model: Model, sizes: CudaSizes | None = None) -> NodeProgram:
+    return node_program(model, shuffle(model), sizes)
 
 
-def node_program(model: Model, shuffle: CudaShuffle, tile: Tile | None = None) -> NodeProgram:
+def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = None) -> NodeProgram:
     """The program of ``shuffle``, whose relation is the model's."""
-    tile = tile or choose_tile(shuffle, gpu_target())
-    printed = print_cuda(shuffle, relation(model, shuffle), tile)
+    sizes = sizes or choose_sizes(shuffle, gpu_target())
+    printed = print_cuda(shuffle, relation(model, shuffle), sizes)
     [summed, *_] = shuffle.leaving
     return NodeProgram(
         name=shuffle.name,
@@ -125,7 +125,7 @@ def node_program(model: Model, shuffle: CudaShuffle, tile: Tile | None = None) -
         fanout=shuffle.fanout,
         num_keys=shuffle.num_keys,
         weighted=shuffle.weighted,
-        teams=printed.tile.teams,
+        teams=printed.sizes.teams,
         summed=(TORCH_DTYPES[summed.dtype], summed.elems),
         compact=shuffle.compact,
     )
@@ -145,7 +145,7 @@ def relation(model: Model, shuffle: CudaShuffle) -> str:
     except ImportError:
         return kept.read_text()
     (checked,) = check(SourceFile("moe.fsc", text))
-    lowered = compile_to_ir(checked, after="coalesce-segments")
+    lowered = compile_to_ir(checked, after="fuse-node")
     printed = print_relation(lowered.module, shuffle)
     RELATIONS.mkdir(parents=True, exist_ok=True)
     kept.write_text(printed)

@@ -107,8 +107,8 @@ def repeats_rows(shuffle: CheckedShuffle) -> Faults:
 
 
 def pads_far(shuffle: CheckedShuffle) -> Faults:
-    target = shuffle.target
-    if isinstance(target, PackedTarget) and target.num_keys * target.align > MAX_PADDING:
+    target = _packed(shuffle)
+    if target.num_keys * target.align > MAX_PADDING:
         padding = f"{target.num_keys} keys from multiples of {target.align} on"
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
@@ -185,7 +185,7 @@ def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
 
 def packs_in_another_order(shuffle: CheckedShuffle) -> Faults:
     """Only where slots are given, or sizes are ragged, do kernels keep where each segment lies."""
-    if isinstance(shuffle.target, PackedTarget) and find_fault(shuffle, (is_ragged,)) is None:
+    if find_fault(shuffle, (is_ragged,)) is None:
         yield from combines_in_another_order(shuffle)
 
 
@@ -272,9 +272,7 @@ def casts(shuffle: CheckedShuffle) -> Faults:
 
 
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
-    target = shuffle.target
-    if not isinstance(target, PackedTarget):
-        return
+    target = _packed(shuffle)
     if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
         most = MAX_COLUMNS - (MAX_RANKS if target.compact else 0)
         yield Fault(target.span, f"it has {target.num_keys} keys, more than {most}")
@@ -309,7 +307,7 @@ def of_packed(entry: Entry) -> Entry:
 # What neither kind of kernels inside one node can do.
 _NODE: Table = (
     repeats_rows,
-    pads_far,
+    of_packed(pads_far),
     fans_out_far,
     has_many_fields,
     combines_fields,
@@ -337,9 +335,9 @@ CUDA: Table = (
 TRITON_NODE: Table = (
     demands_cuda,
     *_NODE,
-    packs_in_another_order,
+    of_packed(packs_in_another_order),
     casts,
-    has_very_many_keys,
+    of_packed(has_very_many_keys),
     combines_without_sums,
     sums_otherwise,
 )
@@ -357,7 +355,7 @@ DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": CUDA}
 
 
 def _packed(shuffle: CheckedShuffle) -> PackedTarget:
-    assert isinstance(shuffle.target, PackedTarget), "`of_packed` comes first"
+    assert isinstance(shuffle.target, PackedTarget), "of_packed asks only then"
     return shuffle.target
 
 

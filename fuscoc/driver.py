@@ -92,6 +92,36 @@ def emit_ir(
     return "\n".join(str(each.module) for each in _lower(source, defines, after, trace))
 
 
+def emit_kernel_ir(
+    source: SourceFile,
+    defines: Mapping[str, int],
+    after: str | None = None,
+    trace: Trace | None = None,
+) -> str:
+    """What a pass, or the last one, has left of the kernels of every shuffle, as operations: what
+    those inside one node do and with which sizes, and those of single steps.
+
+    Raises:
+        ValueError: ``after`` names no pass, or one that comes before there are kernels; the message
+            lists those that do not.
+    """
+    compiled = _lower(source, defines, after, trace)
+    from fuscoc.dialect.base import ops_of
+    from fuscoc.dialect.l3 import Kernel
+    from fuscoc.dialect.node import Node
+    from fuscoc.pipeline import PASS_NAMES
+
+    later = PASS_NAMES[PASS_NAMES.index("fuse-node") :]
+    if after not in (None, *later):
+        raise ValueError(f"there are no kernels after {after}; there are after {', '.join(later)}")
+    texts = []
+    for each in compiled:
+        with each.module.context:
+            kernels = [str(op) for op in ops_of(each.module, Node, Kernel)]
+        texts += kernels or [f"// {each.checked.name}: no kernels that work inside one node alone"]
+    return "\n".join(texts) + "\n"
+
+
 def emit_files(
     source: SourceFile, defines: Mapping[str, int], prefix: str, topologies: Sequence[str] = ()
 ) -> str:

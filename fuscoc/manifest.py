@@ -17,8 +17,10 @@ from typing import Any
 import fuscoc
 from fuscoc.capabilities import CUDA, TRITON_NODE, find_fault
 from fuscoc.codegen.cuda_kernels import CudaKernels, CudaVariant, cuda_kernels
+from fuscoc.codegen.cuda_tiles import CudaSizes
 from fuscoc.codegen.spec_words import cuda_header, kernel_words
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
+from fuscoc.codegen.triton_tiles import TritonSizes
 from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel, Signal, Wait
@@ -26,7 +28,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 3
+SCHEMA = 4
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -171,9 +173,15 @@ def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str,
             "tile_sources": node.tile_sources,
             "padded_keys": node.padded_keys,
             "key_block": node.key_block,
+            "tile": _counts(node.tile),
         },
         "node_note": None,
     }
+
+
+def _counts(sizes: CudaSizes | TritonSizes) -> dict[str, int]:
+    """What is said of a tile: the numbers of which there is one."""
+    return {name: value for name, value in asdict(sizes).items() if isinstance(value, int)}
 
 
 def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:
@@ -206,7 +214,7 @@ def _cuda_variant(
         "file": variant.file,
         "shared_bytes": variant.target.shared_bytes,
         "launches": {name: asdict(launch) for name, launch in variant.source.launches.items()},
-        "tile": asdict(variant.source.tile),
+        "tile": _counts(variant.source.sizes),
         "cubins": [
             {"arch": arch, "file": cubin_file(item, arch), "headers": assembler.headers}
             for arch in archs

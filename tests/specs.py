@@ -54,6 +54,13 @@ def example(name: str) -> SourceFile:
     return SourceFile(name, (EXAMPLES / name).read_text(encoding="utf-8"))
 
 
+def repeating() -> CheckedShuffle:
+    """``moe`` that sends a segment once for each of its points, as no kernels of one node do."""
+    text = example("moe.fsc").text.replace("dedup(node, rank)", "dedup(none)")
+    (shuffle,) = check_file(SourceFile("repeating.fsc", text), {}).shuffles
+    return shuffle
+
+
 def checked_example(name: str) -> CheckedShuffle:
     """An example's shuffle as the language gives it."""
     (shuffle,) = check_file(example(f"{name}.fsc"), {}).shuffles

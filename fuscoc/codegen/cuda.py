@@ -14,9 +14,7 @@ from fuscoc.codegen.cuda_runs import choose, num_strides, print_runs
 from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     WARP,
-    Tile,
-    buffer_layout,
-    part_bytes,
+    CudaSizes,
     planner_bytes,
 )
 from fuscoc.codegen.cuda_types import (
@@ -24,7 +22,6 @@ from fuscoc.codegen.cuda_types import (
     SUMMABLE,
     CudaShuffle,
     row_bytes,
-    unit_bytes,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
 
@@ -46,18 +43,18 @@ class CudaSource:
     text: str
     launches: dict[str, Launch]
     row_bytes: tuple[int, ...]
-    tile: Tile
+    sizes: CudaSizes
 
 
 def print_cuda(
     shuffle: CudaShuffle,
     relation: str,
-    tile: Tile,
+    sizes: CudaSizes,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
-    launches = _launches(shuffle, tile)
+    launches = _launches(shuffle, sizes)
     bodies = _bodies(shuffle)
     kernels = "\n".join(
         f'extern "C" __global__ void __launch_bounds__({launch.threads}, 1)\n'
@@ -78,8 +75,8 @@ def print_cuda(
             "namespace {",
             "using namespace fuscoc;",
             "",
-            *([print_shape(shuffle, tile, "SourceShape"), ""] if shuffle.source_fields else []),
-            print_shape(shuffle, tile),
+            *([print_shape(shuffle, sizes, "SourceShape"), ""] if shuffle.source_fields else []),
+            print_shape(shuffle, sizes),
             "",
             relation,
             *([] if shuffle.given_slots else [planner]),
@@ -90,15 +87,14 @@ def print_cuda(
         ]
     )
     named = {f"{shuffle.name}_{role}": launch for role, launch in launches.items()}
-    return CudaSource(text, named, tuple(row_bytes(f) for f in shuffle.fields), tile)
+    return CudaSource(text, named, tuple(row_bytes(f) for f in shuffle.fields), sizes)
 
 
-def _launches(shuffle: CudaShuffle, tile: Tile) -> dict[str, Launch]:
+def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     """The kernels of a shuffle, by what they do. Given slots are not assigned, and are not known
     before rows are sent, so that there are no staged calls."""
-    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
-    row_buffers = tile.dispatch_warps * buffer_bytes
-    dispatch = Launch(tile.dispatch_warps * WARP, row_buffers)
+    row_buffers = sizes.dispatch_warps * sizes.buffer_bytes
+    dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
     if shuffle.given_slots:
         launches = {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
@@ -111,7 +107,7 @@ def _launches(shuffle: CudaShuffle, tile: Tile) -> dict[str, Launch]:
             "refuse": refuse,
         }
     if shuffle.combine is not None:
-        launches["combine"] = Launch(tile.teams * tile.team_warps * WARP, 0)
+        launches["combine"] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
     return launches
 
 
@@ -127,45 +123,38 @@ def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
     }
 
 
-def print_shape(shuffle: CudaShuffle, tile: Tile, name: str = "Shape") -> str:
+def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> str:
     """The traits that the headers are instantiated with: ``SourceShape`` is that of rows as they
     leave, where they arrive as something else."""
-    offsets, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, tile.num_passes)
-    fields, leaves = shuffle.fields, name == "SourceShape" or not shuffle.source_fields
-    parts = [part_bytes(f, tile.num_passes) for f in fields]
+    fields, taken = shuffle.fields, sizes.arriving
+    leaves = name == "SourceShape" or not shuffle.source_fields
     if name == "SourceShape":
-        at = {field.name: number for number, field in enumerate(fields)}
-        cast, arriving = [each.field for each in shuffle.casts], parts
-        fields = shuffle.leaving
-        offsets = tuple(offsets[at[field.name]] for field in fields)
-        # Both ends of a row are cut alike, though its units may be shorter where it leaves.
-        parts = [
-            part_bytes(f, tile.num_passes) if f.name in cast else arriving[at[f.name]]
-            for f in fields
-        ]
+        fields, taken = shuffle.leaving, sizes.leaving
     rows = [row_bytes(f) for f in fields]
     cells = [f.cell_elems * ITEM_BYTES[f.dtype] for f in fields]
-    units = [unit_bytes(f) for f in fields]
+    units, offsets, parts = zip(
+        *((each.word_bytes, each.buffer_at, each.part_bytes) for each in taken), strict=True
+    )
     constants = {
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
-        "num_passes": tile.num_passes,
+        "num_passes": sizes.num_passes,
     }
     if name == "Shape":
         constants |= {
             "num_keys": shuffle.num_keys,
             "align": shuffle.align,
-            "buffer_bytes": buffer_bytes,
-            "dispatch_warps": tile.dispatch_warps,
+            "buffer_bytes": sizes.buffer_bytes,
+            "dispatch_warps": sizes.dispatch_warps,
         }
     if leaves and shuffle.given_slots:
         constants["num_strides"] = num_strides(fields)
     if leaves:
         constants |= {
-            "teams": tile.teams,
-            "team_warps": tile.team_warps,
-            "team_vectors": tile.team_vectors,
-            "team_batch": tile.team_batch,
+            "teams": sizes.teams,
+            "team_warps": sizes.team_warps,
+            "team_vectors": sizes.team_vectors,
+            "team_batch": sizes.team_batch,
         }
     lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
     if shuffle.combine is not None and leaves:

@@ -8,10 +8,11 @@ from typing import Any
 from fuscoc.codegen.cuda import CudaSource, print_cuda
 from fuscoc.codegen.cuda_destination import print_destinations
 from fuscoc.codegen.cuda_relation import print_relation
-from fuscoc.codegen.cuda_tiles import TARGETS, CudaTarget, Tile
+from fuscoc.codegen.cuda_tiles import TARGETS, CudaSizes, CudaTarget, FieldSizes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.node import CudaTile, Node
+from fuscoc.dialect.node import Node
+from fuscoc.dialect.node_tiles import CudaTile
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
     variants = []
     for number, op in enumerate(tiles):
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-        tile = Tile(**{size.name: op.read(size.name) for size in fields(Tile)})
+        sizes = {size.name: op.read(size.name) for size in fields(CudaSizes)}
+        for end in ("arriving", "leaving"):
+            sizes[end] = tuple(FieldSizes(**each) for each in sizes[end])
         suffix = f".{target.arch}" if number else ""
-        source = print_cuda(shuffle, relation, tile, header=header)
+        source = print_cuda(shuffle, relation, CudaSizes(**sizes), header=header)
         variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, tuple(variants))

@@ -10,7 +10,10 @@ from typing import Any
 from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.codegen.language import DROPPED, RaggedLanguage
 from fuscoc.codegen.regions import Region, divisors, regions_of
+from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.fused import NodeCount, NodePoints
 from fuscoc.dialect.mlir import arith
+from fuscoc.dialect.node import Node
 from fuscoc.dialect.relation import Lookup, Point
 
 BUILTIN_EXTENTS = {"rank": "i64(call.rank)", "ranks": "i64(call.num_ranks)"}
@@ -24,11 +27,13 @@ Result = Callable[[Region[str], Point], str]
 
 
 def print_relation(module: Any, shuffle: CudaShuffle) -> str:
-    """The functor of a module, from coalesce-segments on; ``shuffle`` says in which order a call
+    """The functor of a module, from fuse-node on; ``shuffle`` says in which order a call
     has inputs and extents."""
     with module.context:
-        op, _, point = regions_of(module)
-        placement = op.follow("target").follow("placement")
+        (node,) = ops_of(module, Node)
+        op, _, point = regions_of(node, NodePoints)
+        (count,) = ops_of(node, NodeCount)
+        placement = count.follow("placement")
         table = placement.read("table")
         places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
         place = CudaText(shuffle).lookup(table, "key") if table else places[placement.read("kind")]

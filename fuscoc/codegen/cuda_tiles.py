@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
 
@@ -11,6 +11,9 @@ WARP = 32
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
+VECTORS_IN_FLIGHT = 4
+ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
+MAX_DISPATCH_WARPS = 24
 
 
 @dataclass(frozen=True)
@@ -31,16 +34,31 @@ TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
 
 
 @dataclass(frozen=True)
-class Tile:
+class FieldSizes:
+    """How a field of a row is taken: words of ``word_bytes``, parts of ``part_bytes`` (the last may
+    be shorter, or nothing), which a warp's row buffer holds from byte ``buffer_at`` on."""
+
+    field: str
+    word_bytes: int
+    part_bytes: int
+    buffer_at: int
+
+
+@dataclass(frozen=True)
+class CudaSizes:
     """Sizes chosen for a row.
 
-    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer, rows moved in
-    ``num_passes`` parts. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
+    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer of ``buffer_bytes``, rows
+    moved in ``num_passes`` parts of their ``arriving`` fields; ``leaving`` are those in the source,
+    where they are others. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
     ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once.
     """
 
     dispatch_warps: int
+    buffer_bytes: int
     num_passes: int
+    arriving: tuple[FieldSizes, ...]
+    leaving: tuple[FieldSizes, ...]
     teams: int
     team_warps: int
     team_vectors: int
@@ -78,16 +96,44 @@ def num_passes(
 ) -> int:
     """Parts of a row, so that four warps of a CTA have buffers for one each."""
     passes = 1
-    while buffer_layout(fields, leaving, passes)[1] * 4 > target.room:
+    while buffer_layout(fields, leaving, passes)[1] * ROWS_IN_FLIGHT > target.room:
         passes += 1
     return passes
 
 
-def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
-    """Tile sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
+def field_sizes(
+    shuffle: CudaShuffle, passes: int
+) -> tuple[tuple[FieldSizes, ...], tuple[FieldSizes, ...]]:
+    """The fields of a row as it arrives and, if that is another one, as it leaves.
+
+    Both ends are cut alike, though words may be shorter where a row leaves; but a field that is
+    cast has parts of its own at each end.
+    """
+    offsets, _ = buffer_layout(shuffle.fields, shuffle.leaving, passes)
+    arriving = {
+        field.name: FieldSizes(field.name, unit_bytes(field), part_bytes(field, passes), offset)
+        for field, offset in zip(shuffle.fields, offsets, strict=True)
+    }
+    cast = [each.field for each in shuffle.casts]
+    leaving = [
+        replace(
+            arriving[field.name],
+            word_bytes=unit_bytes(field),
+            part_bytes=part_bytes(field, passes)
+            if field.name in cast
+            else arriving[field.name].part_bytes,
+        )
+        for field in shuffle.source_fields
+    ]
+    return tuple(arriving.values()), tuple(leaving)
+
+
+def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
+    """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, target)
     _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, passes)
-    warps = min(24, target.room // buffer_bytes)
+    arriving, leaving = field_sizes(shuffle, passes)
+    warps = min(MAX_DISPATCH_WARPS, target.room // buffer_bytes)
     vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
@@ -100,11 +146,14 @@ def choose_tile(shuffle: CudaShuffle, target: CudaTarget) -> Tile:
     # Two vectors a thread only where no lane is idle: an idle one repeats the last vector.
     sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
     team_warps, team_vectors = min(sizes, key=preference)
-    return Tile(
+    return CudaSizes(
         dispatch_warps=warps,
+        buffer_bytes=buffer_bytes,
         num_passes=passes,
+        arriving=arriving,
+        leaving=leaving,
         teams=min(15, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=4 // team_vectors,
+        team_batch=VECTORS_IN_FLIGHT // team_vectors,
     )

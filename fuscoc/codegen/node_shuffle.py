@@ -1,14 +1,25 @@
-"""What the kernels of one node need to know of a shuffle, read off its module."""
+"""What the kernels of one node need to know of a shuffle, read off its ``fsc.node``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.l0 import DefExtent, DefInput, DefPacked, Shuffle
+from fuscoc.dialect.fused import (
+    LoadField,
+    NodeAssign,
+    NodeCopy,
+    NodeCount,
+    NodePoints,
+    NodeReduce,
+    Quantise,
+    StoreField,
+)
+from fuscoc.dialect.l0 import DefExtent, DefInput, Shuffle
+from fuscoc.dialect.l3_values import Cast, vector_of
+from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.lang.scope import BUILTINS
 
@@ -16,31 +27,29 @@ from fuscoc.lang.scope import BUILTINS
 def node_shuffle(module: Any) -> CudaShuffle:
     """The shuffle of a module that fuse-node has left an ``fsc.node``."""
     (shuffle,), (node,) = ops_of(module, Shuffle), ops_of(module, Node)
-    target, casts = shuffle.follow("target"), shuffle.read("casts")
-    leaving = tuple(map(_leaving, shuffle.read("runs")))
-    counts, changes = isinstance(target, DefPacked), bool(casts) or any(f.loops for f in leaving)
-    arriving = tuple(
-        CudaField(field["name"], field["type"][0], size, size)
-        for field in shuffle.follow("segment").read("fields")
-        for size in [prod(field["type"][1])]
-    )
+    (points,), (copy,) = ops_of(node, NodePoints), ops_of(node, NodeCopy)
+    counts, assigns = ops_of(node, NodeCount), ops_of(node, NodeAssign)
+    leaving = tuple(_leaving(load.runs) for load in ops_of(copy, LoadField))
+    casts = tuple(_casts(ops_of(copy, StoreField)))
+    changes = bool(casts) or any(field.loops for field in leaving)
     inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     extents = (each.read("sym_name") for each in ops_of(module, DefExtent))
+    back = next(iter(ops_of(node, NodeReduce)), None)
     return CudaShuffle(
         name=shuffle.read("sym_name"),
-        fields=arriving if changes else leaving,
+        fields=tuple(map(_arriving, ops_of(copy, StoreField))) if changes else leaving,
         extents=tuple(name for name in extents if name not in BUILTINS),
         inputs=tuple(CudaInput(each.read("sym_name"), each.read("type")[0]) for each in inputs),
-        fanout=shuffle.read("fanout"),
-        num_keys=target.follow("placement").read("num_keys") if counts else 0,
-        align=target.read("align") if counts else 1,
-        combine=node.read("combine"),
-        weighted=node.read("weight") is not None,
-        casts=tuple(CudaCast(**cast) for cast in casts),
+        fanout=points.read("fanout"),
+        num_keys=counts[0].follow("placement").read("num_keys") if counts else 0,
+        align=assigns[0].read("align") if assigns else 1,
+        combine=back.kind if back is not None else None,
+        weighted=back is not None and back.read("weight") is not None,
+        casts=casts,
         source_fields=leaving if changes else (),
-        compact=counts and target.read("compact"),
-        given_slots=not counts,
-        ragged=bool(shuffle.read("ragged")),
+        compact=bool(assigns) and assigns[0].read("compact"),
+        given_slots=not assigns,
+        ragged=bool(points.read("ragged")),
     )
 
 
@@ -49,3 +58,20 @@ def _leaving(runs: Mapping[str, Any]) -> CudaField:
     loops = tuple(CudaLoop(dim["count"], dim["src_stride"]) for dim in runs["run_dims"])
     scattered = (runs["run_elems"], loops, runs["unit_bytes"]) if loops else ()
     return CudaField(runs["name"], runs["dtype"], runs["seg_elems"], runs["cell_elems"], *scattered)
+
+
+def _arriving(store: Any) -> CudaField:
+    """A field as it lies in a slot."""
+    dtype, size = vector_of(store.value)
+    return CudaField(store.read("field"), dtype, size, size)
+
+
+def _casts(stores: list[Any]) -> Iterator[CudaCast]:
+    """The fields that are stored as something else than they were loaded as."""
+    names = {store.value: store.read("field") for store in stores}
+    for store in stores:
+        made = store.value.owner.opview
+        if isinstance(made, Cast):
+            yield CudaCast(store.read("field"), None, None)
+        elif isinstance(made, Quantise) and ir.OpResult(store.value).result_number == 0:
+            yield CudaCast(store.read("field"), names[made.scales], made.read("block"))

@@ -159,10 +159,11 @@ class Region(Generic[Value]):
             return language.select(is_key, owner, absent)
 
 
-def regions_of(module: Any) -> tuple[Shuffle, Domain, Point]:
-    """The shuffle of a module and the ends of its regions, from coalesce-segments on."""
-    (shuffle,) = ops_of(module, Shuffle)
-    return shuffle, terminator(shuffle, 0, Domain), terminator(shuffle, 1, Point)
+def regions_of(parent: Any, kind: Any = Shuffle) -> tuple[Any, Domain, Point]:
+    """The operation of a kind that holds a relation, from coalesce-segments on, and the ends of
+    its regions."""
+    (op,) = ops_of(parent, kind)
+    return op, terminator(op, 0, Domain), terminator(op, 1, Point)
 
 
 def routed(point: Point) -> list[Any]:
@@ -170,7 +171,7 @@ def routed(point: Point) -> list[Any]:
     return [op.value for op in point.operation.block if isinstance(op, Drop)]
 
 
-def divisors(shuffle: Shuffle) -> list[Any]:
+def divisors(shuffle: Any) -> list[Any]:
     """The extents that divide a point into indices: all but that of the slowest counted index."""
     return list(terminator(shuffle, 0, Domain).extents)[2 if shuffle.read("ragged") else 1 :]
 

@@ -16,9 +16,10 @@ from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_rows import as_tuple, is_strided, row_functions
-from fuscoc.codegen.triton_tiles import Tile, power_of_two
+from fuscoc.codegen.triton_tiles import PieceSizes, TritonSizes, power_of_two
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.node import Node, TritonTile
+from fuscoc.dialect.node import Node
+from fuscoc.dialect.node_tiles import TritonTile
 
 HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} inside one node, by fuscoc {version}.
 
@@ -61,6 +62,7 @@ class NodeKernels:
     tile_sources: int
     padded_keys: int
     key_block: int
+    tile: TritonSizes
 
 
 def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> NodeKernels | None:
@@ -72,7 +74,10 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     if not tiles:
         return None
     shuffle = node_shuffle(module)
-    tile = Tile(**{size.name: tiles[0].read(size.name) for size in fields(Tile)})
+    sizes = {size.name: tiles[0].read(size.name) for size in fields(TritonSizes)}
+    for rows in ("moved", "summed"):
+        sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows])
+    tile = TritonSizes(**sizes)
     printer = _Printer(shuffle, tile, words)
     modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine is not None else []
@@ -82,7 +87,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         version=fuscoc.__version__,
         modules="\n".join(f'{name} = load("{name}")' for name in modules),
     )
-    text = "\n\n".join([header, *row_functions(shuffle, tile.row_parts), *printer.texts()])
+    text = "\n\n".join([header, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
@@ -90,6 +95,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         tile_sources=printer.tile_points[0],
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
+        tile=tile,
     )
 
 
@@ -97,7 +103,7 @@ class _Printer:
     """Prints the kernels of one shuffle; ``printed`` has what a launch must know of them."""
 
     def __init__(
-        self, shuffle: CudaShuffle, tile: Tile, words: Mapping[str, Sequence[str]]
+        self, shuffle: CudaShuffle, tile: TritonSizes, words: Mapping[str, Sequence[str]]
     ) -> None:
         self.shuffle, self.tile, self.words = shuffle, tile, words
         self.lanes = power_of_two(shuffle.fanout)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes, unit_bytes
-from fuscoc.codegen.tiles import Tile, cut_row
+from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.tiles import Tile
 from fuscoc.codegen.triton_expressions import INT32_MAX, in_runs, reach, wrapped
+from fuscoc.codegen.triton_tiles import WORDS, PieceSizes, TritonSizes
 from fuscoc.lang.dtypes import ITEM_BYTES
-
-WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,12 @@ class RowField:
         return found
 
 
-def row_functions(shuffle: CudaShuffle, parts: int) -> list[str]:
+def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
     """``load_source``, ``load_row`` and ``store_row``, then those of a combine, if there is one."""
-    leaving = [_as_words(field, parts) for field in shuffle.leaving]
+    leaving = [
+        _as_words(field, taken, sizes.row_parts)
+        for field, taken in zip(shuffle.leaving, sizes.moved, strict=True)
+    ]
     fields = [replace(field, runs=None) for field in leaving]
     sources = [f"source[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
     rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(fields)]
@@ -79,9 +82,10 @@ def row_functions(shuffle: CudaShuffle, parts: int) -> list[str]:
         _function("store_row(part, base, at, slot, tiles)", _stores(fields, rows)),
     ]
     if shuffle.combine is not None:
-        sums = shuffle.combine == "sum"
-        cut = _as_floats if sums else _as_words
-        functions += _combines(shuffle, cut(shuffle.leaving[0], parts), sums)
+        field = leaving[0]
+        for taken in sizes.summed:
+            field = _as_floats(shuffle.leaving[0], taken, sizes.row_parts)
+        functions += _combines(shuffle, field, bool(sizes.summed))
     return functions
 
 
@@ -151,26 +155,25 @@ def _in_source(field: CudaField, word_bytes: int) -> Runs | None:
     return Runs(field.run_elems * item // word_bytes, counts, tuple(strides))
 
 
-def _as_words(field: CudaField, parts: int) -> RowField:
+def _as_words(field: CudaField, taken: PieceSizes, parts: int) -> RowField:
     """A field to be copied: words, whatever its type."""
-    dtype, word_bytes = WORDS[unit_bytes(field)]
-    return _cut(field, parts, dtype, word_bytes)
+    dtype, word_bytes = WORDS[taken.align_bytes]
+    return _cut(field, taken, parts, dtype, word_bytes)
 
 
-def _as_floats(field: CudaField, parts: int) -> RowField:
+def _as_floats(field: CudaField, taken: PieceSizes, parts: int) -> RowField:
     """A field to be summed: elements."""
-    return _cut(field, parts, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
+    return _cut(field, taken, parts, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
 
 
-def _cut(field: CudaField, parts: int, dtype: str, word_bytes: int) -> RowField:
-    # Parts begin at multiples of the unit, so that accesses stay as wide.
-    unit = unit_bytes(field)
-    step = max(unit // word_bytes, 1)
+def _cut(field: CudaField, taken: PieceSizes, parts: int, dtype: str, word_bytes: int) -> RowField:
+    starts = accumulate(taken.pieces[:-1], initial=0)
+    limit = taken.part_elems
+    tiles = tuple(Tile(at, size, limit) for at, size in zip(starts, taken.pieces, strict=True))
     row_words = row_bytes(field) // word_bytes
-    part_words = -(-row_words // (parts * step)) * step
-    tiles = cut_row(part_words, word_bytes).tiles
     runs = _in_source(field, word_bytes)
-    return RowField(f"tl.{dtype}", word_bytes, row_words, part_words, parts, unit, tiles, runs)
+    align = taken.align_bytes
+    return RowField(f"tl.{dtype}", word_bytes, row_words, limit, parts, align, tiles, runs)
 
 
 def _pointers(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]:

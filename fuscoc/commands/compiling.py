@@ -59,7 +59,8 @@ def compile_(
         Emit | None, typer.Option(help="Print this stage instead of writing an artifact.")
     ] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="PASS", help="With --emit ir: stop after this pass.")
+        str | None,
+        typer.Option(metavar="PASS", help="With --emit ir or kernels: stop after this pass."),
     ] = None,
     print_between_passes: Annotated[
         bool, typer.Option("--print-between-passes", help="Print the IR after every pass.")
@@ -91,11 +92,13 @@ def compile_(
         fuscoc compile examples/ulysses.fsc --topology 1x8 --topology 2x8
 
         fuscoc compile moe.fsc --emit ir --after coalesce-segments
+
+        fuscoc compile moe.fsc --emit kernels --after choose-tiles
     """
     from fuscoc import driver
 
-    if after is not None and emit is not Emit.IR:
-        raise typer.BadParameter("--after needs --emit ir")
+    if after is not None and emit not in (Emit.IR, Emit.KERNELS):
+        raise typer.BadParameter("--after needs --emit ir or --emit kernels")
     if emit is not None and (out is not None or cubin):
         raise typer.BadParameter("--emit writes no artifact: leave out --out and --cubin")
     if format is not Format.TEXT and (emit is not None or print_between_passes):
@@ -115,9 +118,10 @@ def compile_(
             _tell_missing_cubins(target)
     elif emit is Emit.AST:
         typer.echo(driver.emit_ast(source), nl=False)
-    elif emit is Emit.IR:
+    elif emit is Emit.IR or after is not None:
+        emitted = driver.emit_ir if emit is Emit.IR else driver.emit_kernel_ir
         try:
-            typer.echo(driver.emit_ir(source, defines, after, trace), nl=False)
+            typer.echo(emitted(source, defines, after, trace), nl=False)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--after") from None
     else:

@@ -37,6 +37,13 @@ CASTS = Array(
     Record({"field": Text(), "scales": Text(optional=True), "block": Integer(1, optional=True)}),
     optional=True,
 )
+# What says how the points of a relation are counted.
+RELATION = {
+    "indices": Array(Text(), distinct=True),
+    "num_source_dims": Integer(1),
+    "fanout": Integer(1),
+    "ragged": Flag(),
+}
 
 
 class DefExtent(Op, name="def_extent"):
@@ -154,10 +161,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         segment=Ref("def_segment"),
         source=Ref("def_layout"),
         target=Ref("def_layout", "def_packed"),
-        indices=Array(Text(), distinct=True),
-        num_source_dims=Integer(1),
-        fanout=Integer(1),
-        ragged=Flag(),
+        **RELATION,
         casts=CASTS,
         runs=Array(RUNS, optional=True),
         relation_kernel=Ref("kernel", optional=True),
@@ -191,23 +195,12 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
             raise VerifyError("needs a kernel for its extents exactly where they are ragged")
         if "node" in op.attributes and "relation_kernel" in op.attributes:
             raise VerifyError("must not ask for other kernels once it has its own")
-        if op.read("num_source_dims") > len(op.read("indices")):
-            raise VerifyError("has more source dimensions than indices")
         if "runs" in op.attributes:
             _check_runs(op)
 
     @classmethod
     def check_regions(cls, op):
-        num_indices = len(op.read("indices"))
-        domain, relation = entry_block(op, 0), entry_block(op, 1)
-        if [str(arg.type) for arg in domain.arguments] != ["i64"]:
-            raise VerifyError("needs one i64 argument, the outermost index, in its domain region")
-        if [str(arg.type) for arg in relation.arguments] != ["i64"] * num_indices:
-            raise VerifyError("needs one i64 argument an index in its relation region")
-        extents = terminator(op, 0, Domain)
-        if len(extents.extents) != num_indices:
-            raise VerifyError(f"has {num_indices} indices but {len(extents.extents)} extents")
-        _check_fanout(op, list(extents.extents)[op.read("num_source_dims") :])
+        check_relation(op)
         point = terminator(op, 1, Relate, Point)
         if isinstance(point, Point) != ("runs" in op.attributes):
             raise VerifyError("needs the attribute 'runs' exactly when it yields fsc.point")
@@ -216,6 +209,22 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         else:
             _check_strides(op, point)
         _check_owner(op, point)
+
+
+def check_relation(op):
+    """Raise VerifyError unless the two regions of an operation fit its ``RELATION``."""
+    num_indices = len(op.read("indices"))
+    domain, relation = entry_block(op, 0), entry_block(op, 1)
+    if op.read("num_source_dims") > num_indices:
+        raise VerifyError("has more source dimensions than indices")
+    if [str(arg.type) for arg in domain.arguments] != ["i64"]:
+        raise VerifyError("needs one i64 argument, the outermost index, in its domain region")
+    if [str(arg.type) for arg in relation.arguments] != ["i64"] * num_indices:
+        raise VerifyError("needs one i64 argument an index in its relation region")
+    extents = terminator(op, 0, Domain)
+    if len(extents.extents) != num_indices:
+        raise VerifyError(f"has {num_indices} indices but {len(extents.extents)} extents")
+    _check_fanout(op, list(extents.extents)[op.read("num_source_dims") :])
 
 
 def _check_fanout(op, extents):

@@ -1,109 +1,89 @@
-"""Kernels of fixed capacity inside one node: what they fuse, and the sizes that they are made with.
+"""Kernels of fixed capacity inside one node.
 
 ``fsc.node`` stands beside the paths. It does inside one node what their steps do, but in a few
-kernels that plan by themselves. The relation, the rows and the target are those of the shuffle.
+kernels that plan by themselves.
 """
 
-from fuscoc.dialect.attrs import Array, Integer, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op, check_role, entry_block, ops_of
-from fuscoc.dialect.l0 import PRINTERS, check_weighed
+from fuscoc.dialect.attrs import Array, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op, entry_block, ops_of
+from fuscoc.dialect.fused import (
+    NodeAssign,
+    NodeCopy,
+    NodeCount,
+    NodeExchange,
+    NodeExpand,
+    NodeGiven,
+    NodeJoin,
+    NodeOp,
+    NodePoints,
+    NodeReduce,
+    NodeSignal,
+    NodeWait,
+)
+from fuscoc.dialect.l0 import PRINTERS
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.lang.reductions import REDUCTIONS
-
-
-class CudaTile(Op, name="cuda_tile"):
-    """CUDA kernels for GPUs from ``arch`` on.
-
-    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer, move rows in ``num_passes``
-    parts. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
-    ``team_vectors`` vectors of the result and loads those of ``team_batch`` rows at once.
-
-    ``"fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 16 : i64, num_passes = 1 : i64,
-    team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () ->
-    ()``
-    """
-
-    attrs = attributes(
-        arch=Text("sm_90", "sm_80"),
-        dispatch_warps=Integer(1),
-        num_passes=Integer(1),
-        teams=Integer(1),
-        team_warps=Integer(1),
-        team_vectors=Integer(1),
-        team_batch=Integer(1),
-    )
-
-    @classmethod
-    def check(cls, op):
-        _check_inside_node(op)
-        if op.read("teams") * op.read("team_warps") > 32 or op.read("dispatch_warps") > 32:
-            raise VerifyError("must not put more than 32 warps into a CTA")
-
-
-class TritonTile(Op, name="triton_tile"):
-    """Triton kernels: a program of the planner has ``plan_points`` points and ``plan_warps`` warps,
-    and exchanges the counts of ``plan_keys`` keys. One that moves rows takes them in ``row_parts``
-    parts, by ``row_warps`` warps.
-
-    ``"fsc.triton_tile"() {plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
-    row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()``
-    """
-
-    attrs = attributes(
-        plan_points=Integer(1),
-        plan_warps=Integer(1),
-        plan_keys=Integer(1),
-        row_parts=Integer(1),
-        row_warps=Integer(1),
-    )
-
-    @classmethod
-    def check(cls, op):
-        _check_inside_node(op)
-        for name in op.attrs:
-            size = op.read(name)
-            if name != "row_parts" and size & (size - 1):
-                raise VerifyError(f"needs a power of two for '{name}', not {size}")
-
-
-def _check_inside_node(op):
-    if op.operation.parent.name != Node.OPERATION_NAME:
-        raise VerifyError("must stand inside fsc.node")
+from fuscoc.dialect.node_tiles import CudaTile, TritonTile
 
 
 class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
-    """A dispatch inside one node and, where there is a ``combine``, its way back.
+    """A dispatch inside one node and, where it comes back, its way back.
 
-    Segments go once to every rank. ``printers`` says which kinds of kernels it is made for, until
-    choose-tiles has said with which sizes. ``weight`` is the input with the factor of every point.
+    It holds what its kernels do, in order (``fuscoc.dialect.fused``), and the sizes that they are
+    made with. ``printers`` says which kinds of kernels there are, until choose-tiles has done so.
 
     ::
 
         "fsc.node"() ({
+          %points = "fsc.node_points"() ({...}, {...}) {...} : () -> !fsc.points
+          ...
           "fsc.cuda_tile"() {...} : () -> ()
           "fsc.triton_tile"() {...} : () -> ()
-        }) {combine = "sum", weight = @spec.topk_weights} : () -> ()
+        }) : () -> ()
     """
 
-    attrs = attributes(
-        combine=Text("copy", *REDUCTIONS, optional=True),
-        weight=Ref("def_input", optional=True),
-        printers=Array(Text(*PRINTERS), distinct=True, optional=True),
-    )
+    attrs = attributes(printers=Array(Text(*PRINTERS), distinct=True, optional=True))
     body: ext.Region
 
     @classmethod
     def check(cls, op):
-        check_weighed(op, "combine")
-        check_role(op, "weight", "weight")
         if len(ops_of(op.operation.parent, Node)) > 1:
             raise VerifyError("must be the only one of its module")
 
     @classmethod
     def check_regions(cls, op):
         entry_block(op, 0)
+        steps = tuple(type(step) for step in ops_of(op, NodeOp))
+        if steps not in STEPS:
+            names = ", ".join(step.OPERATION_NAME for step in steps)
+            raise VerifyError(f"does not know what to do with: {names}")
+        _check_flags(op)
         archs = [tile.read("arch") for tile in ops_of(op, CudaTile)]
         if len(set(archs)) != len(archs) or len(ops_of(op, TritonTile)) > 1:
             raise VerifyError("must not have two tiles for the same kernels")
         if ("printers" in op.attributes) == bool(ops_of(op, CudaTile, TritonTile)):
             raise VerifyError("needs the attribute 'printers' exactly until tiles are chosen")
+
+
+COUNTED = (NodePoints, NodeCount, NodeExchange, NodeAssign)
+GIVEN = (NodePoints, NodeExchange, NodeGiven)
+COPIED = (NodeCopy, NodeSignal, NodeWait)
+BACK = (NodeReduce, NodeSignal, NodeWait, NodeJoin)
+STEPS = {
+    (*slots, *copied, *back)
+    for slots in (COUNTED, GIVEN)
+    for copied in (COPIED, (*COPIED, NodeExpand))
+    for back in ((), BACK)
+}
+"""What kernels do, in order."""
+
+
+def _check_flags(op):
+    """Slots that refer to rows need no rows of their own: there is nothing to wait for but the end
+    of all copies. The way back goes by groups."""
+    assigns = ops_of(op, NodeAssign)
+    compact = bool(assigns) and assigns[0].read("compact")
+    if compact == bool(ops_of(op, NodeExpand)):
+        raise VerifyError("needs fsc.node_expand exactly where slots have rows of their own")
+    forth, *back = (signal.read("per") for signal in ops_of(op, NodeSignal))
+    if forth != ("rank" if compact else "group") or "rank" in back:
+        raise VerifyError("must tell of groups, but once for a rank where rows are compact")

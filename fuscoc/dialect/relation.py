@@ -1,4 +1,4 @@
-"""What stands inside the regions of ``fsc.shuffle``, beside ``arith``: leaves and terminators."""
+"""What stands inside the regions of a relation, beside ``arith``: leaves and terminators."""
 
 from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, check_role
@@ -64,8 +64,8 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
 
 
 def _check_inside_shuffle(op):
-    if op.operation.parent.name != "fsc.shuffle":
-        raise VerifyError("must stand inside fsc.shuffle")
+    if op.operation.parent.name not in ("fsc.shuffle", "fsc.node_points"):
+        raise VerifyError("must stand inside fsc.shuffle or fsc.node_points")
 
 
 class Extent(Op, name="extent", traits=[ext.Pure]):

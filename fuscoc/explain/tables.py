@@ -14,6 +14,7 @@ from rich.table import Table
 from fuscoc.explain import facts
 from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
+from fuscoc.explain.tiles import sizes
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
@@ -53,6 +54,7 @@ def show(
         _buffers(shuffle, values, plan),
         _kernels(shuffle),
         _backends(shuffle, topology),
+        _tiles(shuffle),
     ):
         if table.row_count:
             console.print()
@@ -262,6 +264,17 @@ def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
         style = "green" if each.usable else "yellow"
         answer = "yes" if each.usable else "no"
         table.add_row(each.name, f"[{style}]{answer}[/]", escape(each.note))
+    return table
+
+
+def _tiles(shuffle: ShuffleSpec) -> Table:
+    title = "Tiles of the kernels inside one node"
+    table = titled_table(title, ["kernels", "size", "", "because"], [])
+    before = ""
+    for size in sizes(shuffle):
+        kernels = "" if size.kernels == before else size.kernels
+        table.add_row(kernels, size.name, str(size.value), size.why)
+        before = size.kernels
     return table
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fuscoc.codegen.cuda_tiles import TARGETS, choose_tile
+from fuscoc.codegen.cuda_tiles import TARGETS, choose_sizes
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.codegen.triton_tiles import choose_triton_tile
+from fuscoc.codegen.triton_tiles import choose_triton_sizes
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.mlir import ir
-from fuscoc.dialect.node import CudaTile, Node, TritonTile
+from fuscoc.dialect.node import Node
+from fuscoc.dialect.node_tiles import CudaTile, TritonTile
 
 
 def run(module: Any) -> None:
@@ -21,6 +22,6 @@ def run(module: Any) -> None:
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
             if "cuda" in printers:
                 for target in TARGETS:
-                    CudaTile.build(arch=target.arch, **asdict(choose_tile(shuffle, target)))
+                    CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers:
-                TritonTile.build(**asdict(choose_triton_tile(shuffle)))
+                TritonTile.build(**asdict(choose_triton_sizes(shuffle)))

@@ -1,16 +1,37 @@
 """The program inside one node -> ``fsc.node``, where kernels can plan by themselves.
 
 Which kernels can is what the tables of ``fuscoc.capabilities`` say; the shuffle carries their
-answer until here.
+answer until here. Slots of a packed target are counted and assigned, those of a dense one are
+given by the relation; the rest is the same.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from fuscoc.dialect.base import PassError, ops_of
-from fuscoc.dialect.l0 import Shuffle
+from fuscoc.dialect.dtypes import to_mlir
+from fuscoc.dialect.fused import (
+    LoadField,
+    Made,
+    NodeAssign,
+    NodeCopy,
+    NodeCount,
+    NodeExchange,
+    NodeExpand,
+    NodeGiven,
+    NodeJoin,
+    NodePoints,
+    NodeReduce,
+    NodeSignal,
+    NodeWait,
+    Quantise,
+    StoreField,
+)
+from fuscoc.dialect.l0 import RELATION, DefPacked, Shuffle
 from fuscoc.dialect.l2 import Descriptors, Reduce
+from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_type
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.path import Path
@@ -21,21 +42,101 @@ def run(module: Any) -> None:
         printers = shuffle.read("node")
         if printers:
             del shuffle.attributes["node"]
-            _fuse(module, printers)
+            _fuse(module, shuffle, printers)
 
 
-def _fuse(module: Any, printers: tuple[str, ...]) -> None:
+def _fuse(module: Any, shuffle: Any, printers: tuple[str, ...]) -> None:
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
     for descriptors in ops_of(paths["dispatch"], Descriptors):
         if descriptors.read("sym_name") == "direct" and descriptors.read("per") != "rank":
             raise PassError(descriptors, "must bring a segment to a rank of its node once")
-    combine: dict[str, Any] = {}
-    if "combine" in paths:
-        (reduce,) = (
-            each
-            for each in ops_of(paths["combine"], Reduce)
-            if each.read("list") == "reduce_direct"
-        )
-        combine = {"combine": reduce.read("kind"), "weight": reduce.read("weight")}
+    target = shuffle.follow("target")
+    compact = isinstance(target, DefPacked) and target.read("compact")
     with ir.InsertionPoint(module.body), paths["dispatch"].location:
-        Node.build(printers=printers, **combine).body.blocks.append()
+        block = Node.build(printers=printers).body.blocks.append()
+    with ir.InsertionPoint(block), paths["dispatch"].location:
+        slots = _slots(shuffle, target)
+        told = NodeSignal.build(_copied(shuffle, slots), per="rank" if compact else "group").done
+        come = NodeWait.build(told, per="rank" if compact else "group").done
+        if not compact:
+            NodeExpand.build(come)
+    if "combine" in paths:
+        with ir.InsertionPoint(block), paths["combine"].location:
+            made = _reduced(shuffle, slots, paths["combine"])
+            NodeJoin.build(
+                NodeWait.build(NodeSignal.build(made, per="group").done, per="group").done
+            )
+
+
+def _slots(shuffle: Any, target: Any) -> Any:
+    """The slot of every point: by counting, or as the relation says."""
+    with shuffle.location:
+        points = NodePoints.build(**{name: shuffle.read(name) for name in RELATION})
+    copy = shuffle.operation.clone()
+    for region, ours in zip(copy.regions, points.operation.regions, strict=True):
+        region.blocks[0].append_to(ours)
+    copy.erase()
+    if not isinstance(target, DefPacked):
+        return NodeGiven.build(points.points, NodeExchange.build([]).counts).slots
+    counts = NodeCount.build(points.points, placement=target.read("placement")).counts
+    everyone = NodeExchange.build([counts]).counts
+    sizes = {name: target.read(name) for name in NodeAssign.attrs}
+    return NodeAssign.build(points.points, everyone, **sizes).slots
+
+
+def _copied(shuffle: Any, slots: Any) -> Any:
+    """Rows at their slots: those of the source, or what casts make of them."""
+    copy = NodeCopy.build(slots)
+    casts = {cast["field"]: cast for cast in shuffle.read("casts")}
+    fields = {each["name"]: each["type"] for each in shuffle.follow("segment").read("fields")}
+    values: dict[str, Any] = {}
+    with ir.InsertionPoint(copy.rows.blocks.append()):
+        for runs in shuffle.read("runs"):
+            name, size = runs["name"], runs["seg_elems"]
+            lies = {n: each for n, each in runs.items() if n != "name"}
+            loaded = LoadField.build(vector_type(runs["dtype"], size), field=name, **lies)
+            value = loaded.value
+            if name in casts:
+                value = _cast(casts[name], value, fields, values)
+            values[name] = value
+        for name in fields:
+            StoreField.build(values[name], field=name)
+    return copy.done
+
+
+def _cast(cast: Any, value: Any, fields: Any, values: dict[str, Any]) -> Any:
+    """A field as it arrives; the scales that are made with it are put among ``values``."""
+    dtype, shape = fields[cast["field"]]
+    wanted = vector_type(dtype, prod(shape))
+    if cast["scales"] is None:
+        return Cast.build(value, wanted).result
+    scales = vector_type("f32", prod(fields[cast["scales"]][1]))
+    made = Quantise.build(value, wanted, scales, block=cast["block"], dtype=dtype)
+    values[cast["scales"]] = made.scales
+    return made.small
+
+
+def _reduced(shuffle: Any, slots: Any, path: Any) -> Any:
+    """One row of a segment's rows here, as the first step of the path back makes it."""
+    (step,) = (each for each in ops_of(path, Reduce) if each.read("list") == "reduce_direct")
+    (row, *_), kind, weight = step.read("rows"), step.read("kind"), step.follow("weight")
+    size = shuffle.read("runs")[0]["seg_elems"]
+    arguments = [vector_type(row["src"], size)]
+    if kind != "copy":
+        arguments.insert(0, vector_type(row["acc"], size))
+    if weight is not None:
+        arguments.append(to_mlir(weight.read("type")[0]))
+    made = NodeReduce.build(slots, weight=step.read("weight"))
+    block = made.term.blocks.append(*arguments)
+    with ir.InsertionPoint(block):
+        Made.build(block.arguments[0] if kind == "copy" else _merged(kind, *block.arguments))
+    return made.done
+
+
+def _merged(kind: str, before: Any, value: Any, *factor: Any) -> Any:
+    """A row, times its weight if it has one, and what has been made before."""
+    if value.type != before.type:
+        value = Cast.build(value, before.type).result
+    if factor:
+        value = Scale.build(value, *factor, before.type).result
+    return Merge.build(before, value, before.type, kind=kind).result

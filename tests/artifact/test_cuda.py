@@ -20,7 +20,7 @@ from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.schema import CudaSpec, Manifest
 from tests.artifact.test_manifest import compiled
-from tests.specs import EXAMPLES, POLICY, moe
+from tests.specs import EXAMPLES, moe, repeating
 
 
 def with_cubins(checked: CheckedShuffle, assembler: Assembler) -> dict[str, bytes]:
@@ -46,10 +46,12 @@ def test_manifest_entry_reads_back() -> None:
 
 
 def test_no_kernels_and_why() -> None:
-    files = compiled(moe(policy=replace(POLICY, backend="triton")))
+    files = compiled(repeating())
     (shuffle,) = decode(Manifest, json.loads(files[MANIFEST])).shuffles
     assert shuffle.cuda is None
-    assert shuffle.cuda_note == "the spec says `backend triton`"
+    assert shuffle.cuda_note == (
+        "it says `dedup(none)`, and these kernels send a segment to a rank once"
+    )
     assert not any(name.endswith(".cu") for name in files)
 
 
@@ -123,11 +125,10 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = runner.invoke(app, ["compile", spec, "-o", str(out), "--cubin", "sm_90"])
     assert done.exit_code == 0, done.output
     assert (out / "kernels/moe.sm_90.cubin").read_bytes() == b"sm_90"
-    without = tmp_path / "without.fsc"
-    demanded = "[r(t, k), *]  backend triton"
-    without.write_text((EXAMPLES / "moe.fsc").read_text().replace("[r(t, k), *]", demanded, 1))
-    done = runner.invoke(app, ["compile", str(without), "-o", str(out), "--cubin", "sm_90"])
-    assert "no CUDA kernels for `moe`: the spec says `backend triton`" in done.output
+    repeats = tmp_path / "repeating.fsc"
+    repeats.write_text(repeating().source_file.text, encoding="utf-8")
+    done = runner.invoke(app, ["compile", str(repeats), "-o", str(out), "--cubin", "sm_90"])
+    assert "no CUDA kernels for `moe`: it says `dedup(none)`" in done.output
     done = runner.invoke(app, ["compile", spec, "-o", str(out), "--cubin", "sm_75"])
     assert done.exit_code == 2
 

@@ -8,13 +8,16 @@ import pytest
 
 from fuscoc.pipeline import compile_to_ir
 from tests.dialect.support import edited, error_of, round_trips
-from tests.specs import moe
+from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
-TILE = """"fsc.triton_tile"() {plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
+TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
+    pieces = [8 : i64]}], plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
     row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()
 """
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
+FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
+OTHER = '"fsc.def_placement"() {kind = "cyclic", num_keys = 256 : i64, sym_name = "spec.other"}'
 
 
 @cache
@@ -28,22 +31,136 @@ def at_the_end(text: str, more: str) -> str:
     return f"{body}{more}{closing}\n"
 
 
+# (an edit of moe's module behind fuse-node, what the verifier says)
 FUSED = [
-    (', printers = ["cuda", "triton"]', "", NODE + "needs the attribute 'printers' exactly until"),
-    ('"cuda", "triton"]', '"cuda", "cuda"]', "attribute 'printers' must not repeat an element"),
-    ('{combine = "sum", p', '{combine = "max", p', NODE + "must weigh nothing but the terms of a"),
+    ([(' {printers = ["cuda", "triton"]}', "")], "needs the attribute 'printers' exactly until"),
+    ([('"cuda", "triton"]', '"cuda", "cuda"]')], "'printers' must not repeat an element"),
     (
-        '"triton"], weight = @spec.topk_weights}',
-        '"triton"], weight = @spec.topk_idx}',
-        NODE + "must not take its weight",
+        [("ragged = 0 : i64} : () -> !fsc.points", "ragged = 1 : i64} : () -> !fsc.points")],
+        "'fsc.node_points' op has another 'ragged' than its shuffle",
+    ),
+    (
+        [
+            ('"fsc.def_packed"', f'{OTHER} : () -> ()\n"fsc.def_packed"'),
+            ("(%0) {placement = @spec.by_expert.place}", "(%0) {placement = @spec.other}"),
+        ],
+        "'fsc.node_count' op must count the keys of its shuffle's target",
+    ),
+    (
+        [('"fsc.node_assign"(%0, %2) {align = 128', '"fsc.node_assign"(%0, %2) {align = 64')],
+        "'fsc.node_assign' op must number slots as its shuffle's target says",
+    ),
+    (
+        [("%2) {align = 128 : i64, compact = 0", "%2) {align = 128 : i64, compact = 1")],
+        "'fsc.node_assign' op must number slots as its shuffle's target says",
+    ),
+    (
+        [('"fsc.node_signal"(%4) {per = "group"}', '"fsc.node_signal"(%4) {per = "rank"}')],
+        "'fsc.node_wait' op must wait for as much as a fsc.node_signal before it tells",
+    ),
+    (
+        [
+            ('"fsc.node_signal"(%4) {per = "group"}', '"fsc.node_signal"(%4) {per = "rank"}'),
+            ('"fsc.node_wait"(%5) {per = "group"}', '"fsc.node_wait"(%5) {per = "rank"}'),
+        ],
+        NODE + "must tell of groups, but once for a rank where rows are compact",
+    ),
+    (
+        [('%7 = "fsc.node_expand"(%6) : (!fsc.token) -> !fsc.token', "")],
+        NODE + "needs fsc.node_expand exactly where slots have rows of their own",
+    ),
+    (
+        [('%11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token', "")],
+        NODE + "does not know what to do with: fsc.node_points, fsc.node_count",
+    ),
+    (
+        [
+            (
+                '"fsc.load_field"() {cell_elems = 7168',
+                '"fsc.load_field"() {cell_elems = 14',
+            )
+        ],
+        "'fsc.node_copy' op must read the fields of its shuffle's source",
+    ),
+    (
+        [
+            (
+                "seg_elems = 7168 : i64, unit_bytes = 16 : i64} :",
+                "seg_elems = 7 : i64, unit_bytes = 2 : i64} :",
+            )
+        ],
+        "'fsc.load_field' op must give what its runs hold, not vector<7168xbf16>",
+    ),
+    ([('{field = "x"}', '{field = "y"}')], "'fsc.node_copy' op must store the fields of its"),
+    (
+        [('"fsc.made"(%14)', '"fsc.made"(%13)')],
+        "'fsc.node_reduce' op must take rows of its shuffle's",
+    ),
+    (
+        [
+            (
+                "^bb0(%arg0: vector<7168xf32>, %arg1: vector<7168xbf16>, %arg2: f32)",
+                "^bb0(%arg0: vector<7168xf32>, %arg1: vector<7168xbf16>, %arg2: f32, %arg3: f32)",
+            )
+        ],
+        "'fsc.node_reduce' op needs what is made so far, a row, and a weight where it weighs",
+    ),
+    (
+        [("{weight = @spec.topk_weights} : (!fsc.slots)", ": (!fsc.slots)")],
+        "'fsc.node_reduce' op needs what is made so far, a row, and a weight where it weighs",
+    ),
+    (
+        [
+            (
+                "{weight = @spec.topk_weights} : (!fsc.slots)",
+                "{weight = @spec.topk_idx} : (!fsc.slots)",
+            )
+        ],
+        "'fsc.node_reduce' op must not take its weight from an input for route",
     ),
 ]
+QUANTISED = [
+    ("{block = 128 : i64, dtype", "{block = 64 : i64, dtype"),
+    ("dtype = f8E4M3FN} : (vector", "dtype = f8E5M2} : (vector"),
+]
+ELSEWHERE = [
+    ('%0 = "fsc.node_exchange"() : () -> !fsc.counts', "fsc.node"),
+    (
+        '%0 = arith.constant dense<0.0> : vector<8xf32>\n"fsc.store_field"(%0) {field = "x"} : '
+        "(vector<8xf32>) -> ()",
+        "fsc.node_copy",
+    ),
+    (
+        '%0 = arith.constant dense<0.0> : vector<8xf32>\n"fsc.made"(%0) : (vector<8xf32>) -> ()',
+        "fsc.node_reduce",
+    ),
+]
+# (old text of moe's tiles, another one, what the verifier says)
 TILED = [
     ('"sm_80"', '"sm_90"', NODE + "must not have two tiles for the same kernels"),
     ('"sm_80"', '"sm_70"', CUDA + "attribute 'arch' must be one of sm_90, sm_80, not 'sm_70'"),
     ("plan_points = 128", "plan_points = 96", TRITON + "needs a power of two for 'plan_points'"),
     ("dispatch_warps = 16", "dispatch_warps = 33", CUDA + "must not put more than 32 warps into"),
     ("teams = ", "teams = 3", CUDA + "must not put more than 32 warps into a CTA"),
+    ("dispatch_warps = 16", "dispatch_warps = 17", CUDA + "needs 243712 bytes of shared memory,"),
+    ("buffer_at = 0", "buffer_at = 64", CUDA + "needs a multiple of 128 where 'x' begins"),
+    ("buffer_at = 0", "buffer_at = 128", CUDA + "has no room in its buffer for the fields of"),
+    ("buffer_bytes = 14336", "buffer_bytes = 14335", CUDA + "has no room in its buffer for the"),
+    ("part_bytes = 14336", "part_bytes = 7168", CUDA + "does not move all of 'x'"),
+    ("part_bytes = 14336", "part_bytes = 14328", CUDA + "must not cut 'x' into words of 16 bytes"),
+    ('field = "x", part_bytes', 'field = "y", part_bytes', CUDA + "needs the fields of a row in"),
+    ("arriving = [", f"leaving = [{FIELD}], arriving = [", CUDA + "needs 'leaving' exactly where"),
+    (
+        'field = "x", part_elems = 17',
+        'field = "y", part_elems = 17',
+        TRITON + "needs the fields of",
+    ),
+    ("part_elems = 1792", "part_elems = 1791", TRITON + "does not move all of 'x'"),
+    ("part_elems = 1792", "part_elems = 2049", TRITON + "needs pieces that make up a part of 'x'"),
+    ("pieces = [2048]", "pieces = [2048, 2048]", TRITON + "needs pieces that make up a part of"),
+    ("pieces = [2048]", "pieces = [1024]", TRITON + "needs pieces that make up a part of 'x'"),
+    ("pieces = [2048]", "pieces = [2000]", TRITON + "needs a power of two for 'pieces' of 'x'"),
+    (", summed = [{", ", moved_too = [{", TRITON + "has an unknown attribute 'moved_too'"),
 ]
 
 
@@ -52,14 +169,44 @@ def test_both_stages_verify() -> None:
         assert round_trips(module(after))
 
 
-@pytest.mark.parametrize(("old", "new", "reason"), FUSED)
-def test_what_is_fused(old: str, new: str, reason: str) -> None:
-    assert reason in error_of(edited(module("fuse-node"), (old, new)))
+@pytest.mark.parametrize(("edits", "reason"), FUSED)
+def test_what_is_fused(edits: list[tuple[str, str]], reason: str) -> None:
+    assert reason in error_of(edited(module("fuse-node"), *edits))
+
+
+@pytest.mark.parametrize("edit", QUANTISED)
+def test_what_is_quantised(edit: tuple[str, str]) -> None:
+    text = compile_to_ir(moe_fp8(), after="fuse-node").text
+    assert "'fsc.quantise' op needs as many values, and one f32" in error_of(edited(text, edit))
+
+
+@pytest.mark.parametrize(("text", "place"), ELSEWHERE)
+def test_what_stands_elsewhere(text: str, place: str) -> None:
+    assert f"must stand directly inside {place}" in error_of(
+        at_the_end(module("form-slices"), text)
+    )
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), TILED)
 def test_tiles(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(module("choose-tiles"), (old, new)))
+
+
+def test_sums_are_cut_only_where_there_are_some() -> None:
+    text = module("choose-tiles")
+    begin = text.index(", summed = [")
+    end = text.index("]}]", begin) + len("]}]")
+    assert TRITON + "needs 'summed' exactly where rows are" in error_of(text[:begin] + text[end:])
+
+
+def test_rows_are_read_in_words_of_their_runs() -> None:
+    """Patches lie in runs of 42 bytes."""
+    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    reason = "must not read 'pixels' in words of 4 bytes"
+    leaving = text[text.index("leaving = [") : text.index("num_passes")]
+    wider = leaving.replace("word_bytes = 2", "word_bytes = 4")
+    assert CUDA + reason in error_of(edited(text, (leaving, wider)))
+    assert TRITON + reason in error_of(edited(text, ("align_bytes = 2", "align_bytes = 4")))
 
 
 def test_what_is_fused_twice() -> None:
@@ -74,5 +221,5 @@ def test_a_tile_of_nothing() -> None:
 
 def test_other_kernels_once_it_has_its_own() -> None:
     text = module("specialise-kernels")
-    edit = ("num_source_dims = 1 : i64", 'node = ["cuda"], num_source_dims = 1 : i64')
+    edit = ("ragged = 0 : i64, relation", 'node = ["cuda"], ragged = 0 : i64, relation')
     assert "must not ask for other kernels once it has its own" in error_of(edited(text, edit))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.cli import main
-from fuscoc.explain import facts, tables
+from fuscoc.explain import facts, tables, tiles
 from fuscoc.explain.command import (
     read_shuffles,
     run_time_names,
@@ -37,6 +37,7 @@ from fuscoc.testing.strategies import cases, specs
 from fuscoc_runtime.engine import machine
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+from tests.specs import EXAMPLE_NAMES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ON_2X4 = topology_values(Topology(2, 4))
@@ -222,7 +223,31 @@ def test_everything_is_printed(explain) -> None:
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)
-    assert "on the GPUs of one node, if loaded with `max_sources`" in out
+    assert "Tiles of the kernels inside one node" in out
+
+
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
+def test_tiles_fill_what_they_say(name: str) -> None:
+    """Numbers that are printed as the reason for others are their reason."""
+    found = list(tiles.sizes(example(name)))
+    assert {size.kernels for size in found} >= {"CUDA, sm_90", "CUDA, sm_80"}
+    for kernels in ("CUDA, sm_90", "CUDA, sm_80"):
+        values = {size.name: size.value for size in found if size.kernels == kernels}
+        whys = {size.name: in_figures(size.why) for size in found if size.kernels == kernels}
+        buffer_bytes, room, most = whys["dispatch_warps"]
+        assert values["dispatch_warps"] == min(most, room // buffer_bytes)
+        row_bytes, rows, _ = whys["num_passes"]
+        assert rows * buffer_bytes <= room
+        fewer = values["num_passes"] - 1
+        assert not fewer or rows * (row_bytes // fewer) > room * 0.9  # parts are rounded up
+        if "teams" in values:
+            (warps,) = whys["teams"]
+            assert values["teams"] == min(15, warps // values["team_warps"])
+            assert values["team_batch"] * values["team_vectors"] == whys["team_batch"][0]
+
+
+def in_figures(words: str) -> list[int]:
+    return [int(number.replace(",", "")) for number in re.findall(r"[0-9][0-9,]*", words)]
 
 
 def test_a_static_shuffle_is_planned_for_its_topology(explain) -> None:

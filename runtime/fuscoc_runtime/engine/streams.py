@@ -85,7 +85,8 @@ class _Capture:
     def __init__(self, number: int, ended: Any, stream: Any) -> None:
         self._number, self._ended = number, ended
         self._latest = stream
-        self._record: Any = None  # the node that records the event when all calls have ended
+        self._record: Any = None  # the node that records the event when the latest call has ended,
+        self._behind = _Nodes()  # and the nodes that it waits for
 
     @classmethod
     def of(cls, stream: Any, ended: Any, latest: _Capture | None) -> _Capture:
@@ -101,23 +102,43 @@ class _Capture:
     def called(self, stream: Any) -> None:
         """A call has been enqueued on ``stream``."""
         self._latest = stream
-        _, graph, nodes, count = _capture_info(stream)
+        _, graph, nodes = _capture_info(stream)
+        event = ctypes.c_void_p(self._ended.cuda_event)
         if self._record is None:
             self._record = ctypes.c_void_p()
-            event = ctypes.c_void_p(self._ended.cuda_event)
-            driver.call(
-                "cuGraphAddEventRecordNode", ctypes.byref(self._record), graph, nodes, count, event
-            )
+            record = ctypes.byref(self._record)
+            driver.call("cuGraphAddEventRecordNode", record, graph, *nodes.arguments, event)
         else:
-            to = (ctypes.c_void_p * count.value)(*[self._record.value] * count.value)
-            driver.call("cuGraphAddDependencies", graph, nodes, to, count)
+            # Earlier calls come before it anyway, and kernels that only one other waits for start
+            # sooner after each other.
+            self._behind.link("cuGraphRemoveDependencies", graph, self._record)
+            nodes.link("cuGraphAddDependencies", graph, self._record)
+        self._behind = nodes
 
 
-def _capture_info(stream: Any) -> tuple[int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]:
+class _Nodes:
+    """Nodes of a graph, which the driver may forget."""
+
+    def __init__(self, first: Any = None, count: int = 0) -> None:
+        self._handles = (ctypes.c_void_p * count)(*(first[i] for i in range(count)))
+
+    @property
+    def arguments(self) -> tuple[Any, ctypes.c_size_t]:
+        """Their array, and how many they are."""
+        return self._handles, ctypes.c_size_t(len(self._handles))
+
+    def link(self, function: str, graph: Any, to: Any) -> None:
+        """Add or remove the edges from all of them to another."""
+        handles, count = self.arguments
+        targets = (ctypes.c_void_p * count.value)(*[to.value] * count.value)
+        driver.call(function, graph, handles, targets, count)
+
+
+def _capture_info(stream: Any) -> tuple[int, ctypes.c_void_p, _Nodes]:
     """The number of the capture that a stream takes part in, its graph, and the nodes that the next
-    one on the stream will wait for, and how many."""
+    one on the stream will wait for."""
     status, number, count = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
-    graph, nodes = ctypes.c_void_p(), ctypes.c_void_p()
+    graph, nodes = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_void_p)()
     results = (ctypes.byref(each) for each in (status, number, graph, nodes, count))
     driver.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.cuda_stream), *results)
-    return number.value, graph, nodes, count
+    return number.value, graph, _Nodes(nodes, count.value)

@@ -14,6 +14,7 @@ _SIGNATURES = {
     "cuStreamGetCaptureInfo_v2": [_ADDRESS] * 6,
     "cuGraphAddEventRecordNode": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t, _ADDRESS],
     "cuGraphAddDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],
+    "cuGraphRemoveDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],
 }
 
 

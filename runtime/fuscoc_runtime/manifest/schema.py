@@ -60,13 +60,14 @@ class NodeSpec:
     ``kernels``: names by role, ``count``, ``exchange``, ``assign`` or, of a dense target,
     ``exchange``, ``place``, then ``dispatch`` and, for a copy or a sum, ``combine``. A program of
     the planner takes ``tile_sources`` segments; keys are padded to ``padded_keys`` and exchanged by
-    ``key_block``.
+    ``key_block``. ``tile``: the sizes that the text was made with.
     """
 
     kernels: Mapping[str, str]
     tile_sources: int
     padded_keys: int
     key_block: int
+    tile: Mapping[str, int]
 
 
 @dataclass(frozen=True)

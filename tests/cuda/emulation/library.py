@@ -35,6 +35,7 @@ inline u32 exchange_relaxed(u32* at, u32 to) {
 inline u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void fence_bulk_proxy() {}
 inline void let_next_start() {}
 inline void wait_for_previous() {}

@@ -62,6 +62,7 @@ __device__ __forceinline__ u64 load_acquire(const u64* at) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
   return value;
 }
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ void fence_system() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }

@@ -248,12 +248,26 @@ template <class Advance>
 __device__ __forceinline__ void entered(const Call& call, Advance advance) {
   __syncthreads();
   if (threadIdx.x == blockDim.x - 1) {
-    __threadfence();
+    fence_gpu();
     if (atomicAdd(&call.state->entries, 1u) == gridDim.x - 1) {
       call.state->entries = 0;
       advance(*call.state);
     }
   }
+}
+// The same in two steps, where a thread has a register for it: the last CTA to `enter` runs `advance` as it
+// leaves. Its last thread alone knows that it is the one, and goes on without waiting to hear so.
+__device__ __forceinline__ u32 enter(const Call& call) {
+  __syncthreads();
+  if (threadIdx.x != blockDim.x - 1) return 0;
+  fence_gpu();
+  return atomicAdd(&call.state->entries, 1u);
+}
+template <class Advance>
+__device__ __forceinline__ void leave(const Call& call, u32 place, Advance advance) {
+  if (threadIdx.x != blockDim.x - 1 || place != gridDim.x - 1) return;
+  call.state->entries = 0;
+  advance(*call.state);
 }
 
 }  // namespace fuscoc

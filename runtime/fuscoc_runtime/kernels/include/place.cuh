@@ -4,8 +4,8 @@
 //
 // Ranks tell each other how many slots they have, in `counts` as in `plan.cuh`: having a peer's word
 // means that the peer has finished everything before this call, so its window may be written. CTA 0 tells
-// it before it waits, and no CTA waits for another one of its rank. A rank that refuses the call has told no number. As it joins no combine either, points may go to
-// any of its slots, as they may go to its keys.
+// it before it waits, and no CTA waits for another one of its rank. A rank that refuses the call has told
+// no number. As it joins no combine either, points may go to any of its slots, as they may go to its keys.
 //
 // Two points of one slot would be one row, of either. So the sender of a point claims its slot in the
 // window of the destination, by exchanging this dispatch's epoch for what is there: who finds the epoch
@@ -91,15 +91,11 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void place(const Call& call) {
   __shared__ Numbers numbers;
   __shared__ typename Placing<Shape, Relation>::Shared shared;
-  begin_plan(call, numbers);
+  const u32 turn = begin_plan(call, numbers);
   let_next_start();
   if (numbers.aborted) plan_nothing<Shape>(call);
   else Placing<Shape, Relation>{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1)}.run();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(&call.state->planned, 1u);
-  }
+  finish_plan(call, numbers, turn);
 }
 
 }  // namespace fuscoc

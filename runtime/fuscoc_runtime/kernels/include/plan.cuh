@@ -353,14 +353,14 @@ struct Plan {
   }
 };
 
-// What a kernel that plans does first: reads the numbers of its dispatch, and as the last CTA to do
-// so makes them those of the next one. All its threads may use them afterwards.
+// What a kernel that plans does first: reads the numbers of its dispatch, which all its threads may use
+// afterwards. At the end the last CTA to have done so makes them those of the next one.
 struct Numbers {
   u32 epoch;     // of the dispatch
   u32 use;       // of the handle's memory
   bool aborted;  // nobody waits any more, and what is sent now could be taken for an earlier call's
 };
-__device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
+__device__ __forceinline__ u32 begin_plan(const Call& call, Numbers& numbers) {
   if (threadIdx.x == 0) {
     const u32 before = *(volatile u32*)&call.state->plan_epoch, uses = *(volatile u32*)&call.routing->uses;
     const u32 abort = *(volatile u32*)&call.state->abort;
@@ -368,7 +368,10 @@ __device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
     numbers.use = uses + 1;
     numbers.aborted = abort;
   }
-  entered(call, [&](State& state) {
+  return enter(call);
+}
+__device__ __forceinline__ void end_plan(const Call& call, const Numbers& numbers, u32 place) {
+  leave(call, place, [&](State& state) {
     Routing& routing = *call.routing;
     state.plan_epoch = routing.epoch = numbers.epoch;
     state.rows_ticket = routing.ticket = call.ticket;
@@ -377,6 +380,16 @@ __device__ __forceinline__ void begin_plan(const Call& call, Numbers& numbers) {
     routing.dropped[~numbers.use & 1] = 0;
     tell_troubles(call);
   });
+}
+
+// The same of a kernel whose next one may have started: that one waits for all of its CTAs.
+__device__ __forceinline__ void finish_plan(const Call& call, const Numbers& numbers, u32 place) {
+  end_plan(call, numbers, place);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(&call.state->planned, 1u);
+  }
 }
 
 // What is left of a dispatch that is not made: nothing has come.
@@ -392,7 +405,7 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void plan(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Numbers numbers;
-  begin_plan(call, numbers);
+  const u32 place = begin_plan(call, numbers);
   let_next_start();
   if (numbers.aborted) {
     plan_nothing<Shape>(call);
@@ -402,11 +415,7 @@ __device__ __forceinline__ void plan(const Call& call) {
       if constexpr (Shape::compact) call.point_rows[point] = row;
     });
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(&call.state->planned, 1u);
-  }
+  finish_plan(call, numbers, place);
 }
 
 }  // namespace fuscoc

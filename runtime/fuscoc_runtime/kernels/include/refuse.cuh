@@ -11,7 +11,7 @@ template <class Shape>
 __device__ __forceinline__ void refuse(const Call& call) {
   constexpr int columns = kPlanColumns<Shape>, words = columns + 1;
   __shared__ Numbers numbers;
-  begin_plan(call, numbers);
+  end_plan(call, numbers, begin_plan(call, numbers));
   if (numbers.aborted) return;
   const u32 epoch = numbers.epoch;
   for (int i = threadIdx.x; i < call.num_ranks * words; i += blockDim.x) {

@@ -135,15 +135,17 @@ __device__ __forceinline__ void staged(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ u64 barriers[kWarp];
   __shared__ Numbers numbers;
-  begin_plan(call, numbers);
-  if (numbers.aborted) return plan_nothing<Shape>(call);
+  const u32 place = begin_plan(call, numbers);
   const int warp = threadIdx.x / kWarp;
-  if (int(blockIdx.x) < call.plan_ctas) {
+  if (numbers.aborted) {
+    plan_nothing<Shape>(call);
+  } else if (int(blockIdx.x) < call.plan_ctas) {
     staged_plan<Shape, Relation>(call, memory, numbers.epoch, numbers.use);
   } else if (warp < Shape::dispatch_warps) {
     Staged<Shape, Relation>(call, reinterpret_cast<char*>(memory), barriers, numbers.epoch)
         .run(warp, Shape::dispatch_warps, int(blockIdx.x) - call.plan_ctas, int(gridDim.x) - call.plan_ctas);
   }
+  end_plan(call, numbers, place);
 }
 
 }  // namespace fuscoc

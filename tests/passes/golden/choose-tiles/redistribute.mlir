@@ -47,8 +47,42 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = f32, name = "x", src = f32}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
-  ^bb0:
-  }) {combine = "copy", printers = ["cuda", "triton"]} : () -> ()
+    %0 = "fsc.node_points"() ({
+    ^bb0(%arg0: i64):
+      %c1_i64 = arith.constant 1 : i64
+      %c8192_i64 = arith.constant 8192 : i64
+      %11 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %12 = arith.divsi %c8192_i64, %11 : i64
+      "fsc.domain"(%c1_i64, %12) {operandSegmentSizes = array<i32: 1, 1>} : (i64, i64) -> ()
+    }, {
+    ^bb0(%arg0: i64):
+      %c8192_i64 = arith.constant 8192 : i64
+      %11 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %12 = arith.divsi %c8192_i64, %11 : i64
+      %13 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+      %14 = arith.muli %13, %12 : i64
+      %15 = arith.addi %14, %arg0 : i64
+      %16 = arith.remsi %15, %11 : i64
+      %17 = arith.divsi %15, %11 : i64
+      "fsc.point"(%arg0, %16, %17) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+    }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
+    %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
+    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_copy"(%2) ({
+      %11 = "fsc.load_field"() {cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, field = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64} : () -> vector<1024xf32>
+      "fsc.store_field"(%11) {field = "x"} : (vector<1024xf32>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %4 = "fsc.node_signal"(%3) {per = "group"} : (!fsc.token) -> !fsc.token
+    %5 = "fsc.node_wait"(%4) {per = "group"} : (!fsc.token) -> !fsc.token
+    %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
+    %7 = "fsc.node_reduce"(%2) ({
+    ^bb0(%arg0: vector<1024xf32>):
+      "fsc.made"(%arg0) : (vector<1024xf32>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
+    %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
+    %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
+  }) {printers = ["cuda", "triton"]} : () -> ()
 }
 
 // after
@@ -100,8 +134,43 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = f32, name = "x", src = f32}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
-    "fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
-    "fsc.triton_tile"() {plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
-  }) {combine = "copy"} : () -> ()
+    %0 = "fsc.node_points"() ({
+    ^bb0(%arg0: i64):
+      %c1_i64 = arith.constant 1 : i64
+      %c8192_i64 = arith.constant 8192 : i64
+      %11 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %12 = arith.divsi %c8192_i64, %11 : i64
+      "fsc.domain"(%c1_i64, %12) {operandSegmentSizes = array<i32: 1, 1>} : (i64, i64) -> ()
+    }, {
+    ^bb0(%arg0: i64):
+      %c8192_i64 = arith.constant 8192 : i64
+      %11 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %12 = arith.divsi %c8192_i64, %11 : i64
+      %13 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+      %14 = arith.muli %13, %12 : i64
+      %15 = arith.addi %14, %arg0 : i64
+      %16 = arith.remsi %15, %11 : i64
+      %17 = arith.divsi %15, %11 : i64
+      "fsc.point"(%arg0, %16, %17) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+    }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
+    %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
+    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_copy"(%2) ({
+      %11 = "fsc.load_field"() {cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, field = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64} : () -> vector<1024xf32>
+      "fsc.store_field"(%11) {field = "x"} : (vector<1024xf32>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %4 = "fsc.node_signal"(%3) {per = "group"} : (!fsc.token) -> !fsc.token
+    %5 = "fsc.node_wait"(%4) {per = "group"} : (!fsc.token) -> !fsc.token
+    %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
+    %7 = "fsc.node_reduce"(%2) ({
+    ^bb0(%arg0: vector<1024xf32>):
+      "fsc.made"(%arg0) : (vector<1024xf32>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
+    %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
+    %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
+    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 512 : i64, pieces = [512]}], plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
+  }) : () -> ()
 }

@@ -65,8 +65,57 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = ui8, name = "pixels", src = ui8}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
-  ^bb0:
-  }) {combine = "copy", printers = ["cuda", "triton"]} : () -> ()
+    %0 = "fsc.node_points"() ({
+    ^bb0(%arg0: i64):
+      %c14_i64 = arith.constant 14 : i64
+      %11 = "fsc.extent"() {extent = @spec.images} : () -> i64
+      %12 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64
+      %13 = "fsc.exact_div"(%12, %c14_i64) : (i64, i64) -> i64
+      %14 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %15 = "fsc.exact_div"(%14, %c14_i64) : (i64, i64) -> i64
+      %16 = arith.muli %12, %14 : i64
+      "fsc.domain"(%16, %11, %13, %15) {operandSegmentSizes = array<i32: 1, 3>} : (i64, i64, i64, i64) -> ()
+    }, {
+    ^bb0(%arg0: i64, %arg1: i64, %arg2: i64):
+      %c1_i64 = arith.constant 1 : i64
+      %c2_i64 = arith.constant 2 : i64
+      %c14_i64 = arith.constant 14 : i64
+      %11 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %12 = arith.muli %arg1, %c14_i64 : i64
+      %13 = arith.muli %arg2, %c14_i64 : i64
+      %14 = arith.muli %arg0, %c2_i64 : i64
+      %15 = "fsc.lookup"(%14) {input = @spec.packing} : (i64) -> i64
+      %16 = arith.addi %14, %c1_i64 : i64
+      %17 = "fsc.lookup"(%16) {input = @spec.packing} : (i64) -> i64
+      %18 = arith.muli %arg1, %11 : i64
+      %19 = arith.divsi %18, %c14_i64 : i64
+      %20 = arith.addi %17, %19 : i64
+      %21 = arith.addi %20, %arg2 : i64
+      "fsc.drop"(%15) : (i64) -> ()
+      "fsc.drop"(%17) : (i64) -> ()
+      %22 = "fsc.cell_base"(%arg0) : (i64) -> i64
+      %23 = arith.muli %12, %11 : i64
+      %24 = arith.addi %23, %13 : i64
+      %25 = arith.addi %22, %24 : i64
+      "fsc.point"(%25, %15, %21, %11) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
+    }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64} : () -> !fsc.points
+    %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
+    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_copy"(%2) ({
+      %11 = "fsc.load_field"() {cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, field = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64} : () -> vector<588xui8>
+      "fsc.store_field"(%11) {field = "pixels"} : (vector<588xui8>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %4 = "fsc.node_signal"(%3) {per = "group"} : (!fsc.token) -> !fsc.token
+    %5 = "fsc.node_wait"(%4) {per = "group"} : (!fsc.token) -> !fsc.token
+    %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
+    %7 = "fsc.node_reduce"(%2) ({
+    ^bb0(%arg0: vector<588xui8>):
+      "fsc.made"(%arg0) : (vector<588xui8>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
+    %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
+    %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
+  }) {printers = ["cuda", "triton"]} : () -> ()
 }
 
 // after
@@ -136,8 +185,58 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "copy", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{dst = ui8, name = "pixels", src = ui8}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
-    "fsc.cuda_tile"() {arch = "sm_90", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
-    "fsc.triton_tile"() {plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
-  }) {combine = "copy"} : () -> ()
+    %0 = "fsc.node_points"() ({
+    ^bb0(%arg0: i64):
+      %c14_i64 = arith.constant 14 : i64
+      %11 = "fsc.extent"() {extent = @spec.images} : () -> i64
+      %12 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64
+      %13 = "fsc.exact_div"(%12, %c14_i64) : (i64, i64) -> i64
+      %14 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %15 = "fsc.exact_div"(%14, %c14_i64) : (i64, i64) -> i64
+      %16 = arith.muli %12, %14 : i64
+      "fsc.domain"(%16, %11, %13, %15) {operandSegmentSizes = array<i32: 1, 3>} : (i64, i64, i64, i64) -> ()
+    }, {
+    ^bb0(%arg0: i64, %arg1: i64, %arg2: i64):
+      %c1_i64 = arith.constant 1 : i64
+      %c2_i64 = arith.constant 2 : i64
+      %c14_i64 = arith.constant 14 : i64
+      %11 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %12 = arith.muli %arg1, %c14_i64 : i64
+      %13 = arith.muli %arg2, %c14_i64 : i64
+      %14 = arith.muli %arg0, %c2_i64 : i64
+      %15 = "fsc.lookup"(%14) {input = @spec.packing} : (i64) -> i64
+      %16 = arith.addi %14, %c1_i64 : i64
+      %17 = "fsc.lookup"(%16) {input = @spec.packing} : (i64) -> i64
+      %18 = arith.muli %arg1, %11 : i64
+      %19 = arith.divsi %18, %c14_i64 : i64
+      %20 = arith.addi %17, %19 : i64
+      %21 = arith.addi %20, %arg2 : i64
+      "fsc.drop"(%15) : (i64) -> ()
+      "fsc.drop"(%17) : (i64) -> ()
+      %22 = "fsc.cell_base"(%arg0) : (i64) -> i64
+      %23 = arith.muli %12, %11 : i64
+      %24 = arith.addi %23, %13 : i64
+      %25 = arith.addi %22, %24 : i64
+      "fsc.point"(%25, %15, %21, %11) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
+    }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64} : () -> !fsc.points
+    %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
+    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_copy"(%2) ({
+      %11 = "fsc.load_field"() {cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, field = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64} : () -> vector<588xui8>
+      "fsc.store_field"(%11) {field = "pixels"} : (vector<588xui8>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %4 = "fsc.node_signal"(%3) {per = "group"} : (!fsc.token) -> !fsc.token
+    %5 = "fsc.node_wait"(%4) {per = "group"} : (!fsc.token) -> !fsc.token
+    %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
+    %7 = "fsc.node_reduce"(%2) ({
+    ^bb0(%arg0: vector<588xui8>):
+      "fsc.made"(%arg0) : (vector<588xui8>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
+    %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
+    %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
+    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 4 : i64}], buffer_bytes = 640 : i64, dispatch_warps = 24 : i64, leaving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 2 : i64}], num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 4 : i64}], buffer_bytes = 640 : i64, dispatch_warps = 24 : i64, leaving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 2 : i64}], num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
+    "fsc.triton_tile"() {moved = [{align_bytes = 2 : i64, field = "pixels", part_elems = 294 : i64, pieces = [512]}], plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
+  }) : () -> ()
 }

@@ -95,6 +95,43 @@ module {
     %4 = "fsc.reduce"(%1, %3) {dst = "result", kind = "sum", list = @reduce_source, operandSegmentSizes = array<i32: 2>, rows = [{acc = f32, dst = bf16, name = "x", src = bf16}], src = "staging", wait = [2]} : (!fsc.token, !fsc.token) -> !fsc.token
   }) {direction = "combine"} : () -> ()
   "fsc.node"() ({
-  ^bb0:
-  }) {combine = "sum", printers = ["cuda"], weight = @spec.topk_weights} : () -> ()
+    %0 = "fsc.node_points"() ({
+    ^bb0(%arg0: i64):
+      %c1_i64 = arith.constant 1 : i64
+      %c8_i64 = arith.constant 8 : i64
+      %12 = "fsc.extent"() {extent = @spec.tokens} : () -> i64
+      "fsc.domain"(%c1_i64, %12, %c8_i64) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+    }, {
+    ^bb0(%arg0: i64, %arg1: i64):
+      %c8_i64 = arith.constant 8 : i64
+      %12 = arith.muli %arg0, %c8_i64 : i64
+      %13 = arith.addi %12, %arg1 : i64
+      %14 = "fsc.lookup"(%13) {input = @spec.topk_idx} : (i64) -> i64
+      %15 = "fsc.owner"(%14) {placement = @spec.by_expert.place} : (i64) -> i64
+      "fsc.drop"(%14) : (i64) -> ()
+      "fsc.point"(%arg0, %15, %14) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
+    }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
+    %1 = "fsc.node_count"(%0) {placement = @spec.by_expert.place} : (!fsc.points) -> !fsc.counts
+    %2 = "fsc.node_exchange"(%1) {operandSegmentSizes = array<i32: 1>} : (!fsc.counts) -> !fsc.counts
+    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %4 = "fsc.node_copy"(%3) ({
+      %12 = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () -> vector<7168xbf16>
+      %13:2 = "fsc.quantise"(%12) {block = 128 : i64, dtype = f8E4M3FN} : (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)
+      "fsc.store_field"(%13#0) {field = "x"} : (vector<7168xf8E4M3FN>) -> ()
+      "fsc.store_field"(%13#1) {field = "scales"} : (vector<56xf32>) -> ()
+    }) : (!fsc.slots) -> !fsc.token
+    %5 = "fsc.node_signal"(%4) {per = "group"} : (!fsc.token) -> !fsc.token
+    %6 = "fsc.node_wait"(%5) {per = "group"} : (!fsc.token) -> !fsc.token
+    %7 = "fsc.node_expand"(%6) : (!fsc.token) -> !fsc.token
+    %8 = "fsc.node_reduce"(%3) ({
+    ^bb0(%arg0: vector<7168xf32>, %arg1: vector<7168xbf16>, %arg2: f32):
+      %12 = "fsc.cast"(%arg1) : (vector<7168xbf16>) -> vector<7168xf32>
+      %13 = "fsc.scale"(%12, %arg2) : (vector<7168xf32>, f32) -> vector<7168xf32>
+      %14 = "fsc.merge"(%arg0, %13) {kind = "sum"} : (vector<7168xf32>, vector<7168xf32>) -> vector<7168xf32>
+      "fsc.made"(%14) : (vector<7168xf32>) -> ()
+    }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
+    %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
+    %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
+    %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
+  }) {printers = ["cuda"]} : () -> ()
 }

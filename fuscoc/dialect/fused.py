@@ -1,0 +1,347 @@
+"""What kernels of fixed capacity do inside one node, as operations inside ``fsc.node``.
+
+Forth: the points of the relation get slots, by counting them or as the relation says, rows are
+copied to their slots, and the ranks tell each other. Back, rows of a segment become one, where they
+lie and then at its source. Each takes what it needs from those before it.
+"""
+
+from math import prod
+from typing import Any
+
+from fuscoc.dialect.attrs import Flag, Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op, check_role, entry_block, terminator
+from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.fsc import Fsc
+from fuscoc.dialect.l0 import RELATION, check_relation, shuffle_of
+from fuscoc.dialect.l2 import TokenType
+from fuscoc.dialect.l3_values import Merge, vector_of
+from fuscoc.dialect.mlir import ext, ir
+from fuscoc.dialect.runs import RUNS
+
+
+class PointsType(Fsc.Type, name="points"):
+    """The points of a relation on this rank: ``!fsc.points``."""
+
+
+class CountsType(Fsc.Type, name="counts"):
+    """Numbers of rows by key: ``!fsc.counts``."""
+
+
+class SlotsType(Fsc.Type, name="slots"):
+    """The slot of every point, or that it has none: ``!fsc.slots``."""
+
+
+class NodeOp(Op):
+    """Base of what stands directly inside ``fsc.node``, in the order in which it happens.
+
+    Its one result is of the type ``gives``.
+    """
+
+    gives = TokenType
+
+    @classmethod
+    def build(cls, *operands: Any, **values: Any) -> Any:
+        """Create the operation; see ``Op.build``."""
+        return super().build(*operands, cls.gives.get(), **values)
+
+    @classmethod
+    def _check_all(cls, op):
+        if op.operation.parent.name != "fsc.node":
+            raise VerifyError("must stand directly inside fsc.node")
+        super()._check_all(op)
+
+
+class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait]):
+    """Evaluate the relation at every point: its regions and their attributes are the shuffle's.
+
+    ``%points = "fsc.node_points"() ({...}, {...}) {fanout = 8 : i64, indices = ["t", "k"],
+    num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points``
+    """
+
+    gives = PointsType
+    attrs = attributes(**RELATION)
+    points: ext.Result[PointsType]
+    domain: ext.Region
+    relation: ext.Region
+
+    @classmethod
+    def check(cls, op):
+        shuffle = shuffle_of(op)
+        for name in op.attrs:
+            if op.read(name) != shuffle.read(name):
+                raise VerifyError(f"has another '{name}' than its shuffle")
+
+    @classmethod
+    def check_regions(cls, op):
+        check_relation(op)
+
+
+class NodeCount(NodeOp, name="node_count"):
+    """Count this rank's rows of every key of a placement, of those that have a place.
+
+    ``%counts = "fsc.node_count"(%points) {placement = @spec.place} : (!fsc.points) ->
+    !fsc.counts``
+    """
+
+    gives = CountsType
+    attrs = attributes(placement=Ref("def_placement"))
+    points: ext.Operand[PointsType]
+    counts: ext.Result[CountsType]
+
+    @classmethod
+    def check(cls, op):
+        target = shuffle_of(op).follow("target")
+        if target.attributes.get("placement", None) != op.attributes["placement"]:
+            raise VerifyError("must count the keys of its shuffle's target")
+
+
+class NodeExchange(NodeOp, name="node_exchange"):
+    """Tell all ranks the counts, if there are any, and how many segments this one has.
+
+    Who has a rank's numbers knows that it has finished all calls before: what peers store into its
+    memory is not in its way.
+
+    ``%all = "fsc.node_exchange"(%counts) : (!fsc.counts) -> !fsc.counts``
+    """
+
+    gives = CountsType
+    own: ext.Sequence[ext.Operand[CountsType]]
+    counts: ext.Result[CountsType]
+
+
+class NodeAssign(NodeOp, name="node_assign"):
+    """Number the rows of a key one behind the other, those of lower ranks and points first.
+
+    The first of a key is a multiple of ``align``. Where rows are ``compact``, a segment has one on
+    a rank, and slots refer to it.
+
+    ``%slots = "fsc.node_assign"(%points, %all) {align = 128 : i64, compact = 0 : i64} :
+    (!fsc.points, !fsc.counts) -> !fsc.slots``
+    """
+
+    gives = SlotsType
+    attrs = attributes(align=Integer(1), compact=Flag())
+    points: ext.Operand[PointsType]
+    counts: ext.Operand[CountsType]
+    slots: ext.Result[SlotsType]
+
+    @classmethod
+    def check(cls, op):
+        target = shuffle_of(op).follow("target")
+        if any(op.read(name) != target.read(name) for name in op.attrs):
+            raise VerifyError("must number slots as its shuffle's target says")
+
+
+class NodeGiven(NodeOp, name="node_given"):
+    """Take the slots that the relation says: each is checked, and has one point at most.
+
+    ``%slots = "fsc.node_given"(%points, %all) : (!fsc.points, !fsc.counts) -> !fsc.slots``
+    """
+
+    gives = SlotsType
+    points: ext.Operand[PointsType]
+    counts: ext.Operand[CountsType]
+    slots: ext.Result[SlotsType]
+
+
+class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
+    """Read every segment once and store it on every rank that it goes to, in a slot of its own.
+
+    The region says how a row is read, made into another one, and stored.
+
+    ``%copied = "fsc.node_copy"(%slots) ({ ... }) : (!fsc.slots) -> !fsc.token``
+    """
+
+    slots: ext.Operand[SlotsType]
+    done: ext.Result[TokenType]
+    rows: ext.Region
+
+    @classmethod
+    def check_regions(cls, op):
+        shuffle = shuffle_of(op)
+        block = entry_block(op, 0)
+        read = [each.runs for each in block if isinstance(each, LoadField)]
+        if read != list(shuffle.read("runs")):
+            raise VerifyError("must read the fields of its shuffle's source")
+        stored = [each for each in block if isinstance(each, StoreField)]
+        found = [(each.read("field"), *vector_of(each.value)) for each in stored]
+        fields = shuffle.follow("segment").read("fields")
+        if found != [(each["name"], each["type"][0], prod(each["type"][1])) for each in fields]:
+            raise VerifyError("must store the fields of its shuffle's segment")
+
+
+class NodeSignal(NodeOp, name="node_signal"):
+    """Tell every peer that rows have come: of a ``group`` of segments, or all of the ``rank``.
+
+    ``%told = "fsc.node_signal"(%copied) {per = "group"} : (!fsc.token) -> !fsc.token``
+    """
+
+    attrs = attributes(per=Text("group", "rank"))
+    before: ext.Operand[TokenType]
+    done: ext.Result[TokenType]
+
+
+class NodeWait(NodeOp, name="node_wait"):
+    """Wait until every peer has told so much.
+
+    ``%come = "fsc.node_wait"(%told) {per = "group"} : (!fsc.token) -> !fsc.token``
+    """
+
+    attrs = attributes(per=Text("group", "rank"))
+    before: ext.Operand[TokenType]
+    done: ext.Result[TokenType]
+
+    @classmethod
+    def check(cls, op):
+        signal = op.before.owner.opview
+        if not isinstance(signal, NodeSignal) or signal.read("per") != op.read("per"):
+            raise VerifyError("must wait for as much as a fsc.node_signal before it tells")
+
+
+class NodeExpand(NodeOp, name="node_expand"):
+    """Copy rows that have come to the further slots of their segments on this rank.
+
+    ``%spread = "fsc.node_expand"(%come) : (!fsc.token) -> !fsc.token``
+    """
+
+    before: ext.Operand[TokenType]
+    done: ext.Result[TokenType]
+
+
+class NodeReduce(NodeOp, name="node_reduce"):
+    """Make one row of a segment's rows on this rank, and store it at the segment's source.
+
+    The region takes what has been made so far, the next row and, of a sum that is weighed, the
+    value of ``weight`` at its point. It gives what is made then; of a copy, the row.
+
+    ::
+
+        %made = "fsc.node_reduce"(%slots) ({
+        ^bb0(%sum: vector<7168xf32>, %row: vector<7168xbf16>, %weight: f32):
+          %wide = "fsc.cast"(%row) : (vector<7168xbf16>) -> vector<7168xf32>
+          %term = "fsc.scale"(%wide, %weight) : (vector<7168xf32>, f32) -> vector<7168xf32>
+          %more = "fsc.merge"(%sum, %term) {kind = "sum"} : ...
+          "fsc.made"(%more) : (vector<7168xf32>) -> ()
+        }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
+    """
+
+    attrs = attributes(weight=Ref("def_input", optional=True))
+    slots: ext.Operand[SlotsType]
+    done: ext.Result[TokenType]
+    term: ext.Region
+
+    @property
+    def kind(self):
+        """How rows become one: ``copy``, or the kind of the merge."""
+        made = terminator(self, 0, Made).row.owner
+        is_merge = getattr(made, "name", None) == Merge.OPERATION_NAME
+        return made.opview.read("kind") if is_merge else "copy"
+
+    @classmethod
+    def check(cls, op):
+        check_role(op, "weight", "weight")
+
+    @classmethod
+    def check_regions(cls, op):
+        (runs, *_), weighs = shuffle_of(op).read("runs"), "weight" in op.attributes
+        arguments = list(entry_block(op, 0).arguments)
+        before = arguments[: op.kind != "copy"]
+        row = arguments[len(before) : len(before) + 1]
+        made = terminator(op, 0, Made).row
+        if [vector_of(each) for each in row] != [(runs["dtype"], runs["seg_elems"])]:
+            raise VerifyError("must take rows of its shuffle's source")
+        if len(arguments) != len(before) + 1 + weighs or any(b.type != made.type for b in before):
+            raise VerifyError("needs what is made so far, a row, and a weight where it weighs")
+        if not before and (weighs or made != row[0]):
+            raise VerifyError("must give the row that it copies")
+
+
+class Made(Op, name="made", traits=[ir.IsTerminatorTrait]):
+    """End of the region of a ``fsc.node_reduce``: the row that has been made so far.
+
+    ``"fsc.made"(%more) : (vector<7168xf32>) -> ()``
+    """
+
+    row: ext.Operand[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside(op, "fsc.node_reduce")
+        vector_of(op.row)
+
+
+class NodeJoin(NodeOp, name="node_join"):
+    """Make one row of a segment's own rows and of those that peers have made, and store it where
+    the segment lies in the source.
+
+    ``%back = "fsc.node_join"(%come) : (!fsc.token) -> !fsc.token``
+    """
+
+    before: ext.Operand[TokenType]
+    done: ext.Result[TokenType]
+
+
+class LoadField(Op, name="load_field", traits=[ext.Pure]):
+    """A field of a segment, from where it lies in the source: its attributes are those of ``RUNS``.
+
+    ``%x = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field =
+    "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () ->
+    vector<7168xbf16>``
+    """
+
+    attrs = attributes(
+        field=RUNS.fields["name"], **{n: kind for n, kind in RUNS.fields.items() if n != "name"}
+    )
+    value: ext.Result[Any]
+
+    @property
+    def runs(self):
+        """How the field lies in the source, as the runs of a shuffle say it."""
+        return {"name" if name == "field" else name: self.read(name) for name in self.attrs}
+
+    @classmethod
+    def check(cls, op):
+        _check_inside(op, "fsc.node_copy")
+        if vector_of(op.value) != (op.read("dtype"), op.read("seg_elems")):
+            raise VerifyError(f"must give what its runs hold, not {op.value.type}")
+
+
+class Quantise(Op, name="quantise", traits=[ext.Pure]):
+    """Floats as 8-bit ones of ``dtype``, and an f32 factor for every ``block`` of them.
+
+    ``%small, %scales = "fsc.quantise"(%x) {block = 128 : i64, dtype = f8E4M3FN} :
+    (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)``
+    """
+
+    attrs = attributes(block=Integer(1), dtype=DType())
+    value: ext.Operand[Any]
+    small: ext.Result[Any]
+    scales: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside(op, "fsc.node_copy")
+        _, size = vector_of(op.value)
+        made = (op.read("dtype"), size), ("f32", size // op.read("block"))
+        if (vector_of(op.small), vector_of(op.scales)) != made:
+            raise VerifyError("needs as many values, and one f32 for every block of them")
+
+
+class StoreField(Op, name="store_field"):
+    """Store a field of a row in its slot, contiguous.
+
+    ``"fsc.store_field"(%x) {field = "x"} : (vector<7168xbf16>) -> ()``
+    """
+
+    attrs = attributes(field=Text())
+    value: ext.Operand[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside(op, "fsc.node_copy")
+        vector_of(op.value)
+
+
+def _check_inside(op, parent):
+    if op.operation.parent.name != parent:
+        raise VerifyError(f"must stand directly inside {parent}")

@@ -1,0 +1,192 @@
+"""The sizes that kernels of one node are made with, which choose-tiles puts into ``fsc.node``.
+
+``docs/tiles.md`` says how they are chosen. Verifiers refuse those with which kernels would move
+less than a row, lie across each other in a buffer, or not fit into a GPU.
+"""
+
+from itertools import pairwise
+from math import gcd
+
+from fuscoc.codegen.cuda_tiles import TARGETS
+from fuscoc.codegen.triton_tiles import WORDS
+from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
+from fuscoc.dialect.base import Op, ops_of
+from fuscoc.dialect.dtypes import num_bytes
+from fuscoc.dialect.fused import LoadField, NodeCopy, NodeReduce, StoreField
+from fuscoc.dialect.l3_values import vector_of
+from fuscoc.dialect.runs import Unit
+
+MAX_WARPS = 32
+BUFFER_ALIGN = 128
+FIELD_SIZES = Record(
+    {
+        "field": Text(),
+        "word_bytes": Unit(1),
+        "part_bytes": Integer(1),
+        "buffer_at": Integer(0),
+    }
+)
+PIECE_SIZES = Record(
+    {
+        "field": Text(),
+        "align_bytes": Unit(1),
+        "part_elems": Integer(1),
+        "pieces": Array(Integer(1)),
+    }
+)
+
+
+class CudaTile(Op, name="cuda_tile"):
+    """CUDA kernels for GPUs from ``arch`` on.
+
+    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer of ``buffer_bytes``, move
+    rows in ``num_passes`` parts. A field is moved in words of ``word_bytes``, a part of it is
+    ``part_bytes`` at ``buffer_at`` of the buffer; ``leaving`` says so of rows in the source, where
+    these are others than ``arriving`` ones. Combine: CTAs of ``teams`` teams of ``team_warps``
+    warps; a thread keeps ``team_vectors`` vectors of the result and loads those of ``team_batch``
+    rows at once.
+
+    ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
+    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_warps = 16 : i64,
+    num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams
+    = 4 : i64} : () -> ()``
+    """
+
+    attrs = attributes(
+        arch=Text(*(target.arch for target in TARGETS)),
+        dispatch_warps=Integer(1),
+        buffer_bytes=Integer(1),
+        num_passes=Integer(1),
+        arriving=Array(FIELD_SIZES),
+        leaving=Array(FIELD_SIZES, optional=True),
+        teams=Integer(1),
+        team_warps=Integer(1),
+        team_vectors=Integer(1),
+        team_batch=Integer(1),
+    )
+
+    @classmethod
+    def check(cls, op):
+        loads, stores = _rows(op)
+        most = max(op.read("teams") * op.read("team_warps"), op.read("dispatch_warps"))
+        if most > MAX_WARPS:
+            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
+        left, arrived = map(_row_bytes, (loads, stores))
+        changes = left != arrived or any(load.read("run_dims") for load in loads)
+        if changes != bool(op.read("leaving")):
+            raise VerifyError("needs 'leaving' exactly where rows leave as others than arrive")
+        _check_parts(op, "arriving", arrived)
+        if changes:
+            _check_parts(op, "leaving", left)
+        _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
+        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+        needed = op.read("dispatch_warps") * op.read("buffer_bytes")
+        if needed > target.room:
+            raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+
+
+class TritonTile(Op, name="triton_tile"):
+    """Triton kernels: a program of the planner has ``plan_points`` points and ``plan_warps`` warps,
+    and exchanges the counts of ``plan_keys`` keys. One that moves rows takes them in ``row_parts``
+    parts, by ``row_warps`` warps.
+
+    A part of a field is ``part_elems`` elements, words where rows are ``moved``, in ``pieces`` of
+    so many lanes; accesses are aligned to ``align_bytes``.
+
+    ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
+    pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_keys = 8 : i64, plan_points = 128 : i64,
+    plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()``
+    """
+
+    attrs = attributes(
+        plan_points=Integer(1),
+        plan_warps=Integer(1),
+        plan_keys=Integer(1),
+        row_parts=Integer(1),
+        row_warps=Integer(1),
+        moved=Array(PIECE_SIZES),
+        summed=Array(PIECE_SIZES, optional=True),
+    )
+
+    @classmethod
+    def check(cls, op):
+        loads, _ = _rows(op)
+        for name in ("plan_points", "plan_warps", "plan_keys", "row_warps"):
+            _check_power(op.read(name), f"'{name}'")
+        reduces = ops_of(op.operation.parent, NodeReduce)
+        sums = bool(reduces) and reduces[0].kind == "sum"
+        if sums != bool(op.read("summed")):
+            raise VerifyError("needs 'summed' exactly where rows are summed up")
+        words = {each["field"]: WORDS[each["align_bytes"]][1] for each in op.read("moved")}
+        _check_pieces(op, "moved", loads, words)
+        _check_pieces(op, "summed", loads[:sums], _elem_bytes(loads))
+
+
+def _rows(op):
+    """How rows are read, and how they are stored, beside a tile."""
+    if op.operation.parent.name != "fsc.node":
+        raise VerifyError("must stand inside fsc.node")
+    (copy,) = ops_of(op.operation.parent, NodeCopy)
+    return ops_of(copy, LoadField), ops_of(copy, StoreField)
+
+
+def _row_bytes(fields):
+    """Bytes of every field of a row, in order."""
+    found = [(each.read("field"), *vector_of(each.value)) for each in fields]
+    return [(name, dtype, num_bytes(dtype) * size) for name, dtype, size in found]
+
+
+def _elem_bytes(loads):
+    return {name: num_bytes(dtype) for name, dtype, _ in _row_bytes(loads)}
+
+
+def _check_fields(given, name, fields):
+    if [each["field"] for each in given] != [field for field, *_ in fields]:
+        raise VerifyError(f"needs the fields of a row in '{name}'")
+
+
+def _check_parts(op, name, fields):
+    """Parts are whole words and make up a row; in the buffer they lie one behind the other."""
+    given = op.read(name)
+    _check_fields(given, name, fields)
+    for each, (field, _, row_bytes) in zip(given, fields, strict=True):
+        word, part = each["word_bytes"], each["part_bytes"]
+        if row_bytes % word or part % word:
+            raise VerifyError(f"must not cut '{field}' into words of {word} bytes")
+        if part * op.read("num_passes") < row_bytes:
+            raise VerifyError(f"does not move all of '{field}'")
+        if each["buffer_at"] % BUFFER_ALIGN:
+            raise VerifyError(f"needs a multiple of {BUFFER_ALIGN} where '{field}' begins")
+    places = sorted((each["buffer_at"], each["part_bytes"]) for each in given)
+    places.append((op.read("buffer_bytes"), 0))
+    if any(at + size > behind for (at, size), (behind, _) in pairwise(places)):
+        raise VerifyError(f"has no room in its buffer for the fields of '{name}'")
+
+
+def _check_words(given, name, loads):
+    """Where a segment lies in its source is known to multiples of its runs' unit alone."""
+    for each, load in zip(given, loads, strict=True):
+        cell_bytes = load.read("cell_elems") * num_bytes(load.read("dtype"))
+        unit = load.read("unit_bytes") if load.read("run_dims") else gcd(cell_bytes, 16)
+        if unit % each[name]:
+            raise VerifyError(f"must not read '{each['field']}' in words of {each[name]} bytes")
+
+
+def _check_pieces(op, name, loads, elem_bytes):
+    """Pieces are powers of two of lanes, none without elements, and make up a part."""
+    given, fields = op.read(name), _row_bytes(loads)
+    _check_fields(given, name, fields)
+    _check_words(given, "align_bytes", loads)
+    for each, (field, _, row_bytes) in zip(given, fields, strict=True):
+        part, pieces = each["part_elems"], each["pieces"]
+        for piece in pieces:
+            _check_power(piece, f"'pieces' of '{field}'")
+        if not sum(pieces[:-1]) < part <= sum(pieces):
+            raise VerifyError(f"needs pieces that make up a part of '{field}'")
+        if part * elem_bytes[field] * op.read("row_parts") < row_bytes:
+            raise VerifyError(f"does not move all of '{field}'")
+
+
+def _check_power(size, name):
+    if size & (size - 1):
+        raise VerifyError(f"needs a power of two for {name}, not {size}")

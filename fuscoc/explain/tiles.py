@@ -1,0 +1,73 @@
+"""Why the kernels inside one node have the sizes that they have: docs/tiles.md in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fuscoc.codegen.cuda_tiles import (
+    COMBINE_WARPS,
+    MAX_DISPATCH_WARPS,
+    ROWS_IN_FLIGHT,
+    STATIC_SHARED,
+    VECTORS_IN_FLIGHT,
+)
+from fuscoc.codegen.tiles import BYTES_PER_LANE
+from fuscoc.codegen.triton_tiles import PART_BYTES
+from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number that kernels are made with, and what it follows from."""
+
+    kernels: str
+    name: str
+    value: int
+    why: str
+
+
+def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
+    """Those of every kind of kernels that a shuffle has inside one node."""
+    fields = shuffle.program.buffers["target"]
+    row_bytes = sum(ITEM_BYTES[field.dtype] * field.num_elems for field in fields)
+    combines = shuffle.program.combine is not None
+    for variant in shuffle.cuda.variants if shuffle.cuda else ():
+        for name, why in _cuda(variant, row_bytes, combines).items():
+            yield Size(f"CUDA, {variant.arch}", name, variant.tile[name], why)
+    if shuffle.node is not None:
+        for name, why in _triton(shuffle.node.tile, row_bytes).items():
+            yield Size("Triton", name, shuffle.node.tile[name], why)
+
+
+def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str]:
+    tile = variant.tile
+    room = variant.shared_bytes - STATIC_SHARED
+    fits = f"fit into the {room:,} B that a CTA has"
+    found = {
+        "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
+        f"{fits}",
+        "dispatch_warps": f"as many buffers of {tile['buffer_bytes']:,} B as {fits}, "
+        f"at most {MAX_DISPATCH_WARPS}",
+    }
+    if combines:
+        lanes = tile["team_warps"] * 32 * tile["team_vectors"]
+        found |= {
+            "team_warps": f"a team takes {lanes} vectors of a row at once: of all teams in "
+            f"{COMBINE_WARPS} warps the one that leaves fewest lanes idle",
+            "teams": f"as many as {COMBINE_WARPS} warps make",
+            "team_vectors": "two a thread only where the row divides evenly",
+            "team_batch": f"{VECTORS_IN_FLIGHT} loads in flight a thread",
+        }
+    return found
+
+
+def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
+    return {
+        "plan_points": "points that a program compares with each other, one a lane",
+        "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
+        "row_parts": f"the fewest parts of a row of {row_bytes:,} B that fit into registers, "
+        f"{PART_BYTES:,} B",
+        "row_warps": f"a power of two that holds a part, {BYTES_PER_LANE} B a lane",
+    }
