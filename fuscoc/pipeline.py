@@ -2,6 +2,12 @@
 
     CheckedShuffle --build--> L0 --...--> L1 --...--> L2 --specialise-kernels--> L3
 
+``PASSES`` is all that happens to a module. What follows only reads it: backends print the kernels
+of single steps (``codegen/triton.py``) and those of one node that choose-tiles has chosen sizes for
+(``codegen/triton_node.py``, ``codegen/cuda_kernels.py``), CUDA text is assembled where machine code
+is wanted (``manifest.Assembler``), static shuffles are planned (``bake.py``), and the artifact is
+written (``artifact.py``). ``driver.py`` calls these in turn.
+
 The module is verified after every pass. What a verifier or a pass objects to is a mistake of
 fuscoc, reported as an ``InternalError`` at the ``.fsc`` text that the operation comes from.
 """

@@ -77,8 +77,15 @@ def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path:
     assert max(shared.values()) <= STATIC_SHARED, "tiles fill the rest"
 
 
-@pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        pytest.param(name, arch, marks=marks)
+        for name in DENSE
+        for arch in ("sm_80", "sm_90", "sm_100")
+        for marks in [[] if arch == "sm_90" or name == "vit_patches" else [pytest.mark.nightly]]
+    ],
+)
 def test_given_slots_compile(name: str, arch: str, cache: Path, tmp_path: Path) -> None:
     variant = cuda_of(checked_example(name)).variant(arch)
     assert variant is not None

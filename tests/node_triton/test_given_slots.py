@@ -29,7 +29,7 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.nightly), 4])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(pool: Pool, name: str, num_ranks: int) -> None:
     small = EXAMPLES[name]
@@ -174,7 +174,7 @@ def test_epochs_wrap(pool: Pool) -> None:
 @pytest.mark.parametrize("text", [specs.patches(2, 3), specs.GRID], ids=["ragged", "grid"])
 def test_handles_keep_where_segments_lie(pool: Pool, text: str) -> None:
     options = {"capacity": 400, "max_sources": 60}
-    pool.run(given_work.older_handles, 3, path(text), options)
+    pool.run(given_work.older_handles, 2, path(text), options)
 
 
 @pytest.mark.parametrize("name", ["summed", "copied"])
