@@ -121,10 +121,19 @@ def _indices(shuffle: Any, values: Values, point: Any) -> list[Any]:
         outer = _load(values["outer"], point)
     (argument,) = shuffle.domain.blocks[0].arguments
     region = Region(language, {argument: outer})
-    extents = region.extents(names[2:], divisors(shuffle))
+    # Where there are fewer points than the launch is for, the others repeat the last one of their
+    # outer index: inputs are read there, too. If it has none, all other indices are 0.
+    counted = region.extents(names[2:], divisors(shuffle))
+    extents = [_at_least(1, n, f"num_{name}") for name, n in zip(names[2:], counted, strict=True)]
     first = _load(values["point_offset"], outer)
-    with named("inner"):
-        inner = arith.subi(point, first)
+    next_outer = arith.addi(outer, constant(1))
+    with named("end"):
+        end = _load(values["point_offset"], next_outer)
+    with named("last"):
+        last = arith.subi(end, constant(1))
+    is_before = language.compare("slt", point, last)
+    inner = arith.subi(language.select(is_before, point, last), first)
+    inner = _at_least(0, inner, "inner")
     return [outer, *region.row_major(inner, names[1:], extents)]
 
 
@@ -192,6 +201,13 @@ def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:
     kinds = ("fsc.def_extent", "fsc.def_input")
     names = [d.read("sym_name") for kind in kinds for d in declared if d.operation.name == kind]
     return [used[name] for name in names if name in used]
+
+
+def _at_least(least: int, value: Any, name: str) -> Any:
+    bound = constant(least)
+    is_more = arith.cmpi(arith.CmpIPredicate.sge, value, bound)
+    with named(name):
+        return arith.select(is_more, value, bound)
 
 
 def _load(values: Any, index: Any) -> Any:

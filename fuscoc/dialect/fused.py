@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from fuscoc.dialect.attrs import Flag, Integer, Ref, Text, VerifyError, attributes
-from fuscoc.dialect.base import Op, check_role, entry_block, terminator
+from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
-from fuscoc.dialect.l0 import RELATION, check_relation, shuffle_of
+from fuscoc.dialect.l0 import RELATION, DefPacked, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Merge, vector_of
 from fuscoc.dialect.mlir import ext, ir
@@ -108,6 +108,12 @@ class NodeExchange(NodeOp, name="node_exchange"):
     own: ext.Sequence[ext.Operand[CountsType]]
     counts: ext.Result[CountsType]
 
+    @classmethod
+    def check(cls, op):
+        counted = [each.counts for each in ops_of(op.operation.parent, NodeCount)]
+        if list(op.operation.operands) != counted:
+            raise VerifyError("must tell what was counted, if anything was")
+
 
 class NodeAssign(NodeOp, name="node_assign"):
     """Number the rows of a key one behind the other, those of lower ranks and points first.
@@ -128,8 +134,10 @@ class NodeAssign(NodeOp, name="node_assign"):
     @classmethod
     def check(cls, op):
         target = shuffle_of(op).follow("target")
-        if any(op.read(name) != target.read(name) for name in op.attrs):
+        is_packed = isinstance(target, DefPacked)
+        if not is_packed or any(op.read(name) != target.read(name) for name in op.attrs):
             raise VerifyError("must number slots as its shuffle's target says")
+        _check_told(op)
 
 
 class NodeGiven(NodeOp, name="node_given"):
@@ -142,6 +150,17 @@ class NodeGiven(NodeOp, name="node_given"):
     points: ext.Operand[PointsType]
     counts: ext.Operand[CountsType]
     slots: ext.Result[SlotsType]
+
+    @classmethod
+    def check(cls, op):
+        if isinstance(shuffle_of(op).follow("target"), DefPacked):
+            raise VerifyError("must not take keys of a packed target for slots")
+        _check_told(op)
+
+
+def _check_told(op):
+    if op.counts.owner.name != NodeExchange.OPERATION_NAME:
+        raise VerifyError("needs the counts of all ranks, which a fsc.node_exchange gives")
 
 
 class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):

@@ -12,11 +12,19 @@ from fuscoc.codegen.triton_tiles import WORDS
 from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
-from fuscoc.dialect.fused import LoadField, NodeCopy, NodeReduce, StoreField
+from fuscoc.dialect.fused import (
+    LoadField,
+    NodeCopy,
+    NodeCount,
+    NodePoints,
+    NodeReduce,
+    StoreField,
+)
 from fuscoc.dialect.l3_values import vector_of
 from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32
+MAX_TEAMS = 15  # each has a named barrier of its CTA
 BUFFER_ALIGN = 128
 FIELD_SIZES = Record(
     {
@@ -71,6 +79,8 @@ class CudaTile(Op, name="cuda_tile"):
         most = max(op.read("teams") * op.read("team_warps"), op.read("dispatch_warps"))
         if most > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
+        if op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
+            raise VerifyError(f"must have {MAX_TEAMS} teams at most, and two vectors a thread")
         left, arrived = map(_row_bytes, (loads, stores))
         changes = left != arrived or any(load.read("run_dims") for load in loads)
         if changes != bool(op.read("leaving")):
@@ -78,6 +88,7 @@ class CudaTile(Op, name="cuda_tile"):
         _check_parts(op, "arriving", arrived)
         if changes:
             _check_parts(op, "leaving", left)
+            _check_ends(op, left, arrived)
         _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         needed = op.read("dispatch_warps") * op.read("buffer_bytes")
@@ -113,6 +124,15 @@ class TritonTile(Op, name="triton_tile"):
         loads, _ = _rows(op)
         for name in ("plan_points", "plan_warps", "plan_keys", "row_warps"):
             _check_power(op.read(name), f"'{name}'")
+        if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
+            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
+        node = op.operation.parent
+        (points,), counts = ops_of(node, NodePoints), ops_of(node, NodeCount)
+        if op.read("plan_points") < points.read("fanout"):
+            raise VerifyError("needs programs of the planner that hold all points of a segment")
+        keys = counts[0].follow("placement").read("num_keys") if counts else 1
+        if op.read("plan_keys") >= 2 * keys:
+            raise VerifyError(f"must not exchange more keys at once than the {keys} that there are")
         reduces = ops_of(op.operation.parent, NodeReduce)
         sums = bool(reduces) and reduces[0].kind == "sum"
         if sums != bool(op.read("summed")):
@@ -153,6 +173,8 @@ def _check_parts(op, name, fields):
         word, part = each["word_bytes"], each["part_bytes"]
         if row_bytes % word or part % word:
             raise VerifyError(f"must not cut '{field}' into words of {word} bytes")
+        if part > row_bytes:
+            raise VerifyError(f"moves more than '{field}'")
         if part * op.read("num_passes") < row_bytes:
             raise VerifyError(f"does not move all of '{field}'")
         if each["buffer_at"] % BUFFER_ALIGN:
@@ -161,6 +183,22 @@ def _check_parts(op, name, fields):
     places.append((op.read("buffer_bytes"), 0))
     if any(at + size > behind for (at, size), (behind, _) in pairwise(places)):
         raise VerifyError(f"has no room in its buffer for the fields of '{name}'")
+
+
+def _check_ends(op, left, arrived):
+    """A field is stored from where it was loaded to, in the same parts; one that is cast, whole."""
+    dtypes, read = {name: dtype for name, dtype, _ in left}, {}
+    for each in op.read("leaving"):
+        read[each["field"]] = each
+    for each, (field, dtype, _) in zip(op.read("arriving"), arrived, strict=True):
+        if field not in read:
+            continue  # scales that are made
+        if each["buffer_at"] != read[field]["buffer_at"]:
+            raise VerifyError(f"stores '{field}' from elsewhere than it is loaded to")
+        if dtypes[field] != dtype and op.read("num_passes") > 1:
+            raise VerifyError(f"must not cast '{field}' in parts")
+        if dtypes[field] == dtype and each["part_bytes"] != read[field]["part_bytes"]:
+            raise VerifyError(f"stores '{field}' in other parts than it is loaded in")
 
 
 def _check_words(given, name, loads):

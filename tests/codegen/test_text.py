@@ -109,7 +109,7 @@ def test_all_that_runs_is_in_the_text_of_the_module() -> None:
             width=int64s([4]),
             packing=int64s([1, 5]),
             outer=int64s([0, 0]),
-            point_offset=int64s([0]),
+            point_offset=int64s([0, 2]),
             cell_offset=int64s([0]),
             **{name: int64s([0, 0]) for name in ("source", "src_offset", "src_stride0", "rank")},
             slot=slots,

@@ -60,6 +60,28 @@ FUSED = [
     ),
     (
         [
+            (
+                '"fsc.node_exchange"(%1) {operandSegmentSizes = array<i32: 1>} : (!fsc.counts)',
+                '"fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : ()',
+            ),
+        ],
+        "'fsc.node_exchange' op must tell what was counted, if anything was",
+    ),
+    (
+        [('"fsc.node_assign"(%0, %2)', '"fsc.node_assign"(%0, %1)')],
+        "'fsc.node_assign' op needs the counts of all ranks",
+    ),
+    (
+        [
+            (
+                '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}',
+                '"fsc.node_given"(%0, %2)',
+            )
+        ],
+        "'fsc.node_given' op must not take keys of a packed target for slots",
+    ),
+    (
+        [
             ('"fsc.node_signal"(%4) {per = "group"}', '"fsc.node_signal"(%4) {per = "rank"}'),
             ('"fsc.node_wait"(%5) {per = "group"}', '"fsc.node_wait"(%5) {per = "rank"}'),
         ],
@@ -147,6 +169,16 @@ TILED = [
     ("buffer_at = 0", "buffer_at = 128", CUDA + "has no room in its buffer for the fields of"),
     ("buffer_bytes = 14336", "buffer_bytes = 14335", CUDA + "has no room in its buffer for the"),
     ("part_bytes = 14336", "part_bytes = 7168", CUDA + "does not move all of 'x'"),
+    ("part_bytes = 14336", "part_bytes = 14352", CUDA + "moves more than 'x'"),
+    ("team_warps = 7 : i64, teams = 4", "team_warps = 1 : i64, teams = 16", CUDA + "must have 15"),
+    ("team_vectors = 2", "team_vectors = 3", CUDA + "must have 15 teams at most, and two vectors"),
+    ("plan_points = 128", "plan_points = 4", TRITON + "needs programs of the planner that hold"),
+    ("plan_keys = 8", "plan_keys = 512", TRITON + "must not exchange more keys at once than the"),
+    (
+        "plan_warps = 4",
+        "plan_warps = 64",
+        TRITON + "must not put more than 32 warps into a program",
+    ),
     ("part_bytes = 14336", "part_bytes = 14328", CUDA + "must not cut 'x' into words of 16 bytes"),
     ('field = "x", part_bytes', 'field = "y", part_bytes', CUDA + "needs the fields of a row in"),
     ("arriving = [", f"leaving = [{FIELD}], arriving = [", CUDA + "needs 'leaving' exactly where"),
@@ -197,6 +229,26 @@ def test_sums_are_cut_only_where_there_are_some() -> None:
     begin = text.index(", summed = [")
     end = text.index("]}]", begin) + len("]}]")
     assert TRITON + "needs 'summed' exactly where rows are" in error_of(text[:begin] + text[end:])
+
+
+ENDS = [
+    ("buffer_at = 0", "buffer_at = 128", "stores 'pixels' from elsewhere than it is loaded to"),
+    ("part_bytes = 588", "part_bytes = 590", "moves more than 'pixels'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), ENDS)
+def test_both_ends_of_a_row_are_cut_alike(old: str, new: str, reason: str) -> None:
+    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    leaving = text[text.index("leaving = [") : text.index("num_passes")]
+    roomy = edited(text, ("buffer_bytes = 640", "buffer_bytes = 1024"))
+    assert CUDA + reason in error_of(edited(roomy, (leaving, edited(leaving, (old, new)))))
+
+
+def test_a_row_is_cast_whole() -> None:
+    text = compile_to_ir(moe_fp8(), after="choose-tiles").text
+    halves = edited(text, ("num_passes = 1", "num_passes = 2"))
+    assert CUDA + "must not cast 'x' in parts" in error_of(halves)
 
 
 def test_rows_are_read_in_words_of_their_runs() -> None:

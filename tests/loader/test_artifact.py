@@ -291,6 +291,7 @@ NODE = {
     "tile_sources": 8,
     "padded_keys": 8,
     "key_block": 8,
+    "tile": {"row_parts": 1},
 }
 
 

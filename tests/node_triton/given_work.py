@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -261,6 +263,29 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
         result = by_field(shuffle, shuffle.combine(worked[number], handle))
         check_result(results[number], result)
     shuffle.check()
+
+
+def guarded_sizes(group: Any, artifact: str, widths: Sequence[int]) -> tuple[str, int]:
+    """What a dispatch of rows in 4 parts of so many sizes says, and how many slots it fills: a read
+    beyond an input of the relation ends the process."""
+    shuffle = open_shuffle(group, artifact, capacity=64, max_sources=64)
+    num_cells = 4 * sum(widths) if 0 <= min(widths) <= max(widths) < 100 else 8
+    places = torch.full((len(widths), 4, 2), shuffle.rank)
+    places[..., 1] = torch.arange(4 * len(widths)).view(-1, 4) * 6
+    inputs = {"width": guarded(torch.tensor(widths)), "places_of": guarded(places)}
+    _, handle = shuffle.dispatch(torch.zeros(num_cells, 3), **inputs, length=64)
+    return said_by(shuffle.check), int(handle.launched.filled.sum())
+
+
+def guarded(tensor: Tensor) -> Tensor:
+    """A copy at the end of a page, behind which nothing may be read."""
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(begin + page), ctypes.c_size_t(page), 0) == 0
+    held = torch.frombuffer(memory, dtype=torch.uint8, count=page)[page - tensor.nbytes :]
+    copy = held.view(tensor.dtype).view(tensor.shape)
+    return copy.copy_(tensor)
 
 
 def compiled(group: Any, artifact: str, tables: Sequence[Any], length: int) -> None:

@@ -165,6 +165,37 @@ def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
             assert (dropped, moved) == (0, 0)
 
 
+FIXED_OUTSIDE = """
+    shuffle fixed_outside {
+      index n : docs   index j : 4   index i : width(n)   index p : length
+      segment row { x : f32[3] }
+      layout table[n, e, c] of row dense(4, width(n))
+      layout there[p] of row dense(length)
+      route to(n, j) -> (rank, offset) = input places_of : int64[2]
+      dispatch table[n, j, i] -> there[to(n, j).offset + i] on to(n, j).rank
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("widths", "error", "filled"),
+    [
+        ([2, 3], "no error", 20),
+        ([0, 0], "no error", 0),
+        ([3, 0], "no error", 12),
+        ([-(2**40), 1], "FSR026", 0),
+        ([2**40, 1], "FSR026", 0),
+    ],
+)
+def test_nothing_is_read_beyond_inputs(
+    pool: Pool, widths: list[int], error: str, filled: int
+) -> None:
+    """Whatever the sizes are, and however many points there is room for."""
+    found = pool.run(given_work.guarded_sizes, 1, path(FIXED_OUTSIDE), widths)
+    for said, count in found:
+        assert error in said
+        assert count == filled
+
+
 def test_epochs_wrap(pool: Pool) -> None:
     sizes = [(1, 2)] * 3
     options = EXAMPLES["vit_patches"].options

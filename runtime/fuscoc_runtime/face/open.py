@@ -158,6 +158,9 @@ def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> i
             f"is missing: `{render(target.length)}`, the length of `{target.layout}`, differs "
         )
         raise OptionError("capacity", problem + "from call to call; give the most that it can be")
+    if length is not None and options.capacity is not None and options.capacity < length:
+        problem = f"is {options.capacity}, and every call needs {length}, the length of its target"
+        raise OptionError("capacity", problem)
     capacity = max(1, min(each for each in (options.capacity, length) if each is not None))
     if capacity >> SLOT_BITS:
         raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")

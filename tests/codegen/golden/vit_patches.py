@@ -74,24 +74,28 @@ def vit_patches_relation(
         n = tl.load(outer + point)
         width_n = tl.load(width + n)
         num_j = width_n // 14
+        num_j_1 = tl.where(num_j >= 1, num_j, 1)
         point_offset_n = tl.load(point_offset + n)
-        inner = point - point_offset_n
-        j = inner % num_j
-        i = inner // num_j
+        end = tl.load(point_offset + (n + 1))
+        last = end - 1
+        value = tl.where(point < last, point, last) - point_offset_n
+        inner = tl.where(value >= 0, value, 0)
+        j = inner % num_j_1
+        i = inner // num_j_1
         cell_offset_n = tl.load(cell_offset + n)
-        value = n * 2
-        packing_value = tl.load(packing + value)
-        packing_value_1 = tl.load(packing + (value + 1))
-        is_rank = (packing_value >= -1) & (packing_value < num_ranks)
+        value_1 = n * 2
+        packing_value_1 = tl.load(packing + value_1)
+        packing_value = tl.load(packing + (value_1 + 1))
+        is_rank = (packing_value_1 >= -1) & (packing_value_1 < num_ranks)
         tl.store(source + point, point, mask=live)
         tl.store(src_offset + point, cell_offset_n + (i * 14 * width_n + j * 14), mask=live)
         tl.store(src_stride0 + point, width_n, mask=live)
         tl.store(
             rank + point,
-            tl.where(packing_value_1 == -1, -1, tl.where(is_rank, packing_value, -2)),
+            tl.where(packing_value == -1, -1, tl.where(is_rank, packing_value_1, -2)),
             mask=live,
         )
-        tl.store(slot + point, packing_value_1 + i * width_n // 14 + j, mask=live)
+        tl.store(slot + point, packing_value + i * width_n // 14 + j, mask=live)
 
 
 # vit_patches.fsc:18: dispatch patches[n, i, j] -> sequence[where(n).offset + i * width(n) / p + ...

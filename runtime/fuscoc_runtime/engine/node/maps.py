@@ -1,8 +1,9 @@
 """The linear maps of the kernels of one node; see ``engine.linear``.
 
 A handle's buffers are soon reused, so the backward pass of combine dispatches the gradient with the
-routing's inputs once more: slots are the same every time. What combine needs of the new handle is
-then live for the backward pass of dispatch, too. Nothing here waits for the device.
+routing's inputs once more: slots are the same every time, but where two points of a dense target
+are given one, which may be another one's then. What combine needs of the new handle is then live
+for the backward pass of dispatch, too. Nothing here waits for the device.
 """
 
 from __future__ import annotations

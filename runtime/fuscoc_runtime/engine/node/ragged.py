@@ -74,10 +74,11 @@ class RaggedEvaluator:
         if sizes.is_concatenated(checker):
             for tensor in arguments.fields.values():
                 bad = bad | (num_cells != len(tensor))
-        num_points = torch.where(bad, 0, num_points)
+        # Of sizes that cannot be nothing is left: the kernel reads inputs where these tables say.
+        num_points, offsets = torch.where(bad, 0, num_points), torch.where(bad, 0, offsets)
         excess = (num_points - room).clamp(min=0)
         self._count(excess // self._fanout, bad)
-        # Points beyond the last one repeat it: their outer index has sizes that can be divided by.
+        # Points beyond the last one are of its outer index.
         at = torch.minimum(self._points, num_points - 1)
         outer = torch.searchsorted(offsets[0, 1:], at, right=True).clamp(max=num_outer - 1)
         return RaggedSizes(outer, offsets[0], offsets[1], num_points.clamp(max=room), excess)

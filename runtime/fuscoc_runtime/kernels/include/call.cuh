@@ -12,7 +12,7 @@ namespace fuscoc {
 // work counters a kernel uses the one of its epoch's parity and clears the other. Words that the host
 // knows are named in engine/node/state.py.
 struct State {
-  u32 plan_epoch;          // dispatches begun, refused ones too: the same on all ranks
+  u32 plan_epoch;          // dispatches planned, refused ones too: the same on all ranks
   u32 num_combines;        // combines begun
   u32 combine_saw_plan;    // plan_epoch when the last combine began
   u32 entries;             // CTAs that have entered the running kernel
@@ -168,7 +168,8 @@ __device__ __forceinline__ void note_dropped(const Call& call, u32& word, int pa
   note(call, word);
   atomicAdd(&call.routing->dropped[parity], 1u);
 }
-// Done by one thread at the beginning of a call, when all earlier ones have ended.
+// Done by one thread of a call, when all earlier ones have ended. What the call itself adds meanwhile, the
+// next one tells.
 __device__ __forceinline__ void tell_troubles(const Call& call) {
   State& state = *call.state;
   const u32 troubles = *(volatile u32*)&state.troubles;

@@ -5,7 +5,8 @@
 // Ranks tell each other how many slots they have, in `counts` as in `plan.cuh`: having a peer's word
 // means that the peer has finished everything before this call, so its window may be written. CTA 0 tells
 // it before it waits, and no CTA waits for another one of its rank. A rank that refuses the call has told
-// no number. As it joins no combine either, points may go to any of its slots, as they may go to its keys.
+// no number. It joins no combine either: its points keep a code, so that their results are lost, and claim
+// no slot.
 //
 // Two points of one slot would be one row, of either. So the sender of a point claims its slot in the
 // window of the destination, by exchanging this dispatch's epoch for what is there: who finds the epoch
@@ -52,13 +53,13 @@ struct Placing {
     __syncthreads();
   }
 
-  __device__ __forceinline__ i64 num_slots(int rank) const {
-    return shared.peers.refusing >> rank & 1 ? call.capacity : shared.num_slots_of[rank];
-  }
   // The code of a point, whose slot is its own from now on; -1 if it has none.
   __device__ __forceinline__ int claim(i64 rank, i64 slot) const {
     if (rank == -1) return -1;
-    if (rank < 0 || rank >= call.num_ranks || slot < 0 || slot >= num_slots(int(rank))) {
+    // One that refused has told no length: whatever comes back for such a point is lost, and said to be.
+    if (rank >= 0 && rank < call.num_ranks && shared.peers.refusing >> rank & 1)
+      return code_of(int(rank), min(max(slot, i64(0)), call.capacity - 1));
+    if (rank < 0 || rank >= call.num_ranks || slot < 0 || slot >= shared.num_slots_of[rank]) {
       note_dropped(call, call.state->bad_keys, dropped);
       return -1;
     }
