@@ -8,12 +8,14 @@ from itertools import pairwise
 from math import gcd
 
 from fuscoc.codegen.cuda_tiles import TARGETS
+from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
 from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.fused import (
     LoadField,
+    NodeAssign,
     NodeCopy,
     NodeCount,
     NodePoints,
@@ -130,9 +132,13 @@ class TritonTile(Op, name="triton_tile"):
         (points,), counts = ops_of(node, NodePoints), ops_of(node, NodeCount)
         if op.read("plan_points") < points.read("fanout"):
             raise VerifyError("needs programs of the planner that hold all points of a segment")
-        keys = counts[0].follow("placement").read("num_keys") if counts else 1
-        if op.read("plan_keys") >= 2 * keys:
-            raise VerifyError(f"must not exchange more keys at once than the {keys} that there are")
+        columns = 1
+        for assign in ops_of(node, NodeAssign):
+            num_keys = counts[0].follow("placement").read("num_keys")
+            columns = num_columns(num_keys, assign.read("compact"))
+        if op.read("plan_keys") >= 2 * columns:
+            problem = f"must not exchange more counts at once than the {columns} that there are"
+            raise VerifyError(problem)
         reduces = ops_of(op.operation.parent, NodeReduce)
         sums = bool(reduces) and reduces[0].kind == "sum"
         if sums != bool(op.read("summed")):

@@ -173,7 +173,7 @@ TILED = [
     ("team_warps = 7 : i64, teams = 4", "team_warps = 1 : i64, teams = 16", CUDA + "must have 15"),
     ("team_vectors = 2", "team_vectors = 3", CUDA + "must have 15 teams at most, and two vectors"),
     ("plan_points = 128", "plan_points = 4", TRITON + "needs programs of the planner that hold"),
-    ("plan_keys = 8", "plan_keys = 512", TRITON + "must not exchange more keys at once than the"),
+    ("plan_keys = 8", "plan_keys = 512", TRITON + "must not exchange more counts at once than"),
     (
         "plan_warps = 4",
         "plan_warps = 64",
