@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuscoc.codegen.cuda_relation import CudaText
+from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_types import CudaShuffle
-from fuscoc.codegen.regions import Region, divisors, regions_of
+from fuscoc.codegen.regions import Region, divisors
 
 
 def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
-    """The functor of a module, from coalesce-segments on; ``shuffle`` says in which order a call
-    has inputs and extents."""
+    """The functor of a module, from fuse-node on; ``shuffle`` says in which order a call has inputs
+    and extents."""
     with module.context:
-        op, _, point = regions_of(module)
+        _, op, point = fused_relation(module)
         text = CudaText(shuffle)
         arguments = op.relation.blocks[0].arguments
         region = Region(text, dict(zip(arguments, _indices(shuffle, op, text), strict=True)))

@@ -30,8 +30,7 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
     """The functor of a module, from fuse-node on; ``shuffle`` says in which order a call
     has inputs and extents."""
     with module.context:
-        (node,) = ops_of(module, Node)
-        op, _, point = regions_of(node, NodePoints)
+        node, op, point = fused_relation(module)
         (count,) = ops_of(node, NodeCount)
         placement = count.follow("placement")
         table = placement.read("table")
@@ -51,6 +50,13 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
                 "};",
             ]
         )
+
+
+def fused_relation(module: Any) -> tuple[Any, Any, Point]:
+    """The ``fsc.node`` of a module, what evaluates the relation in it, and its points."""
+    (node,) = ops_of(module, Node)
+    op, _, point = regions_of(node, NodePoints)
+    return node, op, point
 
 
 def _key(region: Region[str], point: Point) -> str:

@@ -11,6 +11,7 @@ WARP = 32
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
+MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
@@ -152,7 +153,7 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         num_passes=passes,
         arriving=arriving,
         leaving=leaving,
-        teams=min(15, COMBINE_WARPS // team_warps),
+        teams=min(MAX_TEAMS, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
         team_batch=VECTORS_IN_FLIGHT // team_vectors,

@@ -129,11 +129,9 @@ def _indices(shuffle: Any, values: Values, point: Any) -> list[Any]:
     next_outer = arith.addi(outer, constant(1))
     with named("end"):
         end = _load(values["point_offset"], next_outer)
-    with named("last"):
-        last = arith.subi(end, constant(1))
-    is_before = language.compare("slt", point, last)
-    inner = arith.subi(language.select(is_before, point, last), first)
-    inner = _at_least(0, inner, "inner")
+    is_there = language.compare("slt", point, end)
+    point = language.select(is_there, point, arith.subi(end, constant(1)))
+    inner = _at_least(0, arith.subi(point, first), "inner")
     return [outer, *region.row_major(inner, names[1:], extents)]
 
 

@@ -7,7 +7,7 @@ less than a row, lie across each other in a buffer, or not fit into a GPU.
 from itertools import pairwise
 from math import gcd
 
-from fuscoc.codegen.cuda_tiles import TARGETS
+from fuscoc.codegen.cuda_tiles import MAX_TEAMS, TARGETS
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
 from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
@@ -26,7 +26,6 @@ from fuscoc.dialect.l3_values import vector_of
 from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32
-MAX_TEAMS = 15  # each has a named barrier of its CTA
 BUFFER_ALIGN = 128
 FIELD_SIZES = Record(
     {

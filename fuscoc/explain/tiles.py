@@ -11,6 +11,7 @@ from fuscoc.codegen.cuda_tiles import (
     ROWS_IN_FLIGHT,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
+    WARP,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
 from fuscoc.codegen.triton_tiles import PART_BYTES
@@ -52,7 +53,7 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"at most {MAX_DISPATCH_WARPS}",
     }
     if combines:
-        lanes = tile["team_warps"] * 32 * tile["team_vectors"]
+        lanes = tile["team_warps"] * WARP * tile["team_vectors"]
         found |= {
             "team_warps": f"a team takes {lanes} vectors of a row at once: of all teams in "
             f"{COMBINE_WARPS} warps the one that leaves fewest lanes idle",

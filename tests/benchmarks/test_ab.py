@@ -48,7 +48,9 @@ def test_without_gpus_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ab.main([str(tmp_path), str(tmp_path)])
 
 
-@pytest.mark.parametrize("wrong", ["uniform", "eager:uniform:8", "uniform:0", "unicorn:8"])
+@pytest.mark.parametrize(
+    "wrong", ["uniform", "eager:uniform:8", "uniform:0", "unicorn:8", "graph0:uniform:8"]
+)
 def test_what_is_no_case(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ab.main(["old", "new", "--cases", wrong])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from fuscoc_runtime.kernels.cuda import INCLUDE
 from fuscoc_runtime.kernels.float8 import FORMATS, narrow_float8, widen_float8
+from tests.native import cxx
 
 DTYPES = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
 STRUCTS = {"fp8e4nv": "E4m3", "fp8e5": "E5m2"}
@@ -64,9 +64,7 @@ def test_any_float_is_narrowed(name: str, floats: list[float]) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_gpus_without_the_instruction_narrow_alike(name: str, tmp_path: Path) -> None:
     """The header's own rounding, compiled for the host: what sm_80 runs."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+    compiler = cxx()
     header = (INCLUDE / "cast.cuh").read_text()
     begin, end = header.index("// The 8-bit float nearest"), header.index("template <class From>")
     (tmp_path / "narrow.cpp").write_text(

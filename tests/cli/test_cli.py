@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuscoc.pipeline import PASS_NAMES
+from tests.specs import repeating
 
 MOE = Path("examples/moe.fsc")
 VIT = Path("examples/vit_patches.fsc")
@@ -100,6 +101,30 @@ def test_emit_after_a_pass(fuscoc) -> None:
     code, _, err = fuscoc("compile", MOE, "--emit", "ir", "--after", "no-such-pass")
     assert code == 2
     assert "form-slices" in err
+
+
+def test_kernels_after_a_pass(fuscoc) -> None:
+    """As operations: those of one node, then, behind the last pass, those of single steps, too."""
+    code, out, _ = fuscoc("compile", MOE, "--emit", "kernels", "--after", "choose-tiles")
+    assert code == 0
+    assert "fsc.node_copy" in out
+    assert "fsc.cuda_tile" in out
+    assert "fsc.path" not in out
+    assert "fsc.kernel" not in out
+    assert (
+        "fsc.kernel"
+        in fuscoc("compile", MOE, "--emit", "kernels", "--after", "specialise-kernels")[1]
+    )
+    code, _, err = fuscoc("compile", MOE, "--emit", "kernels", "--after", "build-hierarchy")
+    assert code == 2
+    assert "fuse-node" in err
+
+
+def test_kernels_that_are_none(fuscoc, tmp_path: Path) -> None:
+    spec = tmp_path / "repeating.fsc"
+    spec.write_text(repeating().source_file.text, encoding="utf-8")
+    code, out, _ = fuscoc("compile", spec, "--emit", "kernels", "--after", "fuse-node")
+    assert (code, out) == (0, "// moe: no kernels that work inside one node alone\n")
 
 
 def test_every_pass_is_printed_in_order(fuscoc) -> None:

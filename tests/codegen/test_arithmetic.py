@@ -8,7 +8,6 @@ import ast
 import ctypes
 import operator
 import re
-import shutil
 import subprocess
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from fuscoc import testing
@@ -36,6 +34,7 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.codegen.memory import zeros
 from tests.codegen.specs import built_of
+from tests.native import cxx
 
 SPEC = """
 shuffle s {{
@@ -165,9 +164,7 @@ def test_tensors_and_reference() -> None:
 
 
 def test_cuda(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
+    compiler = cxx()
     found = [(compile_to_ir(each).module, key, wanted) for each, key, wanted in cases(150, 3)]
     shuffles = [node_shuffle(module) for module, *_ in found]
     header = (INCLUDE / "base.cuh").read_text(encoding="utf-8")

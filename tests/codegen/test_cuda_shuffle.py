@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
+from fuscoc.artifact import MANIFEST
 from fuscoc.capabilities import is_ragged, is_scattered
+from fuscoc.codegen.cuda_kernels import cuda_kernels
 from fuscoc.codegen.cuda_tiles import TARGETS
 from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
@@ -17,11 +21,14 @@ from fuscoc.dialect.relation import CellBase
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import BinaryOp, CheckedShuffle, Const, IndexRef, PackedTarget
 from fuscoc.manifest import CompiledShuffle
-from fuscoc.pipeline import compile_to_ir
+from fuscoc.pipeline import compile_to_ir, parse_module
 from fuscoc.source import SourceFile
 from fuscoc.testing.texts import texts
+from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.manifest.schema import Manifest
+from tests.artifact.test_manifest import compiled
 from tests.codegen.specs import SPECS
-from tests.specs import cuda_of, moe
+from tests.specs import EXAMPLE_NAMES, checked_example, cuda_of, moe
 
 
 def shuffle_of(checked: CheckedShuffle) -> CudaShuffle:
@@ -40,6 +47,38 @@ def test_contiguous_means_what_the_passes_find(name: str) -> None:
     (shuffle,) = ops_of(module, Shuffle)
     apart = any(runs["run_dims"] for runs in shuffle.read("runs"))
     assert apart == bool(list(is_scattered(checked)))
+
+
+@pytest.mark.parametrize("name", ["moe", "fft_transpose", "ulysses", "vit_patches"])
+def test_the_relation_is_that_of_the_fused_operations(name: str) -> None:
+    """The shuffle's own regions are for other kernels by then."""
+    text = compile_to_ir(checked_example(name), after="choose-tiles").text
+    printed = kernels_of(text)
+    assert kernels_of(with_another_constant(text, "fsc.node_points")) != printed
+    assert kernels_of(with_another_constant(text, "fsc.shuffle")) == printed
+
+
+def with_another_constant(text: str, op: str) -> str:
+    """A module where the relation region of an operation has another first constant."""
+    begin = text.index("}, {", text.index(f'"{op}"'))
+    found = re.search(r"arith\.constant (\d+) : i64", text[begin:])
+    assert found is not None
+    at = begin + found.start(1)
+    return text[:at] + str(int(found[1]) + 1) + text[begin + found.end(1) :]
+
+
+def kernels_of(text: str) -> list[str]:
+    found = cuda_kernels(parse_module(text), ())
+    assert found is not None
+    return [variant.source.text for variant in found.variants]
+
+
+@pytest.mark.parametrize("name", EXAMPLE_NAMES)
+def test_results_are_placed_alike(name: str) -> None:
+    """As the kernels are printed, and as the runtime calls them."""
+    checked = checked_example(name)
+    (spec,) = decode(Manifest, json.loads(compiled(checked)[MANIFEST])).shuffles
+    assert shuffle_of(checked).places_results == spec.program.places_results
 
 
 @given(texts())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from fuscoc_runtime.kernels.cuda import INCLUDE
+from tests.native import cxx
 
 # What the headers take for granted, of which nothing is called here.
 PRELUDE = """
@@ -66,14 +64,11 @@ extern "C" void offsets(const fuscoc::Call* call, long long source, int field, l
 
 def host_library(text: str, folder: Path) -> ctypes.CDLL:
     """``Relation`` and ``Shape`` of a shuffle with given slots; skips without a compiler."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++")
     _, body = text.split("using namespace fuscoc;\n")
     body, _ = body.split("}  // namespace\n")
     printed = f"namespace {{\nusing namespace fuscoc;\n{body}}}\n"
     source, library = folder / "host.cpp", folder / "host.so"
     source.write_text(f'{PRELUDE}#include "places.cuh"\n{KERNELS_OWN}{printed}{FUNCTIONS}')
-    command = [compiler, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{INCLUDE}", str(source)]
+    command = [cxx(), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{INCLUDE}", str(source)]
     subprocess.run([*command, "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))

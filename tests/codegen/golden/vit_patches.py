@@ -77,8 +77,7 @@ def vit_patches_relation(
         num_j_1 = tl.where(num_j >= 1, num_j, 1)
         point_offset_n = tl.load(point_offset + n)
         end = tl.load(point_offset + (n + 1))
-        last = end - 1
-        value = tl.where(point < last, point, last) - point_offset_n
+        value = tl.where(point < end, point, end - 1) - point_offset_n
         inner = tl.where(value >= 0, value, 0)
         j = inner % num_j_1
         i = inner // num_j_1

@@ -14,9 +14,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from fuscoc_runtime.kernels.cuda import INCLUDE
+from tests.native import cxx
 
 HERE = Path(__file__).parent
 
@@ -77,9 +76,6 @@ def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
 
     ``arch`` is that of ``__CUDA_ARCH__``, which decides about bulk copies.
     """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++")
     for header in INCLUDE.glob("*.cuh"):
         (folder / header.name).write_text(_for_host(header.name, header.read_text()))
     shutil.copy(HERE / "emulation.h", folder)
@@ -90,7 +86,7 @@ def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
     runner = (HERE / "emulation.cpp").read_text()
     source.write_text(f"#define __CUDA_ARCH__ {arch}\n{kernels}{runner}")
     options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread"]
-    command = [compiler, *options, f"-I{folder}", str(source), "-o", str(library)]
+    command = [cxx(), *options, f"-I{folder}", str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(library))
 

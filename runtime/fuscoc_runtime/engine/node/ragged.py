@@ -15,8 +15,7 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 MAX_PROGRAMS = 256
-BLOCK = 512
-"""Outer indices that a program looks at, one behind the other."""
+"""Of the kernel of extents, which go through further outer indices in turn."""
 
 MOST = 2.0**62
 """Points or cells beyond which sizes are refused: the kernels' integers would wrap unseen."""
@@ -46,9 +45,12 @@ class RaggedEvaluator:
     What is wrong with them is counted in ``state``, the words of the device (`NodeKernels.state`).
     """
 
-    def __init__(self, extents: Kernel, max_sources: int, fanout: int, state: Tensor) -> None:
+    def __init__(
+        self, extents: Kernel, block: int, max_sources: int, fanout: int, state: Tensor
+    ) -> None:
+        """``block``: outer indices that a program of ``extents`` looks at at once."""
         extents.compile()  # so that even the first launch can be captured
-        self._extents, self._fanout, self._state = extents, fanout, state
+        self._extents, self._block, self._fanout, self._state = extents, block, fanout, state
         self._points = torch.arange(max_sources * fanout, device=state.device)
         self._counted = torch.tensor([EXCESS, BAD_SIZES, TROUBLES], device=state.device)
 
@@ -67,7 +69,7 @@ class RaggedEvaluator:
         values |= {f"input.{name}": address(each) for name, each in arguments.inputs.items()}
         values |= zip(("points", "cells", "status"), map(address, table), strict=True)
         values["num_outer"] = num_outer
-        self._extents.launch(values, min(-(-num_outer // BLOCK), MAX_PROGRAMS))
+        self._extents.launch(values, min(-(-num_outer // self._block), MAX_PROGRAMS))
         offsets = torch.nn.functional.pad(table[:2].cumsum(1), (1, 0))
         (num_points, num_cells), room = offsets[:, -1], len(self._points)
         bad = table[2].any() | (num_points < 0) | self._is_too_much(checker, arguments, num_outer)
@@ -109,4 +111,5 @@ def ragged_evaluator(
     spec = artifact.kernels[program.relation.extents_kernel]
     path, code = artifact.kernel_file(spec), artifact.code[spec.file]
     kernel = load_kernel(path, spec, code, interpreted=interpreted)
-    return RaggedEvaluator(kernel, node.limits.max_sources, program.fanout, node.state)
+    block = program.relation.block
+    return RaggedEvaluator(kernel, block, node.limits.max_sources, program.fanout, node.state)

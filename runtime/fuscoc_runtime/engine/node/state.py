@@ -6,7 +6,7 @@ Words and stages are those of kernels/include/call.cuh and kernels/device/words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -128,6 +128,10 @@ class Trouble:
     refusals: tuple[int, ...] = (0,) * MAX_RANKS
 
 
+KINDS = tuple(each.name for each in fields(Trouble) if each.name != "refusals")
+"""Counts of ``Trouble`` that are not of a peer, in the order of the device's words."""
+
+
 def parse_state(words: Sequence[int]) -> Trouble:
     """Read a copy of ``NodeKernels.state``."""
     return _trouble(words[BAD_KEYS:])
@@ -146,9 +150,8 @@ def parse_wait(word: int) -> tuple[int, str]:
 
 
 def _trouble(counts: Sequence[int]) -> Trouble:
-    others = NUM_TROUBLES - MAX_RANKS
-    named = zip(Trouble.__dataclass_fields__, counts[:others], strict=False)
-    return Trouble(**dict(named), refusals=tuple(counts[others:NUM_TROUBLES]))
+    named = dict(zip(KINDS, counts, strict=False))
+    return Trouble(**named, refusals=tuple(counts[len(KINDS) : NUM_TROUBLES]))
 
 
 def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:

@@ -207,10 +207,10 @@ class TritonNode:
 
     def _drop_behind(self, num_points: torch.Tensor) -> None:
         """Drop the points of a ragged domain that there are not."""
-        for name in ("rank", self._place):
-            column = self._scratch[name]
-            points = torch.arange(len(column), device=column.device)
-            column.masked_fill_(points >= num_points, -1)
+        columns = [self._scratch[name] for name in ("rank", self._place)]
+        behind = torch.arange(len(columns[0]), device=self._device) >= num_points
+        for column in columns:
+            column.masked_fill_(behind, -1)
 
     def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()

@@ -13,6 +13,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
+    KINDS,
     PAGE_ABORT,
     Limits,
     NodeKernels,
@@ -39,17 +40,6 @@ from fuscoc_runtime.scalar import render
 
 GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""
-
-KINDS = (
-    "bad_keys",
-    "overflowed",
-    "clashed",
-    "excess",
-    "bad_sizes",
-    "outdated",
-    "overwritten",
-)
-"""Counts of ``Trouble`` that are not of a peer."""
 
 _log = logging.getLogger("fuscoc.runtime")
 

@@ -109,6 +109,13 @@ struct RowBuffer {
     __syncwarp();
   }
 
+  // By one lane: so many bytes will have come by bulk copies when the buffer is loaded.
+  __device__ __forceinline__ void expect(u32 bytes) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+  }
+
   // Starts reading a segment part; `from` is a `Row`.
   template <class From>
   __device__ __forceinline__ void load(int pass, From from, u64 policy) {
@@ -124,8 +131,7 @@ struct RowBuffer {
 #pragma unroll
       for (int f = 0; f < Layout::num_fields; ++f)
         if (bulk<Layout>(f)) expected += Layout::part_bytes(f, pass);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(expected)
-                   : "memory");
+      expect(expected);
 #pragma unroll
       for (int f = 0; f < Layout::num_fields; ++f)
         if (bulk<Layout>(f) && Layout::part_bytes(f, pass) > 0)
@@ -162,8 +168,7 @@ struct RowBuffer {
 #pragma unroll
       for (int f = 0; f < Layout::num_fields; ++f)
         if (bulk_runs<Layout>(f)) expected += Layout::part_bytes(f, pass);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(expected)
-                   : "memory");
+      expect(expected);
     }
     __syncwarp();  // what arrives is expected
 #pragma unroll
