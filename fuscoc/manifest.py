@@ -17,7 +17,7 @@ from typing import Any
 import fuscoc
 from fuscoc.capabilities import CUDA, TRITON_NODE, find_fault
 from fuscoc.codegen.cuda_kernels import CudaKernels, CudaVariant, cuda_kernels
-from fuscoc.codegen.cuda_tiles import CudaSizes
+from fuscoc.codegen.cuda_tiles import CudaSizes, PieceSizes
 from fuscoc.codegen.spec_words import cuda_header, kernel_words
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.codegen.triton_tiles import TritonSizes
@@ -179,7 +179,7 @@ def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str,
     }
 
 
-def _counts(sizes: CudaSizes | TritonSizes) -> dict[str, int]:
+def _counts(sizes: CudaSizes | PieceSizes | TritonSizes) -> dict[str, int]:
     """What is said of a tile: the numbers of which there is one."""
     return {name: value for name, value in asdict(sizes).items() if isinstance(value, int)}
 
@@ -194,6 +194,7 @@ def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:
             "inputs": list(kernels.inputs),
             "weighted": kernels.weighted,
             "row_bytes": list(kernels.variants[0].source.row_bytes),
+            "pieces": None if kernels.pieces is None else asdict(kernels.pieces),
             "variants": [
                 _cuda_variant(item, kernels, variant, assembler) for variant in kernels.variants
             ],

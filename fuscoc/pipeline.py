@@ -38,6 +38,7 @@ from fuscoc.passes import (
     fuse_transforms,
     simplify_scalars,
     specialise_kernels,
+    split_affine,
 )
 from fuscoc.source import SourceFile, Span
 
@@ -63,6 +64,7 @@ PASSES = (
     Pass("form-slices", "L2", form_slices.run),
     Pass("fuse-transforms", "L2", fuse_transforms.run),
     Pass("fuse-node", "L2", fuse_node.run),
+    Pass("split-affine", "L2", split_affine.run),
     Pass("choose-tiles", "L2", choose_tiles.run),
     Pass("specialise-kernels", "L3", specialise_kernels.run),
 )

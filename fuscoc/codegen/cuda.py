@@ -15,6 +15,7 @@ from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     WARP,
     CudaSizes,
+    PieceSizes,
     planner_bytes,
 )
 from fuscoc.codegen.cuda_types import (
@@ -43,7 +44,7 @@ class CudaSource:
     text: str
     launches: dict[str, Launch]
     row_bytes: tuple[int, ...]
-    sizes: CudaSizes
+    sizes: CudaSizes | PieceSizes
 
 
 def print_cuda(
@@ -57,10 +58,8 @@ def print_cuda(
     launches = _launches(shuffle, sizes)
     bodies = _bodies(shuffle)
     kernels = "\n".join(
-        f'extern "C" __global__ void __launch_bounds__({launch.threads}, 1)\n'
-        f"{name}(const __grid_constant__ Call call) {{ {bodies[role]}(call); }}"
+        print_kernel(f"{shuffle.name}_{role}", launch.threads, bodies[role])
         for role, launch in launches.items()
-        for name in [f"{shuffle.name}_{role}"]
     )
     includes = ["cast"] if shuffle.casts else []
     includes += ["place" if shuffle.given_slots else "plan"]
@@ -88,6 +87,14 @@ def print_cuda(
     )
     named = {f"{shuffle.name}_{role}": launch for role, launch in launches.items()}
     return CudaSource(text, named, tuple(row_bytes(f) for f in shuffle.fields), sizes)
+
+
+def print_kernel(name: str, threads: int, body: str) -> str:
+    """A kernel of CTAs of so many threads, an SM each."""
+    return (
+        f'extern "C" __global__ void __launch_bounds__({threads}, 1)\n'
+        f"{name}(const __grid_constant__ Call call) {{ {body}(call); }}"
+    )
 
 
 def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:

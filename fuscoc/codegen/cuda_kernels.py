@@ -7,12 +7,22 @@ from typing import Any
 
 from fuscoc.codegen.cuda import CudaSource, print_cuda
 from fuscoc.codegen.cuda_destination import print_destinations
+from fuscoc.codegen.cuda_pieces import PieceLayout, print_pieces
 from fuscoc.codegen.cuda_relation import print_relation
-from fuscoc.codegen.cuda_tiles import TARGETS, CudaSizes, CudaTarget, FieldSizes
+from fuscoc.codegen.cuda_tiles import (
+    PIECE_ARCH,
+    TARGETS,
+    CudaSizes,
+    CudaTarget,
+    FieldSizes,
+    PieceSizes,
+    WordSizes,
+)
+from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import CudaTile
+from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile
 
 
 @dataclass(frozen=True)
@@ -26,11 +36,15 @@ class CudaVariant:
 
 @dataclass(frozen=True)
 class CudaKernels:
-    """A shuffle's CUDA kernels; ``inputs`` are the relation's, in the order of the call."""
+    """A shuffle's CUDA kernels; ``inputs`` are the relation's, in the order of the call.
+
+    Where slots follow from pieces, they need memory as ``pieces`` says.
+    """
 
     inputs: tuple[str, ...]
     weighted: bool
     variants: tuple[CudaVariant, ...]
+    pieces: PieceLayout | None = None
 
     def variant(self, arch: str) -> CudaVariant | None:
         """The kernels that serve a GPU such as ``sm_90``; None for one that is too old."""
@@ -42,10 +56,15 @@ class CudaKernels:
 def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
     """The CUDA kernels of a module, if choose-tiles has chosen sizes for some; ``header`` is
     comment lines to begin with."""
-    tiles = [tile for node in ops_of(module, Node) for tile in ops_of(node, CudaTile)]
+    tiles = [
+        tile for node in ops_of(module, Node) for tile in ops_of(node, CudaTile, CudaPieceTile)
+    ]
     if not tiles:
         return None
     shuffle = node_shuffle(module)
+    if isinstance(tiles[0], CudaPieceTile):
+        words = tuple(WordSizes(**each) for each in tiles[0].read("words"))
+        return _of_pieces(module, shuffle, PieceSizes(tiles[0].read("warps"), words), header)
     print_functor = print_destinations if shuffle.given_slots else print_relation
     relation = print_functor(module, shuffle)
     variants = []
@@ -59,3 +78,14 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, tuple(variants))
+
+
+def _of_pieces(
+    module: Any, shuffle: CudaShuffle, sizes: PieceSizes, header: tuple[str, ...]
+) -> CudaKernels:
+    """One text for all GPUs."""
+    (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
+    source, layout = print_pieces(module, shuffle, sizes, header)
+    variant = CudaVariant(target, f"kernels/{shuffle.name}.cu", source)
+    names = tuple(given.name for given in shuffle.inputs)
+    return CudaKernels(names, shuffle.weighted, (variant,), layout)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
 
 WARP = 32
+MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
@@ -15,6 +16,9 @@ MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
+PIECE_WARPS = 32  # of a CTA: 64 registers a thread
+LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
+PIECE_ARCH = "sm_80"  # and later ones: nothing of these kernels depends on shared memory
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,22 @@ class CudaTarget:
     def room(self) -> int:
         """What a CTA may ask for when it is launched, in bytes."""
         return self.shared_bytes - STATIC_SHARED
+
+
+@dataclass(frozen=True)
+class WordSizes:
+    """A field of a row is read in words of ``word_bytes``, or in wider ones where it can be."""
+
+    field: str
+    word_bytes: int
+
+
+@dataclass(frozen=True)
+class PieceSizes:
+    """Sizes of kernels that move pieces: CTAs of ``warps`` warps."""
+
+    warps: int
+    words: tuple[WordSizes, ...]
 
 
 # Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
@@ -64,6 +84,13 @@ class CudaSizes:
     team_warps: int
     team_vectors: int
     team_batch: int
+
+
+def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
+    """Words that divide runs, and as many warps as have 64 registers a thread: their lines in
+    flight cover the latency of HBM and NVLink."""
+    words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
+    return PieceSizes(PIECE_WARPS, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

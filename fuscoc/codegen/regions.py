@@ -138,6 +138,10 @@ class Region(Generic[Value]):
                 return self._inside(op.result, *operands)
             case arith.ConstantOp():
                 return language.constant(ir.IntegerAttr(op.value).value)
+            case arith.MinSIOp() | arith.MaxSIOp():
+                lhs, rhs = operands
+                predicate = "slt" if isinstance(op, arith.MinSIOp) else "sge"
+                return language.select(language.compare(predicate, lhs, rhs), lhs, rhs)
         return language.arithmetic(op.operation.name.removeprefix("arith."), *operands)
 
     def _inside(self, result: Any, value: Value, limit: Value) -> Value:

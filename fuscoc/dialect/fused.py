@@ -8,7 +8,7 @@ lie and then at its source. Each takes what it needs from those before it.
 from math import prod
 from typing import Any
 
-from fuscoc.dialect.attrs import Flag, Integer, Ref, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Flag, Integer, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
@@ -16,6 +16,8 @@ from fuscoc.dialect.l0 import RELATION, DefPacked, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Merge, vector_of
 from fuscoc.dialect.mlir import ext, ir
+from fuscoc.dialect.pieces import Piece
+from fuscoc.dialect.relation import Point
 from fuscoc.dialect.runs import RUNS
 
 
@@ -158,8 +160,49 @@ class NodeGiven(NodeOp, name="node_given"):
         _check_told(op)
 
 
+class NodePieces(NodeOp, name="node_pieces", traits=[ir.NoTerminatorTrait]):
+    """Take the slots that the relation says, of all points of a piece at once.
+
+    An entry, one for each value of the indices ``outer``, which its region takes, has the points of
+    its ``fsc.piece``; all entries have those of the relation, each once. ``fsc.drop`` says of an
+    entry what it says of a point. Slots are checked, and no two points may have the same one.
+    Points of a rank are ``disjoint`` if no two of them can have a source cell in common.
+
+    ``%slots = "fsc.node_pieces"(%points, %all) ({...}) {disjoint = 1 : i64, outer = [0 : i64]} :
+    (!fsc.points, !fsc.counts) -> !fsc.slots``
+    """
+
+    gives = SlotsType
+    attrs = attributes(outer=Array(Integer(0), distinct=True, optional=True), disjoint=Flag())
+    points: ext.Operand[PointsType]
+    counts: ext.Operand[CountsType]
+    slots: ext.Result[SlotsType]
+    entry: ext.Region
+
+    @classmethod
+    def check(cls, op):
+        if isinstance(shuffle_of(op).follow("target"), DefPacked):
+            raise VerifyError("must not take keys of a packed target for slots")
+        _check_told(op)
+
+    @classmethod
+    def check_regions(cls, op):
+        block, points = entry_block(op, 0), getattr(op.points.owner, "opview", None)
+        pieces = [each for each in block if isinstance(each, Piece)]
+        arguments = [str(argument.type) for argument in block.arguments]
+        if arguments != ["i64"] * len(op.read("outer")) or not pieces:
+            raise VerifyError("needs an i64 argument an outer index, and a fsc.piece or more")
+        if not isinstance(points, NodePoints):
+            raise VerifyError("needs the points of a fsc.node_points")
+        if any(index >= len(points.read("indices")) for index in op.read("outer")):
+            raise VerifyError("needs indices of its points in 'outer'")
+        strides = len(terminator(points, 1, Point).src_strides)
+        if any(len(piece.src_strides) != strides for piece in pieces):
+            raise VerifyError(f"needs pieces with the {strides} strides of its points")
+
+
 def _check_told(op):
-    if op.counts.owner.name != NodeExchange.OPERATION_NAME:
+    if getattr(op.counts.owner, "name", None) != NodeExchange.OPERATION_NAME:
         raise VerifyError("needs the counts of all ranks, which a fsc.node_exchange gives")
 
 

@@ -15,6 +15,7 @@ from fuscoc.dialect.fused import (
     NodeGiven,
     NodeJoin,
     NodeOp,
+    NodePieces,
     NodePoints,
     NodeReduce,
     NodeSignal,
@@ -22,7 +23,7 @@ from fuscoc.dialect.fused import (
 )
 from fuscoc.dialect.l0 import PRINTERS
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.node_tiles import CudaTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonTile
 
 
 class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
@@ -58,19 +59,23 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
             raise VerifyError(f"does not know what to do with: {names}")
         _check_flags(op)
         archs = [tile.read("arch") for tile in ops_of(op, CudaTile)]
-        if len(set(archs)) != len(archs) or len(ops_of(op, TritonTile)) > 1:
+        several = any(len(ops_of(op, kind)) > 1 for kind in (CudaPieceTile, TritonTile))
+        if len(set(archs)) != len(archs) or several:
             raise VerifyError("must not have two tiles for the same kernels")
-        if ("printers" in op.attributes) == bool(ops_of(op, CudaTile, TritonTile)):
+        if archs and ops_of(op, NodePieces):
+            raise VerifyError("needs a fsc.cuda_piece_tile where slots follow from pieces")
+        if ("printers" in op.attributes) == bool(ops_of(op, CudaTile, CudaPieceTile, TritonTile)):
             raise VerifyError("needs the attribute 'printers' exactly until tiles are chosen")
 
 
 COUNTED = (NodePoints, NodeCount, NodeExchange, NodeAssign)
 GIVEN = (NodePoints, NodeExchange, NodeGiven)
+PIECES = (NodePoints, NodeExchange, NodePieces)
 COPIED = (NodeCopy, NodeSignal, NodeWait)
 BACK = (NodeReduce, NodeSignal, NodeWait, NodeJoin)
 STEPS = {
     (*slots, *copied, *back)
-    for slots in (COUNTED, GIVEN)
+    for slots in (COUNTED, GIVEN, PIECES)
     for copied in (COPIED, (*COPIED, NodeExpand))
     for back in ((), BACK)
 }

@@ -18,6 +18,7 @@ from fuscoc.dialect.fused import (
     NodeAssign,
     NodeCopy,
     NodeCount,
+    NodePieces,
     NodePoints,
     NodeReduce,
     StoreField,
@@ -95,6 +96,29 @@ class CudaTile(Op, name="cuda_tile"):
         needed = op.read("dispatch_warps") * op.read("buffer_bytes")
         if needed > target.room:
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+
+
+class CudaPieceTile(Op, name="cuda_piece_tile"):
+    """CUDA kernels that move pieces, for all GPUs: CTAs of ``warps`` warps, which read fields in
+    ``words``.
+
+    ``"fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "x", word_bytes = 16 : i64}]} :
+    () -> ()``
+    """
+
+    attrs = attributes(
+        warps=Integer(1), words=Array(Record({"field": Text(), "word_bytes": Unit(1)}))
+    )
+
+    @classmethod
+    def check(cls, op):
+        loads, _ = _rows(op)
+        if not ops_of(op.operation.parent, NodePieces):
+            raise VerifyError("must stand beside a fsc.node_pieces")
+        if op.read("warps") > MAX_WARPS:
+            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
+        _check_fields(op.read("words"), "words", _row_bytes(loads))
+        _check_words(op.read("words"), "word_bytes", loads)
 
 
 class TritonTile(Op, name="triton_tile"):

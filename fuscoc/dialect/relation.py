@@ -63,9 +63,10 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
         _check_inside_shuffle(op)
 
 
-def _check_inside_shuffle(op):
-    if op.operation.parent.name not in ("fsc.shuffle", "fsc.node_points"):
-        raise VerifyError("must stand inside fsc.shuffle or fsc.node_points")
+def _check_inside_shuffle(op, *more):
+    parents = ("fsc.shuffle", "fsc.node_points", *more)
+    if op.operation.parent.name not in parents:
+        raise VerifyError(f"must stand inside {', '.join(parents[:-1])} or {parents[-1]}")
 
 
 class Extent(Op, name="extent", traits=[ext.Pure]):
@@ -133,9 +134,10 @@ class Inside(Op, name="inside", traits=[ext.Pure]):
 class Drop(Op, name="drop"):
     """The point is dropped where a value that was looked up in a route is -1.
 
-    It stands in a relation region, for every value of a route that the point depends on: what is
-    computed of a -1 is of no account. A value counts only if the places that it was looked up by
-    exist, as ``fsc.inside`` says. A point that is dropped is no error, whatever else it looks up.
+    It stands in a relation region, or in that of a ``fsc.node_pieces``, for every value of a route
+    that the point depends on: what is computed of a -1 is of no account. A value counts only if the
+    places that it was looked up by exist, as ``fsc.inside`` says. A point that is dropped is no
+    error, whatever else it looks up.
 
     ``"fsc.drop"(%id) : (i64) -> ()``
     """
@@ -144,7 +146,7 @@ class Drop(Op, name="drop"):
 
     @classmethod
     def check(cls, op):
-        _check_inside_shuffle(op)
+        _check_inside_shuffle(op, "fsc.node_pieces")
 
 
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_tiles import (
     COMBINE_WARPS,
+    LINE_BYTES,
+    LINES_IN_FLIGHT,
     MAX_DISPATCH_WARPS,
     ROWS_IN_FLIGHT,
     STATIC_SHARED,
@@ -44,6 +46,10 @@ def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
 
 def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str]:
     tile = variant.tile
+    if "dispatch_warps" not in tile:  # of pieces
+        in_flight = tile["warps"] * WARP * LINES_IN_FLIGHT * LINE_BYTES
+        why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane, {in_flight:,} B an SM"
+        return {"warps": why}
     room = variant.shared_bytes - STATIC_SHARED
     fits = f"fit into the {room:,} B that a CTA has"
     found = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fuscoc.codegen.cuda_tiles import TARGETS, choose_sizes
+from fuscoc.codegen.cuda_tiles import TARGETS, choose_piece_sizes, choose_sizes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_tiles import choose_triton_sizes
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.fused import NodePieces
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import CudaTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonTile
 
 
 def run(module: Any) -> None:
@@ -20,7 +21,9 @@ def run(module: Any) -> None:
         del node.attributes["printers"]
         shuffle = node_shuffle(module)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
-            if "cuda" in printers:
+            if "cuda" in printers and ops_of(node, NodePieces):
+                CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle)))
+            elif "cuda" in printers:
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers:

@@ -16,8 +16,7 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import domain_points
 from fuscoc_runtime.demo.verify import tolerance
 from fuscoc_runtime.engine.arguments import Arguments, Checker
-from fuscoc_runtime.engine.node.cuda import node_program
-from fuscoc_runtime.engine.node.nvlink import CudaNode
+from fuscoc_runtime.engine.node.cuda import new_node, node_program
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Schedule
@@ -84,7 +83,7 @@ class Dense:
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
         program = node_program(self.artifact, self.shuffle, variant)
-        self.node = CudaNode(program, Limits(most, capacity), dist.group.WORLD, device)
+        self.node = new_node(program, Limits(most, capacity), dist.group.WORLD, device)
         self._ragged = ragged_evaluator(self.artifact, self.shuffle, self.node)
         self._checker = Checker(self.shuffle, self.rank, self.num_ranks, device)
 
@@ -157,7 +156,8 @@ class Dense:
     def combine(self, batch: Batch, handle: Launched) -> Tensor:
         [source] = batch.source.values()
         assert batch.worked is not None
-        return self.node.combine(batch.worked, handle, torch.zeros_like(source))
+        result = torch.full_like(source, 77) if self.node.clears else torch.zeros_like(source)
+        return self.node.combine(batch.worked, handle, result)
 
     def wipe(self) -> None:
         """Make every row of the window one that nobody has written."""

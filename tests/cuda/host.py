@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,51 @@ template <class Element> struct Largest {};
 template <class From, class To, int elements, int block> void cast_elements(char*, float*, int) {}
 }
 """
+# Of pieces: every point, by enumerating the numbers of its loops.
+OF_PIECES = """
+template <int kPiece>
+long long* emit(const fuscoc::Call& call, long long entry, long long* to) {
+  fuscoc::PieceOf<Shape> piece;
+  Relation{call}.template piece<kPiece>(entry, piece);
+  long long num = 1;
+  for (int i = 0; i < piece.num_loops; ++i) num *= piece.count[i] < 0 ? 0 : piece.count[i];
+  for (long long n = 0; n < num; ++n) {
+    long long rank = piece.rank, slot = piece.slot, src = piece.src, rest = n;
+    for (int i = piece.num_loops - 1; i >= 0; --i) {
+      const long long index = rest % piece.count[i];
+      rest /= piece.count[i];
+      rank += index * piece.rank_step[i];
+      slot += index * piece.slot_step[i];
+      src += index * piece.src_step[i];
+    }
+    *to++ = rank;
+    *to++ = slot;
+    *to++ = src;
+    for (int i = 0; i < Shape::num_strides; ++i) *to++ = piece.strides[i];
+  }
+  if constexpr (kPiece + 1 < Relation::num_pieces) return emit<kPiece + 1>(call, entry, to);
+  else return to;
+}
+extern "C" long long destinations(const fuscoc::Call* call, long long* to) {
+  long long* end = to;
+  const long long num_entries = Relation{*call}.num_entries();
+  for (long long entry = 0; entry < num_entries; ++entry) end = emit<0>(*call, entry, end);
+  return end - to;
+}
+extern "C" int num_words() { return 1 + Shape::num_strides; }
+extern "C" void offsets(const long long* place, int field, long long* to) {
+  long long num = 1;
+  for (int i = 0; i < Shape::num_runs(field); ++i) num *= Shape::run_count(field, i);
+  for (long long n = 0; n < num; ++n) {
+    long long at = place[0] * Shape::cell_bytes(field), rest = n;
+    for (int i = Shape::num_runs(field) - 1; i >= 0; --i) {
+      at += rest % Shape::run_count(field, i) * Shape::run_stride(field, i, place + 1);
+      rest /= Shape::run_count(field, i);
+    }
+    for (long long byte = 0; byte < Shape::run_bytes(field); ++byte) *to++ = at + byte;
+  }
+}
+"""
 FUNCTIONS = """
 extern "C" void destinations(const fuscoc::Call* call, long long num_points, long long* to) {
   for (long long point = 0; point < num_points; ++point) {
@@ -68,7 +114,11 @@ def host_library(text: str, folder: Path) -> ctypes.CDLL:
     body, _ = body.split("}  // namespace\n")
     printed = f"namespace {{\nusing namespace fuscoc;\n{body}}}\n"
     source, library = folder / "host.cpp", folder / "host.so"
-    source.write_text(f'{PRELUDE}#include "places.cuh"\n{KERNELS_OWN}{printed}{FUNCTIONS}')
+    header, functions = "places.cuh", FUNCTIONS
+    if "num_pieces" in printed:
+        header, functions = "piece.cuh", OF_PIECES
+        printed = re.sub(r"static_assert.*\n", "", printed)
+    source.write_text(f'{PRELUDE}#include "{header}"\n{KERNELS_OWN}{printed}{functions}')
     command = [cxx(), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{INCLUDE}", str(source)]
     subprocess.run([*command, "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))

@@ -45,6 +45,9 @@ def test_points_and_places(name: str, artifacts: dict[str, Artifact], tmp_path: 
     for rank, data in enumerate(ranks):
         points = domain_points_of(shuffle, data, rank)
         call, kept = call_of(shuffle, data, rank, points)
+        if shuffle.cuda.pieces is not None:
+            check_pieces(library, shuffle, call, rank, deliveries, len(points))
+            continue
         found = np.empty((len(points), 2 + library.num_words()), dtype=np.int64)
         library.destinations(ctypes.byref(call), ctypes.c_longlong(len(points)), address(found))
         mine = {each.origin.point: each for each in deliveries if each.origin.rank == rank}
@@ -67,6 +70,34 @@ def test_points_and_places(name: str, artifacts: dict[str, Artifact], tmp_path: 
                 )
                 assert (offsets == wanted.ravel()).all()
         del kept
+
+
+def check_pieces(
+    library: ctypes.CDLL,
+    shuffle: ShuffleSpec,
+    call: Call,
+    rank: int,
+    deliveries: list[reference.Delivery],
+    num_points: int,
+) -> None:
+    """Points of pieces are in no order, but slots tell them apart."""
+    words = 2 + library.num_words()
+    found = np.empty(num_points * words, dtype=np.int64)
+    library.destinations.restype = ctypes.c_longlong
+    assert library.destinations(ctypes.byref(call), address(found)) == found.size
+    there = found.reshape(-1, words)
+    there = there[(there[:, 0] >= 0) & (there[:, 0] < NUM_RANKS)]
+    places = {(int(to), int(slot)): place for to, slot, *place in there}
+    mine = [each for each in deliveries if each.origin.rank == rank]
+    assert len(places) == len(there) == len(mine)
+    for each in mine:
+        place = np.array(places[each.rank, each.slot], dtype=np.int64)
+        for number, field in enumerate(shuffle.declared.source.fields):
+            cell = TORCH_DTYPES[field.dtype].itemsize * field.num_elems
+            wanted = each.origin.cells.numpy()[:, None] * cell + np.arange(cell)
+            offsets = np.empty(wanted.size, dtype=np.int64)
+            library.offsets(address(place), ctypes.c_int(number), address(offsets))
+            assert (offsets == wanted.ravel()).all()
 
 
 def domain_points_of(shuffle: ShuffleSpec, data: RankData, rank: int) -> list[Scope]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
 
+from fuscoc.driver import check_source
 from fuscoc.pipeline import compile_to_ir
+from fuscoc.source import SourceFile
+from tests.cuda.dense_cases import BOXES
 from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
 
@@ -145,7 +149,35 @@ QUANTISED = [
     ("{block = 128 : i64, dtype", "{block = 64 : i64, dtype"),
     ("dtype = f8E4M3FN} : (vector", "dtype = f8E5M2} : (vector"),
 ]
+PIECES = "'fsc.node_pieces' op "
+POINT = (
+    '"fsc.point"(%12, %12, %12) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : '
+    "(i64, i64, i64) -> ()\n"
+)
+STRIDES = "array<i32: 1, 1, 1, 2, 2, 2, 2, 1>"
+# (edits of vit_patches' module behind split-affine, what the verifier says)
+PIECED = [
+    ([(", outer = [0]", "")], PIECES + "needs an i64 argument an outer index, and a fsc.piece"),
+    ([("outer = [0]", "outer = [0, 1]")], PIECES + "needs an i64 argument an outer index, and a"),
+    ([("outer = [0]", "outer = [3]")], PIECES + "needs indices of its points in 'outer'"),
+    ([("outer = [0]", "outer = [-1]")], PIECES + "attribute 'outer' element 0 must be at least 0"),
+    ([("disjoint = 1 : i64, ", "")], PIECES + "needs the attribute 'disjoint'"),
+    ([("disjoint = 1", "disjoint = 2")], PIECES + "attribute 'disjoint' must be 0 or 1, not 2"),
+    (
+        [(STRIDES, STRIDES.replace("2, 1>", "3, 0>"))],
+        "'fsc.piece' op needs a step of source, rank and slot for each of its counts",
+    ),
+    (
+        [("}) {disjoint", f"{POINT}}}) {{disjoint")],
+        "'fsc.point' op must stand inside fsc.shuffle or fsc.node_points",
+    ),
+]
 ELSEWHERE = [
+    (
+        '%0 = arith.constant 0 : i64\n"fsc.piece"(%0, %0, %0) {operandSegmentSizes = '
+        "array<i32: 1, 1, 1, 0, 0, 0, 0, 0>} : (i64, i64, i64) -> ()",
+        "fsc.node_pieces",
+    ),
     ('%0 = "fsc.node_exchange"() : () -> !fsc.counts', "fsc.node"),
     (
         '%0 = arith.constant dense<0.0> : vector<8xf32>\n"fsc.store_field"(%0) {field = "x"} : '
@@ -199,11 +231,63 @@ TILED = [
 def test_both_stages_verify() -> None:
     for after in ("fuse-node", "choose-tiles"):
         assert round_trips(module(after))
+    assert round_trips(split())
 
 
 @pytest.mark.parametrize(("edits", "reason"), FUSED)
 def test_what_is_fused(edits: list[tuple[str, str]], reason: str) -> None:
     assert reason in error_of(edited(module("fuse-node"), *edits))
+
+
+@cache
+def split() -> str:
+    return compile_to_ir(checked_example("vit_patches"), after="split-affine").text
+
+
+@pytest.mark.parametrize(("edits", "reason"), PIECED)
+def test_what_is_split(edits: list[tuple[str, str]], reason: str) -> None:
+    assert reason in error_of(edited(split(), *edits))
+
+
+def test_pieces_have_the_strides_of_their_points() -> None:
+    text = split()
+    begin = text.index('"fsc.piece"')
+    piece = text[begin : text.index("\n", begin)]
+    short = '"fsc.piece"(%12, %12, %12) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0, 0>}'
+    without = text.replace(piece, f"{short} : (i64, i64, i64) -> ()")
+    assert PIECES + "needs pieces with the 1 strides of its points" in error_of(without)
+    assert PIECES + "needs an i64 argument an outer index, and" in error_of(text.replace(piece, ""))
+
+
+@pytest.mark.parametrize(
+    ("operands", "reason"),
+    [
+        ("%given, %1", "needs the points of a fsc.node_points"),
+        ("%0, %told", "needs the counts of all ranks, which a fsc.node_exchange gives"),
+    ],
+)
+def test_pieces_of_what_no_operation_gives(operands: str, reason: str) -> None:
+    begin = '"fsc.node"() ({\n'
+    text = edited(
+        split(),
+        (begin, begin + "^bb0(%given: !fsc.points, %told: !fsc.counts):\n"),
+        ('"fsc.node_pieces"(%0, %1)', f'"fsc.node_pieces"({operands})'),
+    )
+    assert PIECES + reason in error_of(text)
+
+
+def test_pieces_of_a_relation_that_is_unfit() -> None:
+    """Verifiers read what is verified later, or has been found wrong."""
+    point = '"fsc.point"(%25, %15, %21, %11) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : '
+    text = edited(split(), (point + "(i64, i64, i64, i64) -> ()\n    }) {fanout", "}) {fanout"))
+    assert "fsc.point at the end of region 1" in error_of(text)
+
+
+def test_pieces_of_a_packed_target() -> None:
+    assigned = '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}'
+    pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
+    text = edited(module("split-affine"), (assigned, pieces))
+    assert PIECES + "must not take keys of a packed target for slots" in error_of(text)
 
 
 @pytest.mark.parametrize("edit", QUANTISED)
@@ -232,16 +316,22 @@ def test_sums_are_cut_only_where_there_are_some() -> None:
 
 
 ENDS = [
-    ("buffer_at = 0", "buffer_at = 128", "stores 'pixels' from elsewhere than it is loaded to"),
-    ("part_bytes = 588", "part_bytes = 590", "moves more than 'pixels'"),
+    ("buffer_at = 0", "buffer_at = 1024", "stores 'x' from elsewhere than it is loaded to"),
+    ("part_bytes = 288", "part_bytes = 292", "moves more than 'x'"),
 ]
+
+
+def scattered() -> str:
+    """Boxes in runs of 48 bytes and of 4, that go to places of their own."""
+    (checked,) = check_source(SourceFile("boxes.fsc", BOXES), {}).shuffles
+    return compile_to_ir(checked, after="choose-tiles").text
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), ENDS)
 def test_both_ends_of_a_row_are_cut_alike(old: str, new: str, reason: str) -> None:
-    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    text = scattered()
     leaving = text[text.index("leaving = [") : text.index("num_passes")]
-    roomy = edited(text, ("buffer_bytes = 640", "buffer_bytes = 1024"))
+    roomy = text.replace("buffer_bytes = 512", "buffer_bytes = 2048", 1)
     assert CUDA + reason in error_of(edited(roomy, (leaving, edited(leaving, (old, new)))))
 
 
@@ -252,13 +342,38 @@ def test_a_row_is_cast_whole() -> None:
 
 
 def test_rows_are_read_in_words_of_their_runs() -> None:
+    text = scattered()
+    reason = "must not read 'mark' in words of 8 bytes"
+    leaving = text[text.index("leaving = [") : text.index("num_passes")]
+    head, mark = leaving.split('field = "mark"')
+    wider = head + 'field = "mark"' + re.sub("word_bytes = [124]", "word_bytes = 8", mark)
+    assert CUDA + reason in error_of(edited(text, (leaving, wider)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tile"),
+    [
+        ("align_bytes = 2", "align_bytes = 4", TRITON),
+        ("word_bytes = 2", "word_bytes = 4", "'fsc.cuda_piece_tile' op "),
+    ],
+)
+def test_pieces_are_read_in_words_of_their_runs(old: str, new: str, tile: str) -> None:
     """Patches lie in runs of 42 bytes."""
     text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
     reason = "must not read 'pixels' in words of 4 bytes"
-    leaving = text[text.index("leaving = [") : text.index("num_passes")]
-    wider = leaving.replace("word_bytes = 2", "word_bytes = 4")
-    assert CUDA + reason in error_of(edited(text, (leaving, wider)))
-    assert TRITON + reason in error_of(edited(text, ("align_bytes = 2", "align_bytes = 4")))
+    assert tile + reason in error_of(edited(text, (old, new)))
+
+
+PIECE_TILES = [
+    ("warps = 32", "warps = 33", "must not put more than 32 warps into a CTA"),
+    ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), PIECE_TILES)
+def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
+    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    assert reason in error_of(edited(text, (old, new)))
 
 
 def test_what_is_fused_twice() -> None:

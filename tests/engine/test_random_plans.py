@@ -25,9 +25,9 @@ def run_plans(topology: str, seeds: range) -> None:
     pool = Pool(num_ranks)
     try:
         artifacts = [str(specs.artifact(text).path) for text in TEXTS]
-        # In parts, so that a rank that hangs is found out soon.
-        for begin in range(seeds.start, seeds.stop, 50):
-            part = range(begin, min(begin + 50, seeds.stop))
+        # In parts, so that a rank that hangs is found out soon, and one that is slow has the time.
+        for begin in range(seeds.start, seeds.stop, 15):
+            part = range(begin, min(begin + 15, seeds.stop))
             pool.run(rank_work.random_plans, num_ranks, artifacts, topology, part)
     finally:
         pool.close()

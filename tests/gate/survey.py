@@ -12,7 +12,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from fuscoc.dialect import fused, l0, l1, l2, l3, l3_values, node, node_tiles, path, relation
+from fuscoc.dialect import (
+    fused,
+    l0,
+    l1,
+    l2,
+    l3,
+    l3_values,
+    node,
+    node_tiles,
+    path,
+    pieces,
+    relation,
+)
 from fuscoc.dialect.base import Op
 from tests.gate.effects import BOUNDARIES, Objection, Outcome, Subject
 from tests.gate.examples import EXAMPLES, Example
@@ -24,7 +36,7 @@ LIST = Path(__file__).with_name("without_effect.txt")
 LEVELS = ("L0", "L1", "L2", "L3")
 _ROOMS = {
     l0: "L0", relation: "L0", l1: "L1", path: "L1", l2: "L2", fused: "L2", node: "L2",
-    node_tiles: "L2", l3: "L3", l3_values: "L3",
+    node_tiles: "L2", pieces: "L2", l3: "L3", l3_values: "L3",
 }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ def test_the_order_of_passes() -> None:
         "form-slices",
         "fuse-transforms",
         "fuse-node",
+        "split-affine",
         "choose-tiles",
         "specialise-kernels",
     )

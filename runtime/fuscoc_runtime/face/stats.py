@@ -10,6 +10,8 @@ import torch
 
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.ragged import RaggedSizes
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Tally
 from fuscoc_runtime.plan.links import Link
@@ -134,17 +136,9 @@ def _count(handle: Handle) -> dict[str, Any]:
 
 
 def _count_node(handle: NodeHandle) -> dict[str, Any]:
-    """From the slot codes of this rank's points: rank and slot."""
     launched, members = handle.launched, handle.engine.members
-    num_sources = launched.num_sources
-    if launched.ragged is not None:
-        num_sources = int(launched.ragged.num_points) // launched.codes.shape[1]
-    codes = launched.codes[:num_sources]
-    ranks = torch.where(codes >= 0, codes >> SLOT_BITS, members.topology.num_ranks).long()
-    per_source = torch.nn.functional.one_hot(ranks, members.topology.num_ranks + 1).sum(1)[:, :-1]
-    points = per_source.sum(0).tolist()
-    pairs = (per_source > 0).sum(0).tolist()
-    filled = handle.key_counts if launched.claims is None else launched.filled
+    num_sources, points, pairs = _pairs(launched, members.topology.num_ranks)
+    filled = launched.filled if launched.has_given_slots else handle.key_counts
     received = int(filled.sum())
     remote = _without(pairs, members.rank)
     row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
@@ -160,6 +154,21 @@ def _count_node(handle: NodeHandle) -> dict[str, Any]:
         "planning_ms": 0.0,
         "num_rounds": 0,
     }
+
+
+def _pairs(launched: Launched, num_ranks: int) -> tuple[int, list[int], list[int]]:
+    """Segments; by rank how many points they have there, and how many of them some."""
+    fanout = launched.codes.shape[1]
+    if launched.moved is not None:
+        _, num_points, *points = launched.moved.tolist()
+        return num_points // fanout, points[:num_ranks], points[:num_ranks]
+    num_sources = launched.num_sources
+    if isinstance(launched.ragged, RaggedSizes):
+        num_sources = int(launched.ragged.num_points) // fanout
+    codes = launched.codes[:num_sources]  # rank and slot
+    ranks = torch.where(codes >= 0, codes >> SLOT_BITS, num_ranks).long()
+    per_source = torch.nn.functional.one_hot(ranks, num_ranks + 1).sum(1)[:, :-1]
+    return num_sources, per_source.sum(0).tolist(), (per_source > 0).sum(0).tolist()
 
 
 def _without(values: Sequence[int], position: int) -> int:

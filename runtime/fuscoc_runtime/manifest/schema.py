@@ -40,10 +40,26 @@ class CudaVariant:
 
 
 @dataclass(frozen=True)
+class PiecesSpec:
+    """What kernels keep where slots follow from pieces: an entry has ``per_entry`` of them, each
+    with a box of ``box_bytes`` for every field and marks of ``mark_bytes``. There is one entry, or
+    one for all values of the ``outer`` indices that inputs are looked up by. Rows of the first
+    field are copied in lines, ``line_parts`` of them at most for 16 bytes.
+    """
+
+    per_entry: int
+    box_bytes: int
+    mark_bytes: int
+    line_parts: int
+    outer: int
+
+
+@dataclass(frozen=True)
 class CudaSpec:
     """The CUDA kernels of a shuffle, without which it must not run on a GPU if ``required``.
 
-    ``inputs`` are those of the relation, in argument order.
+    ``inputs`` are those of the relation, in argument order; ``pieces`` is None where planning
+    looks at every point.
     """
 
     required: bool
@@ -51,6 +67,7 @@ class CudaSpec:
     weighted: bool
     row_bytes: tuple[int, ...]
     variants: tuple[CudaVariant, ...]
+    pieces: PiecesSpec | None = None
 
 
 @dataclass(frozen=True)

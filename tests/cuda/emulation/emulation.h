@@ -15,6 +15,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -165,6 +166,7 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
 
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __ffs(unsigned value) { return __builtin_ffs(value); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b) >> 32); }
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
 inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -180,6 +182,7 @@ inline size_t __cvta_generic_to_shared(const void* at) {
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a < b ? b : a; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a < b ? b : a; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a < b ? b : a; }
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.engine import current_device
 from fuscoc_runtime.engine.node.nvlink import CudaNode
+from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
@@ -34,7 +36,19 @@ def cuda_node(
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
         program = replace(program, cubins={arch: code})
-        return CudaNode(program, limits, members.group, device, schedule)
+        return new_node(program, limits, members.group, device, schedule)
+
+
+def new_node(
+    program: NodeProgram,
+    limits: Limits,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    schedule: Schedule | None = None,
+) -> CudaNode:
+    """The kernels of a program among the ranks of ``group``; collective."""
+    kind = CudaNode if program.pieces is None else PiecesNode
+    return kind(program, limits, group, device, schedule)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
@@ -53,10 +67,12 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         fanout=program.fanout,
         num_keys=program.target.num_keys if program.target.kind == "packed" else 0,
         weighted=shuffle.cuda.weighted,
-        teams=variant.tile["teams"],
+        teams=variant.tile.get("teams", 0),
         compact=program.is_compact,
         given_slots=program.target.kind == "dense",
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell
+        pieces=shuffle.cuda.pieces,
+        ragged=program.relation.extents_kernel is not None,
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

@@ -16,7 +16,12 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.handle import NodeHandle
-from fuscoc_runtime.engine.node.ragged import RaggedEvaluator, RaggedSizes
+from fuscoc_runtime.engine.node.ragged import (
+    EntryEvaluator,
+    EntrySizes,
+    RaggedEvaluator,
+    RaggedSizes,
+)
 from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
@@ -50,7 +55,7 @@ class NodeEngine:
         members: Membership,
         node: NodeKernels,
         backend: Literal["cuda", "triton"],
-        ragged: RaggedEvaluator | None = None,
+        ragged: RaggedEvaluator | EntryEvaluator | None = None,
     ) -> None:
         self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node, self.backend, self.is_closed = node, backend, False
@@ -125,7 +130,7 @@ class NodeEngine:
                 num_slots=num_slots,
                 ragged=ragged,
             )
-            if ragged is not None:
+            if isinstance(ragged, RaggedSizes):
                 launched.drop(ragged.excess)
             self._entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
@@ -160,7 +165,7 @@ class NodeEngine:
                 tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
                 [field] = self.shuffle.program.buffers["source"]
                 places = self.shuffle.program.places_results
-                make = torch.zeros if places else torch.empty
+                make = torch.zeros if places and not self.node.clears else torch.empty
                 result = make(
                     handle.source_shapes[field.name],
                     dtype=TORCH_DTYPES[field.dtype],
@@ -189,7 +194,7 @@ class NodeEngine:
         sizes.check_capacity(self.checker, length, self.limits.capacity)
         return length
 
-    def _num_sources(self, arguments: Arguments) -> tuple[int, RaggedSizes | None]:
+    def _num_sources(self, arguments: Arguments) -> tuple[int, RaggedSizes | EntrySizes | None]:
         """Source segments to launch for, and where those of a ragged domain are."""
         if self._ragged is not None:
             found = self._ragged.evaluate(self.checker, arguments)

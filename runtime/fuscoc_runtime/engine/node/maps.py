@@ -151,7 +151,7 @@ class NodeMaps:
             return handle.launched.row_index
         num_keys, launched = handle.num_keys, handle.launched
         slots = torch.arange(handle.num_slots, dtype=torch.int32, device=launched.codes.device)
-        if launched.claims is not None:
+        if launched.has_given_slots:
             return torch.where(launched.filled, slots, -1).long()
         if not num_keys:
             return torch.full_like(slots, -1, dtype=torch.int64)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
-from fuscoc_runtime.engine.node.ragged import RaggedSizes
+from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
@@ -44,6 +44,10 @@ class CudaNode:
 
     Without a group, of one rank.
     """
+
+    clears = False
+    max_entries: int | None = None
+    _of_handles = frozenset({"points", "row_index", "claims", "barrier", "refused"})
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class CudaNode:
         self._staged = kernels.get(f"{program.name}_staged")
         self._refuse = kernels[f"{program.name}_refuse"]
         self._combine = kernels.get(f"{program.name}_combine")
+        self._clear = kernels.get(f"{program.name}_clear")
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 
@@ -97,27 +102,18 @@ class CudaNode:
             )
         )
         self._rings = HandleRings(limits.num_handles)
+        # What a window has once for every memory of a handle.
+        self._sections_at = {name: at for name, at in sections.items() if name in self._of_handles}
         self._handles = [
             (
-                torch.full(
-                    (limits.max_sources, program.fanout), -1, dtype=torch.int32, device=device
-                ),
+                torch.full((self._num_codes, program.fanout), -1, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),
             )
             for _ in range(limits.num_entries)
         ]
-        self._sections_at = {
-            name: sections[name] for name in ("points", "row_index", "claims", "barrier", "refused")
-        }
-        num_words = limits.max_sources * (1 + program.num_strides) * program.given_slots
-        self._places = [
-            torch.empty(num_words, dtype=torch.int64, device=device)
-            for _ in range(limits.num_entries)
-        ]
-        num_points = limits.max_sources * program.fanout * program.compact
-        self._point_rows = torch.empty(num_points, dtype=torch.int32, device=device)
+        self._tables = self._make_tables(device)
         self._call = Call(
             ready_at=sections["ready"][0],
             counts_at=sections["counts"][0],
@@ -127,7 +123,6 @@ class CudaNode:
             state=self.state.data_ptr(),
             page=self.page.data_ptr(),
             cta_counts=self._cta_counts.data_ptr(),
-            point_rows=self._point_rows.data_ptr(),
             max_sources=limits.max_sources,
             staged_sources=self._staged_sources,
             capacity=limits.capacity,
@@ -136,6 +131,8 @@ class CudaNode:
             columns=program.num_columns,
         )
         self._call.window[:num_ranks] = self._window.peer_bases.tolist()
+        for name, value in self._constants.items():
+            setattr(self._call, name, value)
         for position, at in enumerate(sections["rows"]):
             self._call.rows_at[position] = at
         for position, at in enumerate(sections["staged"]):
@@ -165,6 +162,30 @@ class CudaNode:
             ],
         }
         return lay_out(sizes)
+
+    @property
+    def _num_codes(self) -> int:
+        """Segments of a rank whose points have codes."""
+        return self.limits.max_sources
+
+    def _make_tables(self, device: torch.device) -> dict[str, list[torch.Tensor]]:
+        """Memory of this rank alone, by the name that a call has for it: once for every memory of a
+        handle, or once for all."""
+        program, limits = self.program, self.limits
+        num_words = limits.max_sources * (1 + program.num_strides) * program.given_slots
+        num_points = limits.max_sources * program.fanout * program.compact
+        return {
+            "places": [
+                torch.empty(num_words, dtype=torch.int64, device=device)
+                for _ in range(limits.num_entries)
+            ],
+            "point_rows": [torch.empty(num_points, dtype=torch.int32, device=device)],
+        }
+
+    @property
+    def _constants(self) -> dict[str, int]:
+        """What else is the same in all calls."""
+        return {}
 
     def _num_staged(self, num_ranks: int) -> int:
         """Segments of a rank that are sent before their slots are known: all of them, or those that
@@ -204,7 +225,7 @@ class CudaNode:
         num_sources: int,
         weights: torch.Tensor | None = None,
         num_slots: int = 0,
-        ragged: RaggedSizes | None = None,
+        ragged: RaggedSizes | EntrySizes | None = None,
         stream: torch.cuda.Stream | None = None,
     ) -> Launched:
         """Move every segment to its slots; the target's fields are ``self.rows`` afterwards.
@@ -225,17 +246,15 @@ class CudaNode:
         if program.weighted and weights is None:
             raise ValueError(f"{program.name} needs weights")
         entry = self._next_entry()
-        row_index = self._row_index(entry) if program.compact else None
-        claims = self._claims(entry) if program.given_slots else None
+        tables = self._handles[entry.index]
         handle = Launched(
             entry,
             num_sources,
-            *self._handles[entry.index],
+            *tables,
             weights,
-            row_index,
-            claims,
-            num_slots,
-            ragged,
+            num_slots=num_slots,
+            ragged=ragged,
+            **self._of_handle(entry),
         )
         for position, tensor in enumerate(source):
             call.source[position] = tensor.data_ptr()
@@ -248,9 +267,9 @@ class CudaNode:
         self._bind_points(handle)
         self._bind_sizes(ragged)
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        if row_index is not None:  # before the peers know that this rank has joined the call
-            set_words(row_index.data_ptr(), 0xFFFFFFFF, 2 * len(row_index), address)
-        call.plan_ctas = program.num_tiles(num_sources)
+        if handle.row_index is not None:  # before the peers know that this rank has joined the call
+            set_words(handle.row_index.data_ptr(), 0xFFFFFFFF, 2 * len(handle.row_index), address)
+        call.plan_ctas = self._num_plan_ctas(num_sources)
         if self._is_staged and self._staged is not None:
             self._launch(self._staged, max(self._ctas, call.plan_ctas + 1), address)
         else:
@@ -261,6 +280,18 @@ class CudaNode:
             self._launch(self._plan, call.plan_ctas, address)
             self._launch(self._dispatch, self._ctas, address, early)
         return handle
+
+    def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
+        """What else a handle has."""
+        found = {}
+        if self.program.compact:
+            found["row_index"] = self._row_index(entry)
+        if self.program.given_slots:
+            found["claims"] = self._claims(entry)
+        return found
+
+    def _num_plan_ctas(self, num_sources: int) -> int:
+        return self.program.num_tiles(num_sources)
 
     def combine(
         self,
@@ -291,6 +322,8 @@ class CudaNode:
         call.rows, call.rows_ticket = rows.data_ptr(), rows_ticket
         call.result, call.result_bytes, call.refuses = result.data_ptr(), result.nbytes, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
+        if self._clear is not None:
+            self._launch(self._clear, self._ctas, address)
         self._launch(self._combine, self._ctas, address)
         return result
 
@@ -332,8 +365,8 @@ class CudaNode:
     @property
     def private_bytes(self) -> int:
         """Bytes of the planner's and the handles' tables."""
-        tables = [self.state, self._cta_counts, self._point_rows, *self._places]
-        tables += [each for held in self._handles for each in held]
+        tables = [self.state, self._cta_counts]
+        tables += [each for held in (*self._handles, *self._tables.values()) for each in held]
         return sum(each.nbytes for each in tables)
 
     def points(self, handle: Launched) -> torch.Tensor:
@@ -361,7 +394,8 @@ class CudaNode:
             setattr(call, f"{name}_at", at[entry.index])
         call.ticket = entry.ticket
         call.routing = self._handles[entry.index][-1].data_ptr()
-        call.places = self._places[entry.index].data_ptr()
+        for name, held in self._tables.items():
+            setattr(call, name, held[entry.index if len(held) > 1 else 0].data_ptr())
 
     def _bind_points(self, handle: Launched) -> None:
         call = self._call
@@ -371,10 +405,13 @@ class CudaNode:
         call.weights = 0 if handle.weights is None else handle.weights.data_ptr()
         call.num_sources = handle.num_sources
 
-    def _bind_sizes(self, ragged: RaggedSizes | None) -> None:
+    def _bind_sizes(self, ragged: RaggedSizes | EntrySizes | None) -> None:
         call = self._call
+        call.num_cells = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
+        if not self.program.given_slots or self.program.pieces is not None:
+            return
         call.outer = call.points_before = call.cells_before = call.num_points = 0
-        if ragged is not None:
+        if isinstance(ragged, RaggedSizes):
             call.outer, call.num_points = ragged.outer.data_ptr(), ragged.num_points.data_ptr()
             call.points_before = ragged.point_offset.data_ptr()
             call.cells_before = ragged.cell_offset.data_ptr()

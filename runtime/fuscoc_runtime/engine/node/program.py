@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.manifest.schema import PiecesSpec
 
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
 WARP = 32
@@ -24,7 +25,8 @@ class NodeProgram:
     the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
     it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
     the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
-    of a segment are known in calls alone.
+    of a segment are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged``
+    source are as many as inputs say.
     """
 
     name: str
@@ -40,6 +42,8 @@ class NodeProgram:
     compact: bool = False
     given_slots: bool = False
     num_strides: int = 0
+    pieces: PiecesSpec | None = None
+    ragged: bool = False
 
     @property
     def num_columns(self) -> int:

@@ -39,6 +39,38 @@ class RaggedSizes:
     excess: Tensor
 
 
+@dataclass(frozen=True)
+class EntrySizes:
+    """Sizes that the kernels evaluate by themselves: the source has ``num_cells`` cells, or, where
+    it is -1, those that it has are not told."""
+
+    num_cells: int
+
+
+class EntryEvaluator:
+    """Looks at no more of the sizes than the host knows."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+
+    def evaluate(self, checker: Checker, arguments: Arguments) -> EntrySizes | None:
+        """None if there is no outer index, and so no segment.
+
+        Raises:
+            InputError: a size that the host knows is none, or too many outer indices.
+        """
+        num_outer = sizes.num_outer_unchecked(checker, arguments)
+        if not num_outer:
+            sizes.check_cells(checker, arguments, 0)
+            return None
+        name, tensor = next(iter(arguments.fields.items()))
+        if num_outer > self._max_entries:
+            raise checker.problem(
+                name, f"has {num_outer} entries of their own sizes; {self._max_entries} is the most"
+            )
+        return EntrySizes(len(tensor) if sizes.is_concatenated(checker) else -1)
+
+
 class RaggedEvaluator:
     """Evaluates the sizes of one rank's calls, for as many source segments as there is room for.
 
@@ -103,11 +135,13 @@ class RaggedEvaluator:
 
 def ragged_evaluator(
     artifact: Artifact, shuffle: ShuffleSpec, node: NodeKernels
-) -> RaggedEvaluator | None:
+) -> RaggedEvaluator | EntryEvaluator | None:
     """What evaluates the sizes of a ragged shuffle; None for another one."""
     program, interpreted = shuffle.program, not node.state.is_cuda
     if program.relation.extents_kernel is None:
         return None
+    if node.max_entries is not None:
+        return EntryEvaluator(node.max_entries)
     spec = artifact.kernels[program.relation.extents_kernel]
     path, code = artifact.kernel_file(spec), artifact.code[spec.file]
     kernel = load_kernel(path, spec, code, interpreted=interpreted)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fuscoc_runtime.engine.node.ragged import RaggedSizes
+    from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
 ROUTING_WORDS = 16
 """Of call.cuh's Routing; positions of some:"""
@@ -73,7 +73,10 @@ class Launched:
     int64 [capacity], has the row of every slot, -1 for padding. Of a dense target, whose slots the
     relation gives, ``num_slots`` are those of this rank, and ``claims``, int32 [capacity], has for
     each the epoch of the dispatch that has filled it last. ``ragged`` are the sizes of a ragged
-    domain, of which ``num_sources`` then is what there is room for.
+    domain, of which ``num_sources`` then is what there is room for. Where slots follow from pieces
+    there are no codes and no claims; ``filled_bits``, int32, has 32 slots a word, and ``moved``,
+    int64, bytes of the first field that went somewhere, the points that there are, and how many of
+    them went to every rank.
     """
 
     entry: RingEntry
@@ -86,11 +89,21 @@ class Launched:
     row_index: Tensor | None = None
     claims: Tensor | None = None
     num_slots: int = 0
-    ragged: RaggedSizes | None = None
+    ragged: RaggedSizes | EntrySizes | None = None
+    filled_bits: Tensor | None = None
+    moved: Tensor | None = None
+
+    @property
+    def has_given_slots(self) -> bool:
+        """Whether the relation says slots, so that ``filled`` knows which of them have a row."""
+        return self.claims is not None or self.filled_bits is not None
 
     @property
     def filled(self) -> Tensor:
         """bool [num_slots], which slots of a dense target the dispatch has filled."""
+        if self.filled_bits is not None:
+            bits = torch.arange(32, dtype=torch.int32, device=self.filled_bits.device)
+            return (self.filled_bits[:, None] >> bits & 1).flatten()[: self.num_slots].bool()
         assert self.claims is not None
         return self.claims[: self.num_slots] == self.routing[EPOCH]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 
 if TYPE_CHECKING:
-    from fuscoc_runtime.engine.node.ragged import RaggedSizes
+    from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
 MAX_RANKS = 8
 SLOT_BITS = 27
@@ -67,7 +67,13 @@ class NodeKernels(Protocol):
     Attributes:
         state: int32 [STATE_WORDS], on the device; what `parse_state` reads.
         page: int32 [PAGE_WORDS], in memory of the host that kernels address.
+        clears: whether combine makes a result zero that segments do not fill.
+        max_entries: outer indices of a ragged source that kernels evaluate by themselves; None if
+            they are evaluated before.
     """
+
+    clears: bool
+    max_entries: int | None
 
     limits: Limits
     rows: tuple[Tensor, ...]
@@ -82,7 +88,7 @@ class NodeKernels(Protocol):
         num_sources: int,
         weights: Tensor | None = None,
         num_slots: int = 0,
-        ragged: RaggedSizes | None = None,
+        ragged: RaggedSizes | EntrySizes | None = None,
     ) -> Launched: ...
 
     def combine(

@@ -14,7 +14,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.ragged import RaggedSizes
+from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import (
@@ -43,6 +43,9 @@ LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 
 class TritonNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
+
+    clears = False
+    max_entries: int | None = None
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class TritonNode:
         num_sources: int,
         weights: torch.Tensor | None = None,
         num_slots: int = 0,
-        ragged: RaggedSizes | None = None,
+        ragged: RaggedSizes | EntrySizes | None = None,
     ) -> Launched:
         """Move every segment to its slots; the target's fields are ``rows`` afterwards.
 
@@ -142,6 +145,7 @@ class TritonNode:
             num_slots,
             ragged,
         )
+        assert not isinstance(ragged, EntrySizes), "they are evaluated before"
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
         given = self._given(inputs, extents)

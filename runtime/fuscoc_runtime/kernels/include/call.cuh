@@ -79,6 +79,9 @@ struct Call {
   i64 staging_at;                 // [num_ranks][max_sources] partial rows
   i64 row_index_at;               // i64 [capacity] row of every slot, -1: padding (compact targets)
   i64 claims_at;                  // u32 [capacity] latest epoch that filled each slot (given slots)
+  i64 boxes_at;                   // [num_ranks][max_boxes] boxes, marks and their numbers that the ranks have
+  i64 marks_at;                   // told this one (pieces),
+  i64 told_at;                    // u64 [num_ranks] {number, epoch}
   State* state;
   Page* page;
   Routing* routing;
@@ -86,9 +89,16 @@ struct Call {
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
+  void* boxes_forth;              // [max_boxes][fields] boxes of this rank's dispatch,
+  void* boxes_back;               // [max_boxes] where its results come from,
+  u32* num_boxes;                 // how many there are
+  u64* moved;                     // [2 + ranks] bytes of the first field that they move, points that there
+                                  // are, and those that go to every rank (pieces)
+  i64* made_of;                   // [extents, slots of ranks, 1] what boxes were last made of (pieces)
+  u32* filled;                    // [capacity] bits: the slots that have a row (pieces)
   const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
-  const i64* points_before;       // [outermost extent + 1] points
-  const i64* cells_before;        // and source cells before an outermost index,
+  i64* points_before;             // [outermost extent + 1] points
+  i64* cells_before;              // and source cells before an outermost index,
   const i64* num_points;          // and the points that there are; null: all
   int* key_counts;                // [num_keys] rows of each of my keys, in key order
   int* key_starts;                // [num_keys] first slot of each of my keys
@@ -101,6 +111,11 @@ struct Call {
   i64 capacity;
   i64 num_slots;                  // of this rank (given slots)
   i64 result_bytes;               // combine: of `result` (given slots)
+  i64 num_cells;                  // of the source, -1: whatever entries say (pieces)
+  i64 max_entries;                // (pieces)
+  i64 max_boxes;                  // of them
+  i64 staging_bytes;              // (pieces)
+  i64 max_flags;                  // of items of a combine (pieces)
   u32 ticket;                     // of the handle
   u32 rows_ticket;                // combine: the dispatch that put `rows` into the window, 0: none did
   int refuses;                    // combine: this rank only says that it does not join

@@ -8,7 +8,7 @@
 // term of a group (a row address and its weight); terms are added in lane order, so results do not
 // depend on timing.
 #pragma once
-#include "call.cuh"
+#include "back.cuh"
 #include "vector.cuh"
 
 namespace fuscoc {
@@ -32,8 +32,17 @@ struct InStaging {
   __device__ __forceinline__ char* operator()(i64 byte) const { return row + byte; }
 };
 
+template <class Shape>
+struct CombineWords : BackWords {
+  u32 absent[Shape::teams];             // ranks that a team found not to send what it waited for
+  u32 item[Shape::teams][2];            // what each team does now, and next
+  u64 point[Shape::teams][2][kWarp];    // the points of its group
+};
+
 template <class Shape, template <class> class Result>
-struct Combine {
+struct Combine : Back<CombineWords<Shape>> {
+  using Base = Back<CombineWords<Shape>>;
+  using Base::call, Base::shared;
   using Vec = Vector<typename Shape::Element, Shape::unit_bytes(0)>;
   using Partial = typename Shape::Element::Partial;
   static constexpr int widening = Partial::bytes / Shape::Element::bytes;
@@ -44,28 +53,10 @@ struct Combine {
   static constexpr int columns = team_threads * Shape::team_vectors;  // vectors a team holds at once
   static_assert(Shape::team_vectors == 1 || row_vectors % columns == 0);
 
-  // Words every thread may look up again rather than keep in a register.
-  struct Shared {
-    u64 tag;                 // {epoch of the handle's dispatch, number of this combine with it}
-    u32 parity;
-    u32 plan_epoch;          // of the latest dispatch, which the handle may be older than
-    u32 number;              // of this combine, of all
-    u32 refusing;            // ranks that refused the dispatch: they are not in this call
-    u32 absent[Shape::teams];             // ranks that a team found not to send what it waited for
-    int group;               // segments per group
-    bool planned;            // a plan has begun since the last combine
-    bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone,
-    bool aborted;            // or nobody waits any more
-    u32 item[Shape::teams][2];            // what each team does now, and next
-    u64 point[Shape::teams][2][kWarp];    // the points of its group
-  };
-
   // An item: none, or a group to finalise, or (marked) one to reduce, or one to wait for first.
   static constexpr u32 kNone = ~0u, kReduce = 1u << 31, kUnflagged = 1u << 30;
   static constexpr u64 kNoPoint = 0xffffffffu;
 
-  const Call& call;
-  volatile Shared& shared;
   const int team, thread, lane;
 
   struct Term {
@@ -76,16 +67,6 @@ struct Combine {
 
   __device__ __forceinline__ u64* flag(int window, int from, int index) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
-  }
-  // Writes the call into a peer's window: this rank has got there.
-  __device__ __forceinline__ void tell(i64 section, int peer) const {
-    store_relaxed(reinterpret_cast<u64*>(call.window[peer] + section) + call.rank, shared.tag);
-  }
-  __device__ __forceinline__ bool joins(int rank) const { return !(shared.refusing >> rank & 1); }
-  // Whether a rank has begun a dispatch since: what it has not sent for this call will not come.
-  __device__ __forceinline__ bool has_left(int rank) const {
-    const u64* word = counts_of(call, shared.plan_epoch + 1, call.rank, rank) + call.columns;
-    return u32(load_acquire(word) >> 32) == shared.plan_epoch + 1;
   }
   __device__ __forceinline__ char* staging(int window, int from, int source) const {
     return call.window[window] + call.staging_at + (from * call.max_sources + source) * row_bytes * widening;
@@ -207,17 +188,7 @@ struct Combine {
   // Waits until they have. Those that have refused the call instead, or are waited for no more.
   __device__ __forceinline__ u32 wait_for_flags(u32 item, u64 point) const {
     bool there = true;
-    if (senders(point) >> lane & 1) {
-      const u64* at = flag(call.rank, lane, item);
-      const u64* refused = reinterpret_cast<u64*>(call.window[call.rank] + call.refused_at) + lane;
-      // A rank that has refused this call, or a later one with the handle, has sent all that it ever will.
-      const Outcome outcome = wait_until(
-          call, kCombineGroup, lane, item, [&] { return load_acquire(at) == shared.tag; },
-          [&] { return reached(load_acquire(refused), shared.tag) || has_left(lane); });
-      there = outcome == kReady;
-      if (outcome == kNever && atomicExch(&call.state->noted[lane], shared.number) != shared.number)
-        note(call, call.state->refusals[lane]);
-    }
+    if (senders(point) >> lane & 1) there = this->wait_for(lane, item, flag(call.rank, lane, item));
     return __ballot_sync(kAllLanes, !there);
   }
   // Result rows of one of this rank's groups. With `wait` its flags have not all been seen yet: own
@@ -309,31 +280,6 @@ struct Combine {
     return group | kUnflagged;
   }
 
-  // Tells the peers that this rank has begun the call, hence finished all before it. Without a plan
-  // since then, which has said so already, their staging may be written when they have told it, too. If
-  // they do not, it may not.
-  __device__ void enter() const {
-    const int peer = threadIdx.x;
-    const bool asks = peer < call.num_ranks && joins(peer);
-    if (asks && blockIdx.x == 0) tell(call.barrier_at, peer);
-    if (shared.planned) return;
-    if (asks) {
-      const u64* told = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at) + peer;
-      const Outcome outcome = wait_until(
-          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); }, [&] { return has_left(peer); });
-      if (outcome == kAborted) shared.aborted = true;
-      fence_system();
-    }
-    __syncthreads();
-  }
-
-  // Instead of joining the call.
-  __device__ void refuse() const {
-    if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
-    tell(call.barrier_at, threadIdx.x);
-    tell(call.refused_at, threadIdx.x);
-  }
-
   // Few items: every team knows its own, so nothing is drawn or told. It reduces before it waits.
   __device__ void run_few(u32 num_reduce, u32 num_finalise) const {
     const u32 num_teams = Shape::teams * gridDim.x;
@@ -386,50 +332,12 @@ struct Combine {
 template <class Shape, template <class> class Result = InOrder>
 __device__ __forceinline__ void combine(const Call& call) {
   using Kind = Combine<Shape, Result>;
-  __shared__ typename Kind::Shared shared;
-  if (threadIdx.x == 0) {
-    // All are loaded before any is used: each takes half a microsecond.
-    const volatile State& words = *call.state;
-    const volatile Routing& routing = *call.routing;
-    const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
-    const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
-    const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
-    const int group = group_size(call, call.combine_group);
-    shared.tag = tagged(combines + 1, epoch);
-    shared.number = num_combines + 1;
-    shared.parity = (num_combines + 1) & 1;
-    shared.refusing = refusing;
-    shared.group = group;
-    shared.plan_epoch = plan_epoch;
-    shared.planned = plan_epoch != saw_plan;
-    shared.outdated = ticket != call.ticket;
-    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
-    shared.aborted = abort;
-  }
-  entered(call, [&](State& state) {
-    ++state.num_combines;
-    state.combine_saw_plan = state.plan_epoch;
-    state.next_reduce[shared.parity ^ 1] = state.next_finalise[shared.parity ^ 1] = 0;
-    tell_troubles(call);
-    if (shared.outdated) {
-      note(call, state.outdated);
-      return;
-    }
-    ++call.routing->combines;
-    if (shared.refuses && !call.refuses) note(call, state.overwritten);
-  });
+  __shared__ CombineWords<Shape> shared;
+  begin_back(call, shared);
   constexpr int team_threads = Kind::team_threads;
-  Kind state{call, shared, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
+  Kind state{{call, shared}, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
              int(threadIdx.x) % kWarp};
-  if (call.num_ranks > 1 && !shared.outdated && !shared.refuses && !shared.aborted) state.enter();
-  if (shared.outdated || shared.refuses || shared.aborted) {
-    if (!shared.outdated && shared.refuses) state.refuse();
-    if (call.result)
-      poison(call.result, Result<Shape>::result_bytes(call), i64(blockIdx.x) * blockDim.x + threadIdx.x,
-             i64(gridDim.x) * blockDim.x);
-    return;
-  }
-  state.run();
+  if (goes_on(call, state, Result<Shape>::result_bytes(call))) state.run();
 }
 
 }  // namespace fuscoc

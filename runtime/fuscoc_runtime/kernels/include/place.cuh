@@ -2,11 +2,8 @@
 // slots are checked. It stores what the dispatch and combines of the call need: slot codes, and where
 // segments lie in the source.
 //
-// Ranks tell each other how many slots they have, in `counts` as in `plan.cuh`: having a peer's word
-// means that the peer has finished everything before this call, so its window may be written. CTA 0 tells
-// it before it waits, and no CTA waits for another one of its rank. A rank that refuses the call has told
-// no number. It joins no combine either: its points keep a code, so that their results are lost, and claim
-// no slot.
+// The ranks meet first. One that refuses the call joins no combine either: points that go there keep a code,
+// so that their results are lost, and claim no slot.
 //
 // Two points of one slot would be one row, of either. So the sender of a point claims its slot in the
 // window of the destination, by exchanging this dispatch's epoch for what is there: who finds the epoch
@@ -16,42 +13,19 @@
 // they wrap. When `dispatch` ends on a rank, so have all claims there: they are before `planned`, that
 // is before the flags of their rank, all of which it has waited for.
 #pragma once
+#include "meet.cuh"
 #include "places.cuh"
-#include "plan.cuh"
 
 namespace fuscoc {
 
 template <class Shape, class Relation>
 struct Placing {
   using Layout = typename Shape::Source;
-  struct Shared {
-    Peers peers;
-    int num_slots_of[kMaxRanks];
-  };
   const Call& call;
-  Shared& shared;
+  Meeting& shared;
   const Relation relation;
   const u32 epoch;
   const int dropped;  // parity of this use of the handle's memory
-
-  // Tells the number of slots and of segments, and waits for those of all ranks.
-  __device__ void meet() {
-    constexpr int words = 2;
-    const int peer = threadIdx.x / words, word = threadIdx.x % words;
-    if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
-    __syncthreads();
-    if (peer < call.num_ranks) {
-      int value = int(word == 0 ? call.num_slots : call.num_sources);
-      if (blockIdx.x == 0) store_relaxed(counts_of(call, epoch, peer, call.rank) + word, tagged(u32(value), epoch));
-      if (peer != call.rank) {
-        const u64* const theirs = counts_of(call, epoch, call.rank, peer) + word;
-        if (!poll_count(call, shared.peers, epoch, theirs, kPlanPeers, peer, value)) value = 0;
-      }
-      if (word == 0) shared.num_slots_of[peer] = value;
-      else note_peer(shared.peers, peer, value);
-    }
-    __syncthreads();
-  }
 
   // The code of a point, whose slot is its own from now on; -1 if it has none.
   __device__ __forceinline__ int claim(i64 rank, i64 slot) const {
@@ -70,7 +44,7 @@ struct Placing {
   }
 
   __device__ void run() {
-    meet();
+    meet(call, shared, epoch);
     if (blockIdx.x == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
     const i64 num_points = call.num_sources * Shape::fanout, step = i64(gridDim.x) * blockDim.x;
     const i64 there = shared.peers.failed ? 0 : call.num_points ? min(*call.num_points, num_points) : num_points;
@@ -91,7 +65,7 @@ struct Placing {
 template <class Shape, class Relation>
 __device__ __forceinline__ void place(const Call& call) {
   __shared__ Numbers numbers;
-  __shared__ typename Placing<Shape, Relation>::Shared shared;
+  __shared__ Meeting shared;
   const u32 turn = begin_plan(call, numbers);
   let_next_start();
   if (numbers.aborted) plan_nothing<Shape>(call);

@@ -3,65 +3,99 @@
 // fft_transpose.fsc:8: segment line { values : f32[nx, 2] }
 // fft_transpose.fsc:13: dispatch of_z[z, y] -> of_y[y % (ny / ranks), rank * (nz / ranks) + z] ...
 // fft_transpose.fsc:14: combine reverse
-#include "place.cuh"
-#include "dispatch.cuh"
+#include "move.cuh"
 #include "refuse.cuh"
-#include "combine.cuh"
+#include "give_back.cuh"
 
 namespace {
 using namespace fuscoc;
 
 struct Shape {
-  using Source = Shape;
-  using Element = Raw;
-  static constexpr bool weighted = false;
   static constexpr bool compact = false;
-  static constexpr bool scattered = false;
+  static constexpr bool ragged = false;
+  static constexpr bool looks_up = false;
+  static constexpr bool comes_back = true;
+  static constexpr bool disjoint = true;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
-  static constexpr int num_passes = 1;
   static constexpr int num_keys = 0;
-  static constexpr int align = 1;
-  static constexpr int buffer_bytes = 2048;
-  static constexpr int dispatch_warps = 24;
+  static constexpr int num_loops = 3;
+  static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
-  static constexpr int teams = 7;
-  static constexpr int team_warps = 4;
-  static constexpr int team_vectors = 1;
-  static constexpr int team_batch = 4;
   __device__ static constexpr i64 row_bytes(int field) { return 2048; }
   __device__ static constexpr i64 cell_bytes(int field) { return 2048; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
-  __device__ static constexpr int buffer_offset(int field) { return 0; }
-  __device__ static constexpr int part_size(int field) { return 2048; }
-  __device__ static constexpr int part_offset(int field, int pass) {
-    return part_size(field) * pass;
+  __device__ static constexpr i64 run_bytes(int field) { return 2048; }
+  __device__ static constexpr int num_runs(int field) { return 0; }
+  __device__ static constexpr i64 run_count(int field, int loop) {
+    return 1;
   }
-  __device__ static constexpr int part_bytes(int field, int pass) {
-    if (num_passes == 1) return part_size(field);
-    const int left = int(row_bytes(field)) - part_offset(field, pass);
-    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
+  __device__ static i64 run_stride(int field, int loop, const i64* strides) {
+    return 1;
   }
 };
+static_assert(sizeof(BoxOf<Shape>) == 240);
+static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
   const Call& call;
-  using To = Destination<Shape::Source>;
-  __device__ __forceinline__ To destination(i64 point) const {
-    const auto y_ = point % i64(128);
-    const auto z_ = point / i64(128);
-    const auto value_ = i64(128) / i64(call.num_ranks);
-    const auto is_rank_ = ((y_ / value_) >= i64(-1)) && ((y_ / value_) < i64(call.num_ranks));
-    return {(is_rank_ ? (y_ / value_) : i64(-2)), (((y_ % value_) * i64(128)) + ((i64(call.rank) * value_) + z_)), {((z_ * i64(128)) + y_)}};
+  static constexpr int num_pieces = 2;
+  __device__ __forceinline__ i64 num_entries() const {
+    return 1;
+  }
+  template <int kPiece>
+  __device__ __forceinline__ void piece(i64 entry, PieceOf<Shape>& piece) const {
+    if constexpr (kPiece == 0) {
+      const auto value_ = floor_div(i64(128), i64(call.num_ranks));
+      const auto value_1 = i64(call.rank) * value_;
+      const auto value_2 = floor_div(i64(128), value_);
+      piece.src = i64(0);
+      piece.rank = i64(0);
+      piece.slot = value_1;
+      piece.num_loops = 3;
+      piece.count[0] = value_;
+      piece.count[1] = value_2;
+      piece.count[2] = value_;
+      piece.src_step[0] = i64(128);
+      piece.src_step[1] = value_;
+      piece.src_step[2] = i64(1);
+      piece.rank_step[0] = i64(0);
+      piece.rank_step[1] = i64(1);
+      piece.rank_step[2] = i64(0);
+      piece.slot_step[0] = i64(1);
+      piece.slot_step[1] = i64(0);
+      piece.slot_step[2] = i64(128);
+    }
+    if constexpr (kPiece == 1) {
+      const auto value_ = floor_div(i64(128), i64(call.num_ranks));
+      const auto value_1 = floor_div(i64(128), value_);
+      const auto value_2 = i64(call.rank) * value_;
+      const auto is_rank_ = (value_1 >= i64(-1)) && (value_1 < i64(call.num_ranks));
+      const auto value_3 = value_ * value_1;
+      piece.src = value_3;
+      piece.rank = (is_rank_ ? value_1 : i64(-2));
+      piece.slot = value_2;
+      piece.num_loops = 2;
+      piece.count[0] = value_;
+      piece.count[1] = (i64(128) - value_3);
+      piece.src_step[0] = i64(128);
+      piece.src_step[1] = i64(1);
+      piece.rank_step[0] = i64(0);
+      piece.rank_step[1] = i64(0);
+      piece.slot_step[0] = i64(1);
+      piece.slot_step[1] = i64(128);
+    }
   }
 };
 }  // namespace
 
+extern "C" __global__ void __launch_bounds__(512, 1)
+fft_transpose_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(1024, 1)
-fft_transpose_plan(const __grid_constant__ Call call) { place<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
-fft_transpose_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+fft_transpose_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 fft_transpose_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(896, 1)
-fft_transpose_combine(const __grid_constant__ Call call) { combine<Shape::Source, InPlace>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+fft_transpose_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+fft_transpose_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

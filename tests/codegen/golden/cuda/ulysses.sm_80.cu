@@ -4,93 +4,101 @@
 // ulysses.fsc:18: dispatch part[b, h] -> by_head[h % (heads / ranks), rank * (num_blocks / ...
 // ulysses.fsc:19: on h / (heads / ranks)
 // ulysses.fsc:20: combine reverse
-#include "place.cuh"
-#include "dispatch.cuh"
+#include "move.cuh"
 #include "refuse.cuh"
-#include "combine.cuh"
+#include "give_back.cuh"
 
 namespace {
 using namespace fuscoc;
 
-struct SourceShape {
-  using Source = SourceShape;
-  using Element = Raw;
-  static constexpr bool weighted = false;
+struct Shape {
   static constexpr bool compact = false;
-  static constexpr bool scattered = true;
+  static constexpr bool ragged = false;
+  static constexpr bool looks_up = false;
+  static constexpr bool comes_back = true;
+  static constexpr bool disjoint = true;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
-  static constexpr int num_passes = 1;
+  static constexpr int num_keys = 0;
+  static constexpr int num_loops = 3;
+  static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 0;
-  static constexpr int teams = 7;
-  static constexpr int team_warps = 4;
-  static constexpr int team_vectors = 2;
-  static constexpr int team_batch = 2;
   __device__ static constexpr i64 row_bytes(int field) { return 16384; }
   __device__ static constexpr i64 cell_bytes(int field) { return 256; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
-  __device__ static constexpr int buffer_offset(int field) { return 0; }
-  __device__ static constexpr int part_size(int field) { return 16384; }
-  __device__ static constexpr int part_offset(int field, int pass) {
-    return part_size(field) * pass;
+  __device__ static constexpr i64 run_bytes(int field) { return 256; }
+  __device__ static constexpr int num_runs(int field) { return 1; }
+  __device__ static constexpr i64 run_count(int field, int loop) {
+    return (64);
   }
-  __device__ static constexpr int part_bytes(int field, int pass) {
-    if (num_passes == 1) return part_size(field);
-    const int left = int(row_bytes(field)) - part_offset(field, pass);
-    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
-  }
-  __device__ static constexpr int run_bytes(int field) { return 256; }
-  __device__ static i64 run_offset(int field, int run, const i64* strides) {
-    return i64(run) * 8192;
+  __device__ static i64 run_stride(int field, int loop, const i64* strides) {
+    return (8192);
   }
 };
-
-struct Shape {
-  using Source = SourceShape;
-  static constexpr bool weighted = false;
-  static constexpr bool compact = false;
-  static constexpr int num_fields = 1;
-  static constexpr int fanout = 1;
-  static constexpr int num_passes = 1;
-  static constexpr int num_keys = 0;
-  static constexpr int align = 1;
-  static constexpr int buffer_bytes = 16384;
-  static constexpr int dispatch_warps = 10;
-  __device__ static constexpr i64 row_bytes(int field) { return 16384; }
-  __device__ static constexpr i64 cell_bytes(int field) { return 16384; }
-  __device__ static constexpr int unit_bytes(int field) { return 16; }
-  __device__ static constexpr int buffer_offset(int field) { return 0; }
-  __device__ static constexpr int part_size(int field) { return 16384; }
-  __device__ static constexpr int part_offset(int field, int pass) {
-    return part_size(field) * pass;
-  }
-  __device__ static constexpr int part_bytes(int field, int pass) {
-    if (num_passes == 1) return part_size(field);
-    const int left = int(row_bytes(field)) - part_offset(field, pass);
-    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
-  }
-  __device__ static __forceinline__ void cast(char* row, int lane) {
-  }
-};
+static_assert(sizeof(BoxOf<Shape>) == 272);
+static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
   const Call& call;
-  using To = Destination<Shape::Source>;
-  __device__ __forceinline__ To destination(i64 point) const {
-    const auto h_ = point % i64(32);
-    const auto b_ = point / i64(32);
-    const auto value_ = i64(32) / i64(call.num_ranks);
-    const auto is_rank_ = ((h_ / value_) >= i64(-1)) && ((h_ / value_) < i64(call.num_ranks));
-    return {(is_rank_ ? (h_ / value_) : i64(-2)), (((h_ % value_) * i64(64)) + ((i64(call.rank) * (i64(64) / i64(call.num_ranks))) + b_)), {((b_ * i64(2048)) + h_)}};
+  static constexpr int num_pieces = 2;
+  __device__ __forceinline__ i64 num_entries() const {
+    return 1;
+  }
+  template <int kPiece>
+  __device__ __forceinline__ void piece(i64 entry, PieceOf<Shape>& piece) const {
+    if constexpr (kPiece == 0) {
+      const auto value_ = floor_div(i64(64), i64(call.num_ranks));
+      const auto value_1 = i64(call.rank) * value_;
+      const auto value_2 = floor_div(i64(32), i64(call.num_ranks));
+      const auto value_3 = floor_div(i64(32), value_2);
+      piece.src = i64(0);
+      piece.rank = i64(0);
+      piece.slot = value_1;
+      piece.num_loops = 3;
+      piece.count[0] = value_;
+      piece.count[1] = value_3;
+      piece.count[2] = value_2;
+      piece.src_step[0] = i64(2048);
+      piece.src_step[1] = value_2;
+      piece.src_step[2] = i64(1);
+      piece.rank_step[0] = i64(0);
+      piece.rank_step[1] = i64(1);
+      piece.rank_step[2] = i64(0);
+      piece.slot_step[0] = i64(1);
+      piece.slot_step[1] = i64(0);
+      piece.slot_step[2] = i64(64);
+    }
+    if constexpr (kPiece == 1) {
+      const auto value_ = floor_div(i64(32), i64(call.num_ranks));
+      const auto value_1 = floor_div(i64(32), value_);
+      const auto value_2 = floor_div(i64(64), i64(call.num_ranks));
+      const auto value_3 = i64(call.rank) * value_2;
+      const auto is_rank_ = (value_1 >= i64(-1)) && (value_1 < i64(call.num_ranks));
+      const auto value_4 = value_ * value_1;
+      piece.src = value_4;
+      piece.rank = (is_rank_ ? value_1 : i64(-2));
+      piece.slot = value_3;
+      piece.num_loops = 2;
+      piece.count[0] = value_2;
+      piece.count[1] = (i64(32) - value_4);
+      piece.src_step[0] = i64(2048);
+      piece.src_step[1] = i64(1);
+      piece.rank_step[0] = i64(0);
+      piece.rank_step[1] = i64(0);
+      piece.slot_step[0] = i64(1);
+      piece.slot_step[1] = i64(64);
+    }
   }
 };
 }  // namespace
 
+extern "C" __global__ void __launch_bounds__(512, 1)
+ulysses_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(1024, 1)
-ulysses_plan(const __grid_constant__ Call call) { place<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(320, 1)
-ulysses_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+ulysses_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 ulysses_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(896, 1)
-ulysses_combine(const __grid_constant__ Call call) { combine<Shape::Source, InPlace>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+ulysses_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+ulysses_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

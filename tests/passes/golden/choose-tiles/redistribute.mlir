@@ -67,7 +67,46 @@ module {
       "fsc.point"(%arg0, %16, %17) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
     }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
     %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
-    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %2 = "fsc.node_pieces"(%0, %1) ({
+      %c0_i64 = arith.constant 0 : i64
+      %11 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+      %c8192_i64 = arith.constant 8192 : i64
+      %12 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %13 = arith.floordivsi %c8192_i64, %12 : i64
+      %14 = arith.muli %11, %13 : i64
+      %15 = arith.floordivsi %14, %12 : i64
+      %16 = arith.muli %12, %15 : i64
+      %17 = arith.subi %14, %16 : i64
+      %18 = arith.addi %12, %16 : i64
+      %19 = arith.subi %18, %14 : i64
+      %20 = arith.minsi %19, %13 : i64
+      %c1_i64 = arith.constant 1 : i64
+      %21 = arith.minsi %17, %c1_i64 : i64
+      %22 = arith.muli %20, %21 : i64
+      "fsc.piece"(%c0_i64, %17, %15, %22, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 0>} : (i64, i64, i64, i64, i64, i64, i64) -> ()
+      %23 = arith.muli %12, %21 : i64
+      %24 = arith.addi %16, %23 : i64
+      %25 = arith.subi %24, %14 : i64
+      %26 = arith.addi %15, %21 : i64
+      %27 = arith.addi %14, %13 : i64
+      %28 = arith.floordivsi %27, %12 : i64
+      %29 = arith.subi %28, %15 : i64
+      %30 = arith.subi %29, %21 : i64
+      %31 = arith.maxsi %30, %c0_i64 : i64
+      "fsc.piece"(%25, %c0_i64, %26, %31, %12, %12, %c1_i64, %c0_i64, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 2, 2, 2, 2, 0>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> ()
+      %32 = arith.muli %12, %28 : i64
+      %33 = arith.subi %32, %14 : i64
+      %34 = arith.addi %c1_i64, %28 : i64
+      %35 = arith.subi %34, %15 : i64
+      %36 = arith.subi %35, %21 : i64
+      %37 = arith.minsi %c1_i64, %36 : i64
+      %38 = arith.muli %14, %37 : i64
+      %39 = arith.muli %13, %37 : i64
+      %40 = arith.addi %38, %39 : i64
+      %41 = arith.muli %32, %37 : i64
+      %42 = arith.subi %40, %41 : i64
+      "fsc.piece"(%33, %c0_i64, %28, %42, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 0>} : (i64, i64, i64, i64, i64, i64, i64) -> ()
+    }) {disjoint = 1 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %3 = "fsc.node_copy"(%2) ({
       %11 = "fsc.load_field"() {cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, field = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64} : () -> vector<1024xf32>
       "fsc.store_field"(%11) {field = "x"} : (vector<1024xf32>) -> ()
@@ -154,7 +193,46 @@ module {
       "fsc.point"(%arg0, %16, %17) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
     }) {fanout = 1 : i64, indices = ["i"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
     %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
-    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %2 = "fsc.node_pieces"(%0, %1) ({
+      %c0_i64 = arith.constant 0 : i64
+      %11 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+      %c8192_i64 = arith.constant 8192 : i64
+      %12 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+      %13 = arith.floordivsi %c8192_i64, %12 : i64
+      %14 = arith.muli %11, %13 : i64
+      %15 = arith.floordivsi %14, %12 : i64
+      %16 = arith.muli %12, %15 : i64
+      %17 = arith.subi %14, %16 : i64
+      %18 = arith.addi %12, %16 : i64
+      %19 = arith.subi %18, %14 : i64
+      %20 = arith.minsi %19, %13 : i64
+      %c1_i64 = arith.constant 1 : i64
+      %21 = arith.minsi %17, %c1_i64 : i64
+      %22 = arith.muli %20, %21 : i64
+      "fsc.piece"(%c0_i64, %17, %15, %22, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 0>} : (i64, i64, i64, i64, i64, i64, i64) -> ()
+      %23 = arith.muli %12, %21 : i64
+      %24 = arith.addi %16, %23 : i64
+      %25 = arith.subi %24, %14 : i64
+      %26 = arith.addi %15, %21 : i64
+      %27 = arith.addi %14, %13 : i64
+      %28 = arith.floordivsi %27, %12 : i64
+      %29 = arith.subi %28, %15 : i64
+      %30 = arith.subi %29, %21 : i64
+      %31 = arith.maxsi %30, %c0_i64 : i64
+      "fsc.piece"(%25, %c0_i64, %26, %31, %12, %12, %c1_i64, %c0_i64, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 2, 2, 2, 2, 0>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> ()
+      %32 = arith.muli %12, %28 : i64
+      %33 = arith.subi %32, %14 : i64
+      %34 = arith.addi %c1_i64, %28 : i64
+      %35 = arith.subi %34, %15 : i64
+      %36 = arith.subi %35, %21 : i64
+      %37 = arith.minsi %c1_i64, %36 : i64
+      %38 = arith.muli %14, %37 : i64
+      %39 = arith.muli %13, %37 : i64
+      %40 = arith.addi %38, %39 : i64
+      %41 = arith.muli %32, %37 : i64
+      %42 = arith.subi %40, %41 : i64
+      "fsc.piece"(%33, %c0_i64, %28, %42, %c1_i64, %c1_i64, %c0_i64) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 0>} : (i64, i64, i64, i64, i64, i64, i64) -> ()
+    }) {disjoint = 1 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %3 = "fsc.node_copy"(%2) ({
       %11 = "fsc.load_field"() {cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, field = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64} : () -> vector<1024xf32>
       "fsc.store_field"(%11) {field = "x"} : (vector<1024xf32>) -> ()
@@ -169,8 +247,7 @@ module {
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 4096 : i64, word_bytes = 16 : i64}], buffer_bytes = 4096 : i64, dispatch_warps = 24 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 4 : i64, teams = 7 : i64} : () -> ()
+    "fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "x", word_bytes = 16 : i64}]} : () -> ()
     "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 512 : i64, pieces = [512]}], plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
   }) : () -> ()
 }

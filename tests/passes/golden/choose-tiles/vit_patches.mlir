@@ -100,7 +100,27 @@ module {
       "fsc.point"(%25, %15, %21, %11) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
     }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64} : () -> !fsc.points
     %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
-    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %2 = "fsc.node_pieces"(%0, %1) ({
+    ^bb0(%arg0: i64):
+      %c2_i64 = arith.constant 2 : i64
+      %11 = arith.muli %arg0, %c2_i64 : i64
+      %12 = "fsc.lookup"(%11) {input = @spec.packing} : (i64) -> i64
+      "fsc.drop"(%12) : (i64) -> ()
+      %c1_i64 = arith.constant 1 : i64
+      %13 = arith.addi %11, %c1_i64 : i64
+      %14 = "fsc.lookup"(%13) {input = @spec.packing} : (i64) -> i64
+      "fsc.drop"(%14) : (i64) -> ()
+      %15 = "fsc.cell_base"(%arg0) : (i64) -> i64
+      %16 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64
+      %c14_i64 = arith.constant 14 : i64
+      %17 = "fsc.exact_div"(%16, %c14_i64) : (i64, i64) -> i64
+      %18 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %19 = "fsc.exact_div"(%18, %c14_i64) : (i64, i64) -> i64
+      %c196_i64 = arith.constant 196 : i64
+      %20 = arith.muli %c196_i64, %19 : i64
+      %c0_i64 = arith.constant 0 : i64
+      "fsc.piece"(%15, %12, %14, %17, %19, %20, %c14_i64, %c0_i64, %c0_i64, %19, %c1_i64, %18) {operandSegmentSizes = array<i32: 1, 1, 1, 2, 2, 2, 2, 1>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> ()
+    }) {disjoint = 1 : i64, outer = [0]} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %3 = "fsc.node_copy"(%2) ({
       %11 = "fsc.load_field"() {cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, field = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64} : () -> vector<588xui8>
       "fsc.store_field"(%11) {field = "pixels"} : (vector<588xui8>) -> ()
@@ -220,7 +240,27 @@ module {
       "fsc.point"(%25, %15, %21, %11) {operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
     }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64, ragged = 1 : i64} : () -> !fsc.points
     %1 = "fsc.node_exchange"() {operandSegmentSizes = array<i32: 0>} : () -> !fsc.counts
-    %2 = "fsc.node_given"(%0, %1) : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %2 = "fsc.node_pieces"(%0, %1) ({
+    ^bb0(%arg0: i64):
+      %c2_i64 = arith.constant 2 : i64
+      %11 = arith.muli %arg0, %c2_i64 : i64
+      %12 = "fsc.lookup"(%11) {input = @spec.packing} : (i64) -> i64
+      "fsc.drop"(%12) : (i64) -> ()
+      %c1_i64 = arith.constant 1 : i64
+      %13 = arith.addi %11, %c1_i64 : i64
+      %14 = "fsc.lookup"(%13) {input = @spec.packing} : (i64) -> i64
+      "fsc.drop"(%14) : (i64) -> ()
+      %15 = "fsc.cell_base"(%arg0) : (i64) -> i64
+      %16 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64
+      %c14_i64 = arith.constant 14 : i64
+      %17 = "fsc.exact_div"(%16, %c14_i64) : (i64, i64) -> i64
+      %18 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64
+      %19 = "fsc.exact_div"(%18, %c14_i64) : (i64, i64) -> i64
+      %c196_i64 = arith.constant 196 : i64
+      %20 = arith.muli %c196_i64, %19 : i64
+      %c0_i64 = arith.constant 0 : i64
+      "fsc.piece"(%15, %12, %14, %17, %19, %20, %c14_i64, %c0_i64, %c0_i64, %19, %c1_i64, %18) {operandSegmentSizes = array<i32: 1, 1, 1, 2, 2, 2, 2, 1>} : (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> ()
+    }) {disjoint = 1 : i64, outer = [0]} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %3 = "fsc.node_copy"(%2) ({
       %11 = "fsc.load_field"() {cell_elems = 3 : i64, copy_dtype = i16, dtype = ui8, field = "pixels", run_dims = [{count = 14 : i64, dst_stride = 42 : i64, src_stride = "src_stride0"}], run_elems = 42 : i64, seg_elems = 588 : i64, unit_bytes = 2 : i64} : () -> vector<588xui8>
       "fsc.store_field"(%11) {field = "pixels"} : (vector<588xui8>) -> ()
@@ -235,8 +275,7 @@ module {
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 4 : i64}], buffer_bytes = 640 : i64, dispatch_warps = 24 : i64, leaving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 2 : i64}], num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 4 : i64}], buffer_bytes = 640 : i64, dispatch_warps = 24 : i64, leaving = [{buffer_at = 0 : i64, field = "pixels", part_bytes = 588 : i64, word_bytes = 2 : i64}], num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 2 : i64, teams = 14 : i64} : () -> ()
+    "fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
     "fsc.triton_tile"() {moved = [{align_bytes = 2 : i64, field = "pixels", part_elems = 294 : i64, pieces = [512]}], plan_keys = 1 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64} : () -> ()
   }) : () -> ()
 }

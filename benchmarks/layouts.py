@@ -1,0 +1,333 @@
+"""Layouts that are no rows of experts: fuscoc beside torch, on the GPUs of one node.
+
+    python -m benchmarks.layouts --compile
+    torchrun --nproc-per-node 2 -m benchmarks.layouts --out layouts.md
+
+``--compile`` writes artifacts into ``build/layouts`` and needs no GPU. A case is moved there and
+back by fuscoc and by torch (permute, all-to-all, permute), in turn, and every result is compared
+bit by bit, in memory that was poisoned before. Time is that of the GPU between events behind a
+barrier, the largest over the ranks, the median of the turns. It holds the checks of slots, and both
+barriers of fuscoc. The bound is that of the bytes which leave a rank, at 355 GB/s; on one GPU,
+where none do, a copy of all bytes by the driver, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.nvlink_timing import Barrier
+from fuscoc_runtime import Shuffle
+
+FOLDER = Path("build/layouts")
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NVLINK = 355e9  # bytes a second out of a GPU
+HIDE_LAUNCH_CYCLES = 1_500_000
+ULYSSES = {"tokens": 65536, "heads": 32, "width": 128, "block": 64}
+SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "ulysses": ("ulysses", ULYSSES),
+    "ulysses_4MB": ("ulysses", {**ULYSSES, "tokens": 1024}),
+    "ulysses_1MB": ("ulysses", {**ULYSSES, "tokens": 256}),
+    "fft": ("fft_transpose", {"nx": 256, "ny": 512, "nz": 512}),
+    "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
+    "vit": ("vit_patches", {}),
+    "kv": ("kv_pages", {}),
+}
+
+
+def compile_all() -> None:
+    import fuscoc
+
+    for name, (example, constants) in SPECS.items():
+        source = EXAMPLES / f"{example}.fsc"
+        fuscoc.compile(source, FOLDER / name, **constants)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One rank's part. ``there`` and ``back`` are torch's, which give rows as they must lie, and
+    the source again; ``back`` is None where rows do not come back."""
+
+    source: Tensor
+    inputs: Mapping[str, object]
+    max_sources: int
+    capacity: int
+    num_remote: int  # bytes that leave this rank
+    there: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor] | None
+
+
+def exchanged(tensor: Tensor, ranks: int) -> Tensor:
+    """What the ranks have for this one of tensors [ranks, …], in equal parts."""
+    if ranks == 1:
+        return tensor
+    result = torch.empty_like(tensor)
+    dist.all_to_all_single(result, tensor)
+    return result
+
+
+def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
+    torch.manual_seed(17 + rank)
+    make = {"vit": pictures, "kv": pages}
+    if name in make:
+        return make[name](rank, ranks, device)
+    constants = SPECS[name][1]
+    if name == "redistribute":
+        return dealt(constants["rows"], constants["columns"], ranks, device)
+    if name == "fft":
+        line = constants["nx"] * 8
+        return transposed(constants["nz"], constants["ny"], line, 1, ranks, device)
+    line = constants["width"] * 2
+    return transposed(
+        constants["tokens"], constants["heads"], line, constants["block"], ranks, device
+    )
+
+
+def random_bytes(*shape: int, device: torch.device) -> Tensor:
+    return torch.randint(
+        -(2**31), 2**31, (*shape[:-1], shape[-1] // 4), dtype=torch.int32, device=device
+    )
+
+
+def transposed(
+    outer: int, inner: int, line: int, block: int, ranks: int, device: torch.device
+) -> Case:
+    """[outer / ranks, inner] lines of bytes, of which all of some of the inner index are wanted."""
+    own, part = outer // ranks, inner // ranks
+    x = random_bytes(own, inner, line, device=device)
+
+    def there(x: Tensor) -> Tensor:
+        sent = x.view(own, ranks, part, -1).permute(1, 2, 0, 3).contiguous()
+        came = exchanged(sent, ranks)
+        return came if ranks == 1 else came.permute(1, 0, 2, 3).contiguous()
+
+    def back(y: Tensor) -> Tensor:
+        y = y.view(part, ranks, own, -1)
+        sent = y if ranks == 1 else y.permute(1, 0, 2, 3).contiguous()
+        came = exchanged(sent.view(ranks, part, own, -1), ranks)
+        return came.permute(2, 0, 1, 3).contiguous()
+
+    remote = x.nbytes // ranks * (ranks - 1)
+    return Case(x, {}, own // block * inner, part * (outer // block), remote, there, back)
+
+
+def dealt(rows: int, columns: int, ranks: int, device: torch.device) -> Case:
+    own = rows // ranks
+    x = random_bytes(own, columns * 4, device=device)
+
+    def there(x: Tensor) -> Tensor:
+        return exchanged(x.view(own // ranks, ranks, -1).transpose(0, 1).contiguous(), ranks)
+
+    def back(y: Tensor) -> Tensor:
+        return exchanged(y.view(ranks, own // ranks, -1), ranks).transpose(0, 1).contiguous()
+
+    return Case(x, {}, own, own, x.nbytes // ranks * (ranks - 1), there, back)
+
+
+def pictures(rank: int, ranks: int, device: torch.device) -> Case:
+    """Pictures of one size, whole to ranks of their own; slots in the order of ranks, pictures."""
+    count, side, patch = 64, 1036, 14
+    grid = side // patch
+    x = torch.randint(256, (count * side * side, 3), dtype=torch.uint8, device=device)
+    generator = torch.Generator().manual_seed(5)
+    owners = torch.randint(ranks, (ranks, count), generator=generator)
+    place = torch.empty(ranks, count, dtype=torch.int64)
+    for owner in range(ranks):
+        here = (owners == owner).flatten()
+        place.view(-1)[here] = torch.arange(int(here.sum())) * grid * grid
+    packing = torch.stack([owners[rank], place[rank]], 1).to(device)
+    lengths = [int((owners == owner).sum()) * grid * grid for owner in range(ranks)]
+    order = owners[rank].argsort(stable=True).to(device)
+    sent = [int((owners[rank] == owner).sum()) for owner in range(ranks)]
+    received = [int((owners[source] == rank).sum()) for source in range(ranks)]
+    bytes_of = 3 * side * side
+
+    def moved(y: Tensor, outgoing: list[int], incoming: list[int]) -> Tensor:
+        if ranks == 1:
+            return y
+        came = torch.empty(sum(incoming), bytes_of, dtype=torch.uint8, device=device)
+        dist.all_to_all_single(came, y.reshape(-1, bytes_of), incoming, outgoing)
+        return came
+
+    def there(x: Tensor) -> Tensor:
+        y = x.view(count, grid, patch, grid, patch * 3)[order].transpose(2, 3).contiguous()
+        return moved(y, sent, received)
+
+    def back(y: Tensor) -> Tensor:
+        came = moved(y, received, sent).view(count, grid, grid, patch, patch * 3)
+        return torch.empty_like(came).index_copy_(0, order, came).transpose(2, 3).contiguous()
+
+    inputs = {
+        "height": torch.full((count,), side, device=device),
+        "width": torch.full((count,), side, device=device),
+        "packing": packing,
+        "length": lengths[rank],
+    }
+    remote = (count - sent[rank]) * bytes_of
+    return Case(x, inputs, count * grid * grid, max(lengths), remote, there, back)
+
+
+def pages(rank: int, ranks: int, device: torch.device) -> Case:
+    """Pages of a cache, each in all layers, dealt out to the ranks."""
+    layers, moves, total, line = 32, 128, 160, 65536
+    cache = random_bytes(layers, total, line, device=device)
+    source = torch.randperm(total, device=device)[:moves]
+    to = torch.arange(moves, device=device) * ranks // moves
+    slot = torch.arange(moves, device=device) - to * (moves // ranks) + rank * (moves // ranks)
+
+    def there(cache: Tensor) -> Tensor:
+        return exchanged(cache[:, source].transpose(0, 1).contiguous(), ranks)
+
+    inputs = {
+        "source_page": source,
+        "destination": torch.stack([to, slot], 1),
+        "slots": moves,
+    }
+    remote = moves * layers * line // ranks * (ranks - 1)
+    return Case(cache, inputs, moves, moves, remote, there, None)
+
+
+def shaped(tensor: Tensor, shuffle: Shuffle, source: bool) -> Tensor:
+    """Bytes as a field of a shuffle: its dtype, and any first dimensions."""
+    from fuscoc_runtime.dtypes import TORCH_DTYPES
+
+    (field,) = shuffle.spec.program.buffers["source" if source else "target"]
+    shape = shuffle.spec.declared.source.fields[0].shape if source else field.shape
+    flat = tensor.contiguous().view(-1).view(torch.uint8).view(TORCH_DTYPES[field.dtype])
+    return flat.view(-1, *shape)
+
+
+def measure(name: str, num_sms: int | None, turns: int, barrier: Barrier) -> list[str]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", torch.cuda.current_device())
+    case = of_case(name, rank, ranks, device)
+    options = {} if num_sms is None else {"num_sms": num_sms}
+    with Shuffle(
+        FOLDER / name,
+        group=dist.group.WORLD,
+        max_sources=case.max_sources,
+        capacity=case.capacity,
+        **options,
+    ) as shuffle:
+        dims = shuffle.spec.declared.source.dims
+        x = case.source if name == "vit" else shaped(case.source, shuffle, True)
+        if name in ("fft", "kv"):
+            x = x.view(*case.source.shape[:2], *x.shape[1:])
+        if name.startswith("ulysses"):
+            x = x.view(*case.source.shape[:2], -1)
+        assert len(dims) > 0
+        state = {}
+
+        def dispatch() -> None:
+            state["rows"], state["handle"] = shuffle.dispatch(x, **case.inputs)
+
+        def combine() -> None:
+            state["back"] = shuffle.combine(state["work"], state["handle"])
+
+        def torch_there() -> None:
+            state["torch rows"] = case.there(case.source)
+
+        def torch_back() -> None:
+            state["torch back"] = case.back(state["torch rows"])
+
+        calls = {"there": dispatch, "torch there": torch_there}
+        for window in shuffle.engine.node.rows:  # poisoned
+            window.view(torch.uint8).fill_(0xA5)
+        dispatch()
+        torch_there()
+        shuffle.check()
+        rows, wanted = (
+            each.contiguous().view(-1).view(torch.uint8)
+            for each in (state["rows"], state["torch rows"])
+        )
+        wrong = [] if torch.equal(rows[: len(wanted)], wanted) else [f"{name}: rows differ"]
+        if case.back is not None:
+            calls |= {"back": combine, "torch back": torch_back}
+            state["work"] = state["rows"].clone()
+            combine()
+            shuffle.check()
+            if not torch.equal(
+                state["back"].view(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8)
+            ):
+                wrong.append(f"{name}: what came back differs")
+            torch_back()
+        if ranks == 1:
+            copied = torch.empty_like(rows)
+            calls["bound"] = lambda: copied.copy_(rows)
+        times = gpu_times(calls, turns, barrier)
+        bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
+        sms = "all" if num_sms is None else str(num_sms)
+        cells = [name, sms, f"{bound:.1f}"]
+        for key in ("there", "back"):
+            if key in times:
+                cells += [
+                    f"{times[key]:.1f}",
+                    f"{times[key] / bound:.2f}",
+                    f"{times['torch ' + key]:.1f}",
+                ]
+            else:
+                cells += ["", "", ""]
+        if rank == 0:
+            print("| " + " | ".join(cells) + " |", *wrong, flush=True)
+        state.clear()
+        return wrong
+
+
+def gpu_times(
+    calls: Mapping[str, Callable[[], object]], turns: int, barrier: Barrier
+) -> dict[str, float]:
+    marks = {name: [] for name in calls}
+    for _ in range(turns + 3):
+        for name, call in calls.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(HIDE_LAUNCH_CYCLES)
+            barrier()
+            begin.record()
+            call()
+            end.record()
+            marks[name].append((begin, end))
+    torch.cuda.synchronize()
+    own = torch.tensor(
+        [[b.elapsed_time(e) * 1e3 for b, e in pairs[3:]] for pairs in marks.values()], device="cuda"
+    )
+    dist.all_reduce(own, op=dist.ReduceOp.MAX)
+    return {name: statistics.median(row) for name, row in zip(marks, own.tolist(), strict=True)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--cases", nargs="+", default=list(SPECS), choices=list(SPECS))
+    parser.add_argument("--sms", nargs="+", type=int, default=[0, 32, 16], help="0: all")
+    parser.add_argument("--turns", type=int, default=15)
+    options = parser.parse_args()
+    if options.compile:
+        compile_all()
+        return
+    import os
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    barrier = Barrier(torch.device("cuda"))
+    if dist.get_rank() == 0:
+        print("| case | SMs | bound, µs | there | × | torch | back | × | torch |")
+        print("|---|---|---|---|---|---|---|---|---|")
+    wrong = []
+    for name in options.cases:
+        for sms in options.sms:
+            wrong += measure(name, sms or None, options.turns, barrier)
+            torch.cuda.empty_cache()
+    dist.destroy_process_group()
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()

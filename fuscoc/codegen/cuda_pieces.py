@@ -1,0 +1,245 @@
+"""CUDA kernels of a shuffle whose slots follow from pieces: a ``Shape`` and a ``Relation`` for the
+headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
+from fuscoc.codegen.cuda_relation import CudaText, fused_relation
+from fuscoc.codegen.cuda_runs import choose, num_strides
+from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.regions import Region
+from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.fused import NodePieces
+from fuscoc.dialect.mlir import arith, ir
+from fuscoc.dialect.node import Node
+from fuscoc.dialect.pieces import Piece
+from fuscoc.dialect.relation import Domain
+from fuscoc.lang.dtypes import ITEM_BYTES
+
+PIECE_PLAN_THREADS = 512
+MOST = 2**31
+"""Sizes that inputs say, and points of an entry, are below it, and below its square."""
+
+
+@dataclass(frozen=True)
+class PieceLayout:
+    """What kernels keep: an entry has ``per_entry`` pieces, and so many boxes of ``box_bytes`` a
+    field and marks of ``mark_bytes``. There is one entry, or one for all values of ``outer``
+    indices. Rows of the first field are copied in lines, ``line_parts`` of them at most for 16
+    bytes."""
+
+    per_entry: int
+    box_bytes: int
+    mark_bytes: int
+    line_parts: int
+    outer: int
+
+
+def print_pieces(
+    module: Any, shuffle: CudaShuffle, sizes: PieceSizes, header: tuple[str, ...]
+) -> tuple[CudaSource, PieceLayout]:
+    """The kernels of a module, from choose-tiles on; ``header`` is comment lines to begin with."""
+    with module.context:
+        (node,) = ops_of(module, Node)
+        (op,) = ops_of(node, NodePieces)
+        pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
+        num_loops = max(len(piece.counts) for piece in pieces)
+        num_steps = num_loops + max(len(field.loops) for field in shuffle.leaving)
+        run_bytes = _run_bytes(shuffle.leaving[0])
+        layout = PieceLayout(
+            per_entry=len(pieces),
+            box_bytes=112 + 32 * (num_steps + 1),
+            mark_bytes=32 + 16 * (num_loops + 1),
+            line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run_bytes),
+            outer=len(op.read("outer")),
+        )
+        text = [
+            *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
+            '#include "move.cuh"',
+            '#include "refuse.cuh"',
+            *(['#include "give_back.cuh"'] if shuffle.combine is not None else []),
+            "",
+            "namespace {",
+            "using namespace fuscoc;",
+            "",
+            *_shape(shuffle, op, num_loops, sizes),
+            f"static_assert(sizeof(BoxOf<Shape>) == {layout.box_bytes});",
+            f"static_assert(sizeof(Marks<Shape::num_loops>) == {layout.mark_bytes});",
+            "",
+            *_relation(module, shuffle, op, pieces),
+            "}  // namespace",
+            "",
+        ]
+    threads = sizes.warps * WARP
+    kernels = {
+        "plan": (PIECE_PLAN_THREADS, "place_pieces<Shape, Relation>"),
+        "dispatch": (threads, "dispatch<Move<Shape, Relation>>"),
+        "refuse": (REFUSE_THREADS, "refuse<Shape>"),
+    }
+    if shuffle.combine is not None:
+        kernels["clear"] = threads, "clear<Shape>"
+        kernels["combine"] = threads, "give_back<Shape>"
+    launches = {}
+    for role, (num_threads, body) in kernels.items():
+        name = f"{shuffle.name}_{role}"
+        launches[name] = Launch(num_threads, 0)
+        text.append(print_kernel(name, num_threads, body))
+    rows = tuple(row_bytes(field) for field in shuffle.leaving)
+    return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
+
+
+def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> Iterator[str]:
+    fields = shuffle.leaving
+    runs = [field.loops for field in fields]
+    traits = {
+        "compact": False,
+        "ragged": shuffle.ragged,
+        "looks_up": bool(op.read("outer")),
+        "comes_back": shuffle.combine is not None,
+        "disjoint": bool(op.read("disjoint")),
+    }
+    constants = {
+        "num_fields": len(fields),
+        "fanout": shuffle.fanout,
+        "num_keys": 0,
+        "num_loops": num_loops,
+        "num_run_loops": max(map(len, runs)),
+        "num_strides": num_strides(fields),
+    }
+    yield "struct Shape {"
+    for name, holds in traits.items():
+        yield f"  static constexpr bool {name} = {str(holds).lower()};"
+    for name, value in constants.items():
+        yield f"  static constexpr int {name} = {value};"
+    bytes_of = [ITEM_BYTES[field.dtype] for field in fields]
+    cells = [field.cell_elems * size for field, size in zip(fields, bytes_of, strict=True)]
+    for kind, name, values in (
+        ("i64", "row_bytes", [row_bytes(field) for field in fields]),
+        ("i64", "cell_bytes", cells),
+        ("int", "unit_bytes", [each.word_bytes for each in sizes.words]),
+        ("i64", "run_bytes", [_run_bytes(field) for field in fields]),
+        ("int", "num_runs", [len(loops) for loops in runs]),
+    ):
+        body = f"return {choose(values)};"
+        yield f"  __device__ static constexpr {kind} {name}(int field) {{ {body} }}"
+    counts, strides = [], []
+    for field, cell in zip(fields, cells, strict=True):
+        given = iter(range(len(field.loops)))
+        counts.append(_nth([loop.count for loop in field.loops]))
+        strides.append(
+            _nth(
+                [
+                    f"{cell} * strides[{next(given)}]"
+                    if isinstance(loop.stride, str)
+                    else str(cell * loop.stride)
+                    for loop in field.loops
+                ]
+            )
+        )
+    yield "  __device__ static constexpr i64 run_count(int field, int loop) {"
+    yield f"    return {choose(counts)};"
+    yield "  }"
+    yield "  __device__ static i64 run_stride(int field, int loop, const i64* strides) {"
+    yield f"    return {choose(strides)};"
+    yield "  }"
+    yield "};"
+
+
+def _run_bytes(field: CudaField) -> int:
+    return field.run_elems * ITEM_BYTES[field.dtype] if field.loops else row_bytes(field)
+
+
+def _nth(values: list[Any]) -> str:
+    """``values[loop]``."""
+    if not values:
+        return "1"
+    head = "".join(f"loop == {i} ? {value} : " for i, value in enumerate(values[:-1]))
+    return f"({head}{values[-1]})"
+
+
+def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -> Iterator[str]:
+    _, points, _ = fused_relation(module)
+    names, outer = points.read("indices"), op.read("outer")
+    domain = terminator(points, 0, Domain)
+    extents = list(domain.extents)
+    yield "struct Relation {"
+    yield "  const Call& call;"
+    yield f"  static constexpr int num_pieces = {len(pieces)};"
+    text = CudaText(shuffle)
+    sizes = [Region(text, {}).value(extents[index]) for index in outer]
+    number = " * ".join(sizes) or "1"
+    yield from _function(text, "i64 num_entries()", number)
+    if shuffle.ragged:
+        yield from _sizes(shuffle, points, domain, outer)
+    yield "  template <int kPiece>"
+    yield "  __device__ __forceinline__ void piece(i64 entry, PieceOf<Shape>& piece) const {"
+    for position, piece in enumerate(pieces):
+        yield f"    if constexpr (kPiece == {position}) {{"
+        text = CudaText(shuffle)
+        steps = [Region(text, {}).value(extents[index]) for index in outer[1:]]
+        indices = Region(text, {}).row_major("entry", [names[i] for i in outer], steps)
+        arguments = op.entry.blocks[0].arguments
+        region = Region(text, dict(zip(arguments, indices, strict=True)))
+        values = list(_members(region, piece))
+        for line in text.declarations(" ".join(value for _, value in values)):
+            yield f"  {line}"
+        for name, value in values:
+            yield f"      piece.{name} = {value};"
+        yield "    }"
+    yield "  }"
+    yield "};"
+
+
+def _members(region: Region[str], piece: Piece) -> Iterator[tuple[str, str]]:
+    if any(_number(step) != 0 for step in piece.rank_steps):
+        rank, slot = region.value(piece.rank), region.value(piece.place)
+    else:
+        rank, slot = region.destination(piece, "i64(call.num_ranks)", packed=False)
+    yield "src", region.value(piece.src_offset)
+    yield "rank", rank
+    yield "slot", slot
+    yield "num_loops", str(len(piece.counts))
+    groups = {
+        "count": piece.counts,
+        "src_step": piece.src_steps,
+        "rank_step": piece.rank_steps,
+        "slot_step": piece.place_steps,
+        "strides": piece.src_strides,
+    }
+    for name, values in groups.items():
+        for i, value in enumerate(values):
+            yield f"{name}[{i}]", region.value(value)
+
+
+def _sizes(shuffle: CudaShuffle, points: Any, domain: Domain, outer: Any) -> Iterator[str]:
+    """How many points and cells an entry of a ragged source has, if that is possible."""
+    text = CudaText(shuffle)
+    (argument,) = points.domain.blocks[0].arguments
+    region = Region(text, {argument: "entry"})
+    inner = [value for i, value in enumerate(domain.extents) if i not in outer]
+    extents = [region.value(value) for value in inner]
+    cells = region.value(domain.cells)
+    tests = [f"u64({value}) < u64({MOST})" for value in extents]
+    tests += [f"{lhs} % {rhs} == 0" for lhs, rhs in region.exact]
+    product = " * ".join(extents) or "1"
+    wide = " * ".join(f"double({value})" for value in extents) or "1"
+    tests += [f"{wide} < {float(MOST) ** 2}", f"{cells} >= 0"]
+    ok = " && ".join(tests)
+    yield from _function(text, "Sizes sizes(i64 entry)", f"{{{product}, {cells}, {ok}}}")
+
+
+def _function(text: CudaText, head: str, returned: str) -> Iterator[str]:
+    yield f"  __device__ __forceinline__ {head} const {{"
+    yield from text.declarations(returned)
+    yield f"    return {returned};"
+    yield "  }"
+
+
+def _number(value: Any) -> int | None:
+    owner = getattr(value.owner, "opview", None)
+    return ir.IntegerAttr(owner.value).value if isinstance(owner, arith.ConstantOp) else None

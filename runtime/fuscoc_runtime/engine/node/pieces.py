@@ -1,0 +1,130 @@
+"""The node-local engine where slots follow from pieces: CUDA kernels that compute addresses.
+
+A rank keeps boxes, a few numbers for every piece and field, instead of a code for every point, and
+results come back by staging memory that is as large as what it sends (kernels/include/pieces.cuh).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.engine.node.call import MAX_INPUTS
+from fuscoc_runtime.engine.node.nvlink import CudaNode
+from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
+from fuscoc_runtime.engine.node.rings import RingEntry
+from fuscoc_runtime.engine.node.schedule import Schedule
+from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+
+MAX_RAGGED_ENTRIES = 16384
+"""Of outer indices with sizes of their own, for whose boxes there is memory."""
+
+LINE, ITEM_LINES = 16, 512
+MOST_LINES = 2**31
+"""Those of kernels/include/boxes.cuh: bytes, lines of an item, and of one rank."""
+
+BOX_PADDING, RANGE_PADDING = 256, 1.25
+"""Of staging memory: bytes for every box and rank, and the part that odd ranges take more."""
+
+
+class PiecesNode(CudaNode):
+    """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
+
+    clears = True
+    _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
+    _num_codes = 0
+
+    def __init__(
+        self,
+        program: NodeProgram,
+        limits: Limits,
+        node_group: dist.ProcessGroup | None,
+        device: torch.device,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """As of `CudaNode`.
+
+        Raises:
+            ValueError: a rank has more lines than kernels can count.
+        """
+        assert program.pieces is not None
+        self.program, self.pieces = program, program.pieces
+        dtype, elems = program.fields[0]
+        bytes_sent = limits.max_sources * program.fanout * dtype.itemsize * elems
+        num_lines = bytes_sent // LINE * self.pieces.line_parts
+        if num_lines >= MOST_LINES:
+            raise ValueError(f"{num_lines} lines of {LINE} bytes, more than {MOST_LINES - 1}")
+        self.max_entries = most = self._most_entries(limits)
+        self.max_boxes = most * self.pieces.per_entry
+        num_cells = self.max_boxes * MAX_RANKS
+        comes_back = f"{program.name}_combine" in program.launches
+        self._staging_bytes = comes_back * int(RANGE_PADDING * bytes_sent + num_cells * BOX_PADDING)
+        self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
+        super().__init__(program, limits, node_group, device, schedule)
+
+    def _most_entries(self, limits: Limits) -> int:
+        if not self.pieces.outer:
+            return 1
+        most = max(limits.max_sources, 1)
+        return min(most, MAX_RAGGED_ENTRIES) if self.program.ragged else most
+
+    def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
+        limits, num_boxes = self.limits, num_ranks * self.max_boxes
+        sizes = {
+            "ready": [num_ranks * MAX_STAGED_PLANS * 8],
+            "counts": [2 * num_ranks * (self.program.num_columns + 1) * 8],
+            "dispatch_flags": [num_ranks * limits.max_sources * 4],
+            "combine_flags": [self._max_flags * 8],
+            "barrier": [num_ranks * 8] * limits.num_entries,
+            "refused": [num_ranks * 8] * limits.num_entries,
+            "boxes": [num_boxes * self.pieces.box_bytes] * limits.num_entries,
+            "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
+            "told": [num_ranks * 8] * limits.num_entries,
+            "staging": [self._staging_bytes],
+            "staged": [0] * len(self._row_bytes),
+            "rows": [limits.capacity * size for size in self._row_bytes],
+        }
+        return lay_out(sizes)
+
+    def _make_tables(self, device: torch.device) -> dict[str, list[torch.Tensor]]:
+        num_fields = len(self.program.fields)
+        box_words = self.pieces.box_bytes // 8 * self.max_boxes
+        of_handle = {
+            "boxes_back": box_words,
+            "num_boxes": 1,
+            "moved": 2 + MAX_RANKS,
+            "made_of": MAX_INPUTS + MAX_RANKS + 1,
+            "filled": self.limits.capacity // 64 + 1,
+        }
+        for_all = {
+            "boxes_forth": box_words * num_fields,
+            "points_before": self._most_entries(self.limits),
+            "cells_before": self._most_entries(self.limits),
+        }
+        made = {
+            name: [
+                torch.zeros(size, dtype=torch.int64, device=device)
+                for _ in range(self.limits.num_entries)
+            ]
+            for name, size in of_handle.items()
+        }
+        return made | {
+            name: [torch.zeros(size, dtype=torch.int64, device=device)]
+            for name, size in for_all.items()
+        }
+
+    @property
+    def _constants(self) -> dict[str, int]:
+        return {
+            "max_entries": self._most_entries(self.limits),
+            "max_boxes": self.max_boxes,
+            "staging_bytes": self._staging_bytes,
+            "max_flags": self._max_flags,
+        }
+
+    def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
+        filled = self._tables["filled"][entry.index].view(torch.int32)
+        return {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
+
+    def _num_plan_ctas(self, num_sources: int) -> int:
+        return 1

@@ -1,0 +1,122 @@
+// How ranks begin the way back of a dispatch, whatever then moves: they number it, see whether its handle and
+// rows are still those of the dispatch, and that what the peers store into is free.
+#pragma once
+#include "call.cuh"
+
+namespace fuscoc {
+
+// Words every thread may look up again rather than keep in a register.
+struct BackWords {
+  u64 tag;                 // {epoch of the handle's dispatch, number of this combine with it}
+  u32 parity;
+  u32 plan_epoch;          // of the latest dispatch, which the handle may be older than
+  u32 number;              // of this combine, of all
+  u32 refusing;            // ranks that refused the dispatch: they are not in this call
+  int group;               // segments per group
+  bool planned;            // a plan has begun since the last combine
+  bool outdated, refuses;  // nothing can be summed: the handle is another dispatch's, the rows are gone,
+  bool aborted;            // or nobody waits any more
+};
+
+template <class Words>
+struct Back {
+  const Call& call;
+  volatile Words& shared;
+
+  // Writes the call into a peer's window: this rank has got there.
+  __device__ __forceinline__ void tell(i64 section, int peer) const {
+    store_relaxed(reinterpret_cast<u64*>(call.window[peer] + section) + call.rank, shared.tag);
+  }
+  __device__ __forceinline__ bool joins(int rank) const { return !(shared.refusing >> rank & 1); }
+  // Whether a rank has begun a dispatch since: what it has not sent for this call will not come.
+  __device__ __forceinline__ bool has_left(int rank) const {
+    const u64* word = counts_of(call, shared.plan_epoch + 1, call.rank, rank) + call.columns;
+    return u32(load_acquire(word) >> 32) == shared.plan_epoch + 1;
+  }
+  // Waits for a flag of a peer. If it has refused the call instead, that is counted once.
+  __device__ __forceinline__ bool wait_for(int peer, u32 item, const u64* flag) const {
+    const u64* refused = reinterpret_cast<u64*>(call.window[call.rank] + call.refused_at) + peer;
+    // A rank that has refused this call, or a later one with the handle, has sent all that it ever will.
+    const Outcome outcome = wait_until(
+        call, kCombineGroup, peer, item, [&] { return load_acquire(flag) == shared.tag; },
+        [&] { return reached(load_acquire(refused), shared.tag) || has_left(peer); });
+    if (outcome == kNever && atomicExch(&call.state->noted[peer], shared.number) != shared.number)
+      note(call, call.state->refusals[peer]);
+    return outcome == kReady;
+  }
+
+  // Tells the peers that this rank has begun the call, hence finished all before it. Without a plan
+  // since then, which has said so already, their staging may be written when they have told it, too. If
+  // they do not, it may not.
+  __device__ void enter() const {
+    const int peer = threadIdx.x;
+    const bool asks = peer < call.num_ranks && joins(peer);
+    if (asks && blockIdx.x == 0) tell(call.barrier_at, peer);
+    if (shared.planned) return;
+    if (asks) {
+      const u64* told = reinterpret_cast<u64*>(call.window[call.rank] + call.barrier_at) + peer;
+      const Outcome outcome = wait_until(
+          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); }, [&] { return has_left(peer); });
+      if (outcome == kAborted) shared.aborted = true;
+      fence_system();
+    }
+    __syncthreads();
+  }
+
+  // Instead of joining the call.
+  __device__ void refuse() const {
+    if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
+    tell(call.barrier_at, threadIdx.x);
+    tell(call.refused_at, threadIdx.x);
+  }
+};
+
+// Numbers the call.
+template <class Words>
+__device__ __forceinline__ void begin_back(const Call& call, Words& shared) {
+  if (threadIdx.x == 0) {
+    // All are loaded before any is used: each takes half a microsecond.
+    const volatile State& words = *call.state;
+    const volatile Routing& routing = *call.routing;
+    const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
+    const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
+    const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
+    const int group = group_size(call, call.combine_group);
+    shared.tag = tagged(combines + 1, epoch);
+    shared.number = num_combines + 1;
+    shared.parity = (num_combines + 1) & 1;
+    shared.refusing = refusing;
+    shared.group = group;
+    shared.plan_epoch = plan_epoch;
+    shared.planned = plan_epoch != saw_plan;
+    shared.outdated = ticket != call.ticket;
+    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
+    shared.aborted = abort;
+  }
+  entered(call, [&](State& state) {
+    ++state.num_combines;
+    state.combine_saw_plan = state.plan_epoch;
+    state.next_reduce[shared.parity ^ 1] = state.next_finalise[shared.parity ^ 1] = 0;
+    tell_troubles(call);
+    if (shared.outdated) {
+      note(call, state.outdated);
+      return;
+    }
+    ++call.routing->combines;
+    if (shared.refuses && !call.refuses) note(call, state.overwritten);
+  });
+}
+
+// Whether there is something to be made. If not, the result of `bytes` is lost.
+template <class Kind>
+__device__ __forceinline__ bool goes_on(const Call& call, const Kind& state, i64 bytes) {
+  auto& shared = state.shared;
+  if (call.num_ranks > 1 && !shared.outdated && !shared.refuses && !shared.aborted) state.enter();
+  if (!shared.outdated && !shared.refuses && !shared.aborted) return true;
+  if (!shared.outdated && shared.refuses) state.refuse();
+  if (call.result)
+    poison(call.result, bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x, i64(gridDim.x) * blockDim.x);
+  return false;
+}
+
+}  // namespace fuscoc

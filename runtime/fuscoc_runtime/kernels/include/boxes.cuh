@@ -1,0 +1,438 @@
+// Boxes: many bytes that move at once, whose places at both ends are sums of strides.
+//
+// What is copied lies in contiguous ranges where it goes to. A range is written in lines, 16 bytes at a
+// multiple of 16, so that whatever the units of a row are, the wire sees whole words; a line is put
+// together from the runs that it is read from. Nothing is looked up: a line's number says where it is.
+#pragma once
+#include "call.cuh"
+
+namespace fuscoc {
+
+constexpr int kLine = 16;
+constexpr u32 kItemLines = 512;    // lines that a warp takes at once
+constexpr int kLinesInFlight = 8;  // of a lane
+
+// Division of numbers below 2^31 by one that a call brings (Granlund and Montgomery, PLDI 1994).
+struct Divisor {
+  u32 by, factor, shift;
+  __device__ static Divisor of(u32 by) {
+    u32 shift = 0;
+    while ((1u << shift) < by) ++shift;
+    return {by, u32((u64((1u << shift) - by) << 32) / by + 1), shift};
+  }
+  __device__ __forceinline__ u32 quotient(u32 n) const { return (__umulhi(n, factor) + n) >> shift; }
+};
+
+// So many steps, each so many bytes further at both ends.
+struct Step {
+  Divisor count;
+  i64 from, to;
+};
+
+// A box of one field. Its cells, one after the other in `rank`, are alike; ranges of `range_bytes` are
+// contiguous where they go, and read in runs. `step` has those from range to range, `num_outer`, and then
+// those from run to run of a range, the slowest first.
+template <int kSteps>
+struct Box {
+  static constexpr int num_all_steps = kSteps;
+  i64 from, to;              // bytes to the first cell
+  i64 cell_from, cell_to;    // and from cell to cell
+  i64 range_bytes, run_bytes;
+  Divisor range_lines, run, run_lines;
+  u32 num_lines;             // of a cell, 0: nothing to copy
+  u32 flag;                  // of the first item of the first cell
+  int num_cells, rank, rank_step;
+  int num_outer, num_steps;
+  Step step[kSteps + 1];
+
+  __device__ __forceinline__ u32 items() const { return (num_lines + kItemLines - 1) / kItemLines; }
+};
+constexpr i64 kMostNumbers = i64(1) << 31;  // that a `Divisor` divides
+
+// A loop over segments or over the runs of one: bytes in the source, in the target, and in memory that
+// holds the results of a combine in the order of the source.
+struct Loop {
+  i64 count, src, dst, packed;
+  __device__ __forceinline__ i64 at(int end) const { return end == 0 ? src : end == 1 ? dst : packed; }
+};
+enum End { kSource = 0, kTarget = 1, kPacked = 2 };
+
+__device__ __forceinline__ i64 magnitude(i64 value) { return value < 0 ? -value : value; }
+
+// The slowest loop first, as one end has them, those of one number left out. How many are left.
+__device__ __noinline__ inline int sort_loops(Loop* loop, int num, End end) {
+  int kept = 0;
+  for (int i = 0; i < num; ++i) {
+    if (loop[i].count == 1) continue;
+    const Loop one = loop[i];
+    int at = kept++;
+    for (; at > 0 && magnitude(loop[at - 1].at(end)) < magnitude(one.at(end)); --at) loop[at] = loop[at - 1];
+    loop[at] = one;
+  }
+  return kept;
+}
+// How many of them step from one contiguous range to the next; the others and runs of `bytes` make up one,
+// and `bytes` is what it holds afterwards.
+__device__ inline int count_outer(const Loop* loop, int num, End end, i64& bytes) {
+  while (num > 0 && loop[num - 1].at(end) == bytes) bytes *= loop[--num].count;
+  return num;
+}
+// The same number of bytes further on at both ends: one loop instead of two.
+__device__ __forceinline__ bool merges(const Loop& slow, const Loop& fast, End from, End to) {
+  return slow.at(from) == fast.at(from) * fast.count && slow.at(to) == fast.at(to) * fast.count;
+}
+
+// Makes the loops of a cell a box; false if it has too many bytes for the numbers of a kernel.
+template <int kUnit, int kSteps>
+__device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int num, int num_outer, i64 range_bytes, i64 run_bytes,
+                         End from, End to) {
+  i64 ranges = 1;
+  Loop kept[kSteps + 1];
+  int made = 0;
+  for (int i = 0; i < num; ++i) {
+    if (i < num_outer) ranges *= loop[i].count;
+    const bool same_kind = made > 0 && (i != num_outer);
+    if (same_kind && merges(kept[made - 1], loop[i], from, to)) {
+      const i64 count = kept[made - 1].count * loop[i].count;
+      kept[made - 1] = loop[i];
+      kept[made - 1].count = count;
+    } else {
+      kept[made++] = loop[i];
+    }
+    if (i + 1 == num_outer) box.num_outer = made;
+  }
+  if (num_outer == 0) box.num_outer = 0;
+  if (made > box.num_outer && kept[made - 1].at(from) == run_bytes && kept[made - 1].at(to) == run_bytes)
+    run_bytes *= kept[--made].count;
+  const i64 lines = kUnit == kLine ? range_bytes / kLine : (range_bytes + kLine - 1) / kLine + 1;
+  if (range_bytes >= kMostNumbers || lines * ranges >= kMostNumbers) return false;
+  box.range_bytes = range_bytes;
+  box.run_bytes = run_bytes;
+  box.range_lines = Divisor::of(u32(lines));
+  box.run = Divisor::of(u32(run_bytes));
+  box.run_lines = Divisor::of(u32(max(run_bytes / kLine, i64(1))));
+  box.num_lines = u32(lines * ranges);
+  box.num_steps = made;
+  for (int i = 0; i < made; ++i) box.step[i] = {Divisor::of(u32(kept[i].count)), kept[i].at(from), kept[i].at(to)};
+  return true;
+}
+
+// How memory is read: as earlier kernels have left it, or past caches, as peers write it now; or not at
+// all, since what should be there has not come.
+enum Reading { kSettled, kFresh, kLost };
+
+template <class T, Reading kHow>
+__device__ __forceinline__ T read(const char* at) {
+  if constexpr (kHow == kFresh) return __ldcg(reinterpret_cast<const T*>(at));
+  else return *reinterpret_cast<const T*>(at);
+}
+
+template <int kUnit>
+struct UnitOf;
+template <>
+struct UnitOf<8> { using type = uint2; };
+template <>
+struct UnitOf<4> { using type = u32; };
+template <>
+struct UnitOf<2> { using type = u16; };
+template <>
+struct UnitOf<1> { using type = unsigned char; };
+
+// Where runs are, of those that a warp looks at together: computed once, and looked up by every lane.
+struct Places {
+  static constexpr int kPairs = 36, kReads = 2 * kPairs;
+  struct Pair {
+    const char* from;
+    char* to;
+  };
+  union {
+    Pair pair[kPairs];
+    const char* from[kReads];
+  };
+};
+
+// Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together.
+template <int kUnit, Reading kHow, int kSteps>
+struct BoxCopy {
+  const Box<kSteps>& box;
+  const char* const from;
+  char* const to;
+  Places& places;   // of this warp
+
+  // Goes so many of the steps [first, end) further, the last one being the fastest.
+  template <class Move>
+  __device__ __forceinline__ void walk(u32 number, int first, int end, Move move) const {
+#pragma unroll
+    for (int i = kSteps - 1; i >= 0; --i) {
+      if (i >= end || i < first) continue;
+      const Step& step = box.step[i];
+      const u32 rest = step.count.quotient(number);
+      move(i64(number - rest * step.count.by), step);
+      number = rest;
+    }
+  }
+  __device__ __forceinline__ Places::Pair pair(u32 run) const {
+    Places::Pair at{from, to};
+    walk(run, 0, box.num_steps, [&](i64 index, const Step& step) {
+      at.from += index * step.from;
+      at.to += index * step.to;
+    });
+    return at;
+  }
+
+  // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
+  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane) const {
+    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane);
+    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane);
+    else copy_short_runs(first, end, lane);
+  }
+  __device__ static __forceinline__ uint4 read_word(const char* at) {
+    if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
+    else return __ldcg(reinterpret_cast<const uint4*>(at));  // read once: it need not stay in L1
+  }
+  // A lane has kLines in flight, and while they come, places of the next ones are computed.
+  template <int kLines>
+  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane) const {
+    const u32 last = end - 1;
+    Places::Pair* here = places.pair;
+    Places::Pair* next = here + Places::kPairs / 2;
+    const auto look_up = [&](Places::Pair* into, u32 begin) {
+      const u32 lowest = box.run_lines.quotient(begin);
+      const u32 highest = box.run_lines.quotient(min(begin + kWarp * kLines - 1, last));
+      if (lowest + lane <= highest) into[lane] = pair(lowest + lane);
+      return lowest;
+    };
+    __syncwarp();
+    u32 lowest = look_up(here, first);
+    for (u32 begin = first; begin < end; begin += kWarp * kLines) {
+      __syncwarp();
+      uint4 value[kLines];
+#pragma unroll
+      for (int i = 0; i < kLines; ++i) {
+        const u32 line = min(begin + i * kWarp + lane, last), run = box.run_lines.quotient(line);
+        value[i] = read_word(here[run - lowest].from + (line - run * box.run_lines.by) * kLine);
+      }
+      const u32 before = lowest;
+      if (begin + kWarp * kLines < end) lowest = look_up(next, begin + kWarp * kLines);
+#pragma unroll
+      for (int i = 0; i < kLines; ++i) {
+        const u32 line = begin + i * kWarp + lane, run = box.run_lines.quotient(line);
+        if (line < end)
+          *reinterpret_cast<uint4*>(here[run - before].to + (line - run * box.run_lines.by) * kLine) = value[i];
+      }
+      Places::Pair* const looked_up = next;
+      next = here;
+      here = looked_up;
+    }
+  }
+  __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane) const {
+    for (u32 begin = first + lane; begin < end; begin += kWarp * kLinesInFlight / 2) {
+      uint4 value[kLinesInFlight / 2];
+      char* at[kLinesInFlight / 2];
+#pragma unroll
+      for (int i = 0; i < kLinesInFlight / 2; ++i) {
+        const u32 line = min(begin + i * kWarp, end - 1);
+        const u32 run = box.run_lines.quotient(line), inside = (line - run * box.run_lines.by) * kLine;
+        const Places::Pair here = pair(run);
+        at[i] = here.to + inside;
+        value[i] = read_word(here.from + inside);
+      }
+#pragma unroll
+      for (int i = 0; i < kLinesInFlight / 2; ++i)
+        if (begin + i * kWarp < end) *reinterpret_cast<uint4*>(at[i]) = value[i];
+    }
+  }
+
+  using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
+  // Where runs of a range are read: looked up, or computed.
+  struct Range {
+    const char* from;
+    u32 lowest;       // run that is looked up, and the end of them
+    u32 end;
+  };
+  __device__ __forceinline__ const char* run(const Range& range, u32 number) const {
+    if (number - range.lowest < range.end - range.lowest) return places.from[number - range.lowest];
+    const char* at = range.from;
+    walk(number, box.num_outer, box.num_steps, [&](i64 index, const Step& step) { at += index * step.from; });
+    return at;
+  }
+  // 16 bytes that one run has, in the widest words that they lie at a multiple of.
+  template <class T>
+  __device__ static __forceinline__ uint4 read_whole(const char* at) {
+    uint4 line;
+    T* const words = reinterpret_cast<T*>(&line);
+#pragma unroll
+    for (int i = 0; i < int(kLine / sizeof(T)); ++i) words[i] = read<T, kHow>(at + i * sizeof(T));
+    return line;
+  }
+  // A line from byte `byte` of a range on.
+  __device__ __forceinline__ uint4 read_line(const Range& range, u32 byte) const {
+    u32 number = box.run.quotient(byte);
+    u32 inside = byte - number * box.run.by;
+    const char* at = run(range, number) + inside;
+    const u32 left = box.run.by - inside;
+    if (left >= kLine) {
+      const u32 odd = u32(reinterpret_cast<u64>(at)) % kLine;
+      if (odd == 0) return read<uint4, kHow>(at);
+      if (odd % 8 == 0) return read_whole<uint2>(at);
+      if (odd % 4 == 0) return read_whole<u32>(at);
+      return read_whole<Unit>(at);
+    }
+    uint4 line;
+    Unit* const units = reinterpret_cast<Unit*>(&line);
+    if (box.run.by >= kLine) {  // it ends in the next run
+      const char* const next = run(range, number + 1) - left;
+#pragma unroll
+      for (int i = 0; i < int(kLine / sizeof(Unit)); ++i)
+        units[i] = read<Unit, kHow>((i * int(sizeof(Unit)) < int(left) ? at : next) + i * sizeof(Unit));
+      return line;
+    }
+#pragma unroll
+    for (int i = 0; i < int(kLine / sizeof(Unit)); ++i) {
+      if (inside == box.run.by) at = run(range, ++number), inside = 0;
+      units[i] = read<Unit, kHow>(at);
+      at += sizeof(Unit);
+      inside += sizeof(Unit);
+    }
+    return line;
+  }
+  // The ends of a range.
+  __device__ __forceinline__ void copy_units(const Range& range, char* at, u32 byte, u32 end) const {
+    for (; byte < end; byte += sizeof(Unit), at += sizeof(Unit)) {
+      const u32 number = box.run.quotient(byte);
+      if constexpr (kHow == kLost) poison(at, sizeof(Unit), 0, 1);
+      else *reinterpret_cast<Unit*>(at) = read<Unit, kHow>(run(range, number) + (byte - number * box.run.by));
+    }
+  }
+  // Words at a multiple of 16 where they go, from whatever units.
+  __device__ __forceinline__ void copy_lines(u32 first, u32 end, int lane) const {
+    constexpr u32 batch = kWarp * kLinesInFlight / 2;
+    for (u32 begin = first; begin < end; begin += batch) {
+      const u32 last = min(begin + batch, end) - 1, number = box.range_lines.quotient(begin);
+      const bool one = box.range_lines.quotient(last) == number;  // range has all of them
+      Range range{from, 0, 0};
+      u32 odd = 0;
+      char* range_to = to;
+      const auto enter = [&](u32 which) {
+        range.from = from;
+        range_to = to;
+        walk(which, 0, box.num_outer, [&](i64 index, const Step& step) {
+          range.from += index * step.from;
+          range_to += index * step.to;
+        });
+        odd = u32(reinterpret_cast<u64>(range_to)) % kLine;
+      };
+      if (one) {
+        enter(number);
+        const u32 place = begin - number * box.range_lines.by, bytes = u32(box.range_bytes);
+        const u32 low = place * kLine > odd ? place * kLine - odd : 0;
+        const u32 high = min((last - number * box.range_lines.by + 1) * kLine - odd, bytes);
+        if (low < high) {
+          const u32 lowest = box.run.quotient(low), end_run = box.run.quotient(high - 1) + 1;
+          if (end_run - lowest <= Places::kReads) {
+            __syncwarp();
+            for (u32 i = lowest + lane; i < end_run; i += kWarp) places.from[i - lowest] = run(range, i);
+            __syncwarp();
+            range.lowest = lowest;
+            range.end = end_run;
+          }
+        }
+      }
+#pragma unroll 2
+      for (u32 line = begin + lane; line <= last; line += kWarp) {
+        const u32 which = one ? number : box.range_lines.quotient(line);
+        if (!one) enter(which);
+        const i64 at = i64(line - which * box.range_lines.by) * kLine - odd;
+        if (at >= 0 && at + kLine <= box.range_bytes) {
+          uint4 value = {~0u, ~0u, ~0u, ~0u};
+          if constexpr (kHow != kLost) value = read_line(range, u32(at));
+          *reinterpret_cast<uint4*>(range_to + at) = value;
+        } else {
+          const i64 low = max(at, i64(0)), high = min(at + kLine, box.range_bytes);
+          copy_units(range, range_to + low, u32(low), u32(max(high, low)));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void item(u32 number, int lane) const {
+    const u32 first = number * kItemLines, end = min(first + kItemLines, box.num_lines);
+    if constexpr (kUnit == kLine) copy_words(first, end, lane);
+    else copy_lines(first, end, lane);
+  }
+};
+
+// Items of several boxes, in the order of the boxes: a CTA that has counted them finds the one with a
+// number in shared memory.
+struct Items {
+  static constexpr u32 kGroups = 512;
+  u32 before[kGroups + 1];   // items of the boxes before a group of boxes, and of all
+  u32 of_warp[kWarp];
+  u32 group, num_groups;     // boxes of a group, and how many there are
+
+  // By all threads; count(box) are the items of a box.
+  template <class Count>
+  __device__ void count_all(u32 num_boxes, Count count) {
+    const u32 thread = threadIdx.x, lane = thread % kWarp;
+    const u32 size = max((num_boxes + kGroups - 1) / kGroups, 1u);
+    if (num_boxes <= kWarp) {  // a box a lane
+      if (thread < kWarp) {
+        u32 sum = lane < num_boxes ? count(lane) : 0;
+#pragma unroll
+        for (int by = 1; by < kWarp; by *= 2) {
+          const u32 below = __shfl_up_sync(kAllLanes, sum, by);
+          if (lane >= u32(by)) sum += below;
+        }
+        before[lane + 1] = sum;
+        if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
+      }
+      __syncthreads();
+      return;
+    }
+    for (u32 first = 0; first < kGroups; first += blockDim.x) {
+      const u32 mine = first + thread;
+      u32 sum = 0;
+      for (u32 box = mine * size; mine < kGroups && box < min((mine + 1) * size, num_boxes); ++box) sum += count(box);
+      u32 total = sum;
+#pragma unroll
+      for (int by = 1; by < kWarp; by *= 2) {
+        const u32 below = __shfl_up_sync(kAllLanes, total, by);
+        if (lane >= u32(by)) total += below;
+      }
+      if (lane == kWarp - 1) of_warp[thread / kWarp] = total;
+      __syncthreads();
+      u32 base = first ? before[first] : 0;
+      for (u32 warp = 0; warp < thread / kWarp; ++warp) base += of_warp[warp];
+      if (mine < kGroups) before[mine + 1] = base + total;
+      if (thread == 0 && first == 0) before[0] = 0, group = size, num_groups = kGroups;
+      __syncthreads();
+    }
+  }
+  __device__ __forceinline__ u32 total() const { return before[num_groups]; }
+  // The box of an item; the item becomes its number in that.
+  template <class Count>
+  __device__ __forceinline__ u32 find(u32& item, Count count) const {
+    u32 low = 0, high = num_groups;
+    while (high - low > 1) {
+      const u32 middle = (low + high) / 2;
+      if (before[middle] <= item) low = middle;
+      else high = middle;
+    }
+    item -= before[low];
+    u32 box = low * group;
+    if (group == 1) return box;
+    for (u32 here = count(box); item >= here; here = count(box)) item -= here, ++box;
+    return box;
+  }
+};
+
+// A warp's own copy of the box that it works on.
+template <class T>
+__device__ __forceinline__ void keep_box(T& mine, const T& box, int lane) {
+  __syncwarp();
+  for (int i = lane; i < int(sizeof(T) / sizeof(u64)); i += kWarp)
+    reinterpret_cast<u64*>(&mine)[i] = __ldcg(reinterpret_cast<const u64*>(&box) + i);
+  __syncwarp();
+}
+
+}  // namespace fuscoc

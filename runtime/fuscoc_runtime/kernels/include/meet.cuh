@@ -1,0 +1,34 @@
+// Ranks with given slots meet before any stores into another one's window: they tell each other, in
+// `counts`, how many slots they have. Having a peer's word means that the peer has finished everything
+// before this call. CTA 0 tells it before it waits, and no CTA waits for another one of its rank. A rank
+// that refuses the call has told no number.
+#pragma once
+#include "plan.cuh"
+
+namespace fuscoc {
+
+struct Meeting {
+  Peers peers;
+  int num_slots_of[kMaxRanks];
+};
+
+// Tells the number of slots and of segments, and waits for those of all ranks.
+__device__ inline void meet(const Call& call, Meeting& shared, u32 epoch) {
+  constexpr int words = 2;
+  const int peer = threadIdx.x / words, word = threadIdx.x % words;
+  if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
+  __syncthreads();
+  if (peer < call.num_ranks) {
+    int value = int(word == 0 ? call.num_slots : call.num_sources);
+    if (blockIdx.x == 0) store_relaxed(counts_of(call, epoch, peer, call.rank) + word, tagged(u32(value), epoch));
+    if (peer != call.rank) {
+      const u64* const theirs = counts_of(call, epoch, call.rank, peer) + word;
+      if (!poll_count(call, shared.peers, epoch, theirs, kPlanPeers, peer, value)) value = 0;
+    }
+    if (word == 0) shared.num_slots_of[peer] = value;
+    else note_peer(shared.peers, peer, value);
+  }
+  __syncthreads();
+}
+
+}  // namespace fuscoc

@@ -1,0 +1,138 @@
+// Dispatch kernel where slots follow from pieces: copies the boxes that `pieces.cuh` has made, straight to
+// their slots. A warp takes the next item of all, with the cells of a box in turn, so that no two ranks
+// store to the same one for long, and own rows go with the others.
+//
+// The first CTA that has nothing left marks the slots that all ranks fill here: where two points have
+// one, it is filled twice, by either, and counted. The last CTA tells the peers that everything has come,
+// and waits until they have told it.
+#pragma once
+#include "pieces.cuh"
+
+namespace fuscoc {
+
+template <class Shape, class Relation>
+struct Move {
+  using Own = BoxOf<Shape>;
+  struct Shared {
+    Items items;
+    Own box[kWarp];
+    Places places[kWarp];
+    u32 turn;
+  };
+  const Call& call;
+  const u32 epoch;
+  const int lane;
+  Shared& shared;
+
+  __device__ Move(const Call& call, char*, u64*, u32 epoch)
+      : call(call), epoch(epoch), lane(threadIdx.x % kWarp), shared(memory()) {}
+  __device__ static __forceinline__ Shared& memory() {
+    __shared__ Shared shared;
+    return shared;
+  }
+  __device__ void before_plan(int, int) {}
+
+  __device__ __forceinline__ u32* flag(int window, int from) const {
+    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
+  }
+  // Items of a box of any field, in all its cells.
+  __device__ __forceinline__ u32 items_of(u32 box) const {
+    const Own& of = boxes_forth<Shape>(call)[box];
+    return __ldcg(&of.num_lines) ? (__ldcg(&of.num_lines) + kItemLines - 1) / kItemLines * u32(__ldcg(&of.num_cells)) : 0;
+  }
+
+  template <int kField = 0>
+  __device__ __forceinline__ void copy(const Own& box, int field, u32 item) const {
+    if constexpr (kField + 1 < Shape::num_fields) {
+      if (field != kField) {
+        copy<kField + 1>(box, field, item);
+        return;
+      }
+    }
+    // Cells in turn, that of the next rank first: ranks begin with different ones.
+    const int turned = (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
+    const int rank = box.rank + turned * box.rank_step;
+    if (call.routing->refusing >> rank & 1) return;
+    const BoxCopy<Shape::unit_bytes(kField), kSettled, Own::num_all_steps> copy{
+        box, call.source[kField] + box.from + turned * box.cell_from,
+        call.window[rank] + call.rows_at[kField] + box.to + turned * box.cell_to,
+        shared.places[threadIdx.x / kWarp]};
+    copy.item(item / box.num_cells, lane);
+  }
+
+  __device__ void run(int warp, int num_warps) {
+    const u32 num_boxes = *(volatile u32*)call.num_boxes * Shape::num_fields;
+    const auto count = [&](u32 box) { return items_of(box); };
+    shared.items.count_all(num_boxes, count);
+    const u32 num_items = shared.items.total(), first = gridDim.x * num_warps;
+    u32* const next = &call.state->next_send[epoch & 1];
+    u32 item = warp * gridDim.x + blockIdx.x, held = ~0u;
+    while (item < num_items) {
+      const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
+      u32 inside = item;
+      const u32 box = shared.items.find(inside, count);
+      if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
+      copy(shared.box[warp], int(box % Shape::num_fields), inside);
+      item = __shfl_sync(kAllLanes, after, 0);
+    }
+    finish(warp, num_warps);
+  }
+
+  __device__ void finish(int warp, int num_warps) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      fence_system();
+      shared.turn = atomicAdd(&call.state->sent[epoch & 1], 1u);
+      fence_system();
+    }
+    __syncthreads();
+    if (shared.turn == 0) mark_all(warp, num_warps);
+    if (shared.turn != gridDim.x - 1 || threadIdx.x >= call.num_ranks || int(threadIdx.x) == call.rank) return;
+    fence_system();
+    const int peer = threadIdx.x;
+    if (call.routing->refusing >> peer & 1) return;
+    store_relaxed(flag(peer, call.rank), epoch);
+    wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
+  }
+
+  __device__ void mark_all(int warp, int num_warps) {
+    for (int from = 0; from < call.num_ranks; ++from) {
+      if (call.routing->refusing >> from & 1) continue;
+      u64 ready = 0;
+      if (lane == 0) {
+        const u64* const word = ready_word(call, call.rank, from, 0);
+        wait_until(call, kStagedSlots, from, 0, [&] { return u32((ready = load_acquire(word)) >> 32) == epoch; });
+        if (u32(ready >> 32) != epoch) ready = 0;
+      }
+      const u32 num_boxes = __shfl_sync(kAllLanes, u32(ready), 0);
+      // Few boxes have long ranges, which all warps share; of many, each has a warp.
+      const auto* const marks = marks_told<Shape>(call, call.rank, from);
+      if constexpr (Shape::looks_up)
+        for (u32 box = warp; box < num_boxes; box += num_warps) mark(marks[box], lane, kWarp);
+      else
+        for (u32 box = 0; box < num_boxes; ++box) mark(marks[box], warp * kWarp + lane, num_warps * kWarp);
+    }
+  }
+  __device__ void mark(const Marks<Shape::num_loops>& marks, int lane, int num_lanes) {
+    const i64 range = __ldcg(&marks.range), num_ranges = __ldcg(&marks.num_ranges);
+    // Lanes take words of a range, or ranges that are short.
+    const bool is_long = range >= kWarp;
+    for (i64 i = is_long ? 0 : lane; i < num_ranges; i += is_long ? 1 : num_lanes) {
+      i64 slot = __ldcg(&marks.first), number = i;
+      for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
+        const i64 count = __ldcg(&marks.count[j]);
+        slot += number % count * __ldcg(&marks.step[j]);
+        number /= count;
+      }
+      const i64 end = slot + range;
+      for (i64 word = slot / 32 + (is_long ? lane : 0); word * 32 < end; word += is_long ? num_lanes : 1) {
+        const i64 low = max(slot - word * 32, i64(0)), high = min(end - word * 32, i64(32));
+        const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
+        const u32 twice = atomicOr(&call.filled[word], bits) & bits;
+        if (twice) note(call, call.state->clashed, u32(__popc(twice)));
+      }
+    }
+  }
+};
+
+}  // namespace fuscoc

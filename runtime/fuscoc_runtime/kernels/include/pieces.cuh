@@ -1,0 +1,432 @@
+// Plan kernel where slots follow from a few pieces (fsc.node_pieces): it makes boxes of them, those that this
+// rank's dispatch copies, those that bring its results to their places, and in the window of every rank
+// that slots are on those which that one's combine copies. One CTA does it, a thread a piece at a time.
+//
+// An entry, an image or a page, is what inputs say of the outer indices; a shuffle without such has one.
+// A piece is dropped whole where a rank or a slot of it does not exist, and its points are counted.
+//
+// Results come back by way of this rank's staging memory, where each box has a range: the bytes of a cell in
+// the order of the source, 16 bytes apart from its place there modulo 16. So a peer puts them together from
+// its rows, and what is left is to copy lines. Every item of a box has a flag there.
+#pragma once
+#include "boxes.cuh"
+#include "meet.cuh"
+#include "piece.cuh"
+#include "staged.cuh"
+
+namespace fuscoc {
+
+// Shorter ranges of odd bytes lie behind each other in staging memory, with nothing in between.
+constexpr i64 kCongruentRange = 128;
+
+template <class Shape>
+using BoxOf = Box<Shape::num_loops + Shape::num_run_loops>;
+
+// Boxes of a rank's own dispatch, and where its results come from: [entries][pieces][fields].
+template <class Shape>
+__device__ __forceinline__ BoxOf<Shape>* boxes_forth(const Call& call) {
+  return reinterpret_cast<BoxOf<Shape>*>(call.boxes_forth);
+}
+template <class Shape>
+__device__ __forceinline__ BoxOf<Shape>* boxes_back(const Call& call) {
+  return reinterpret_cast<BoxOf<Shape>*>(call.boxes_back);
+}
+// Those that a rank has told another one, [entries][pieces], in the window of that.
+template <class Shape>
+__device__ __forceinline__ BoxOf<Shape>* boxes_told(const Call& call, int window, int from) {
+  return reinterpret_cast<BoxOf<Shape>*>(call.window[window] + call.boxes_at) + from * call.max_boxes;
+}
+// How many of them there are, {number, epoch}.
+__device__ __forceinline__ u64* num_told(const Call& call, int window, int from) {
+  return reinterpret_cast<u64*>(call.window[window] + call.told_at) + from;
+}
+
+// The slots of a cell: ranges of some, loops apart.
+template <int kLoops>
+struct Marks {
+  i64 first, range, num_ranges;
+  i64 num_loops;
+  i64 count[kLoops + 1], step[kLoops + 1];
+};
+// Those that a rank has told another one, [entries][pieces], in the window of that.
+template <class Shape>
+__device__ __forceinline__ Marks<Shape::num_loops>* marks_told(const Call& call, int window, int from) {
+  return reinterpret_cast<Marks<Shape::num_loops>*>(call.window[window] + call.marks_at) + from * call.max_boxes;
+}
+
+template <class Shape, class Relation>
+struct Pieces {
+  static constexpr int num_steps = Shape::num_loops + Shape::num_run_loops;
+  using Own = BoxOf<Shape>;
+  struct Shared {
+    Meeting meeting;
+    u64 staging;        // bytes that boxes have taken,
+    u32 flags;          // and flags
+    u64 points_to[kMaxRanks];
+    i64 points, cells;  // of entries so far
+    u32 bad;            // sizes are none
+    u32 dropped;        // points are
+    u32 stale;          // boxes are to be made
+    i64 of_warp[2][kWarp];
+  };
+  const Call& call;
+  Shared& shared;
+  const Relation relation;
+  const u32 epoch;
+  const int dropped;
+  const int kind;   // what this warp makes: see `make`
+
+  __device__ i64 scan(i64 value, i64* of_warp, i64 before, i64& total) const {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    i64 sum = value;
+#pragma unroll
+    for (int by = 1; by < kWarp; by *= 2) {
+      const i64 below = __shfl_up_sync(kAllLanes, sum, by);
+      if (lane >= by) sum += below;
+    }
+    if (lane == kWarp - 1) of_warp[warp] = sum;
+    __syncthreads();
+    i64 base = before;
+    total = before;
+    for (int w = 0; w < int(blockDim.x) / kWarp; ++w) {
+      if (w < warp) base += of_warp[w];
+      total += of_warp[w];
+    }
+    return base + sum - value;
+  }
+  // Points and cells before every entry. Of sizes that cannot be nothing is left.
+  __device__ i64 measure(i64 num_entries) {
+    double most = 0;
+    for (i64 first = 0; first < num_entries; first += blockDim.x) {
+      const i64 entry = first + threadIdx.x;
+      Sizes sizes{0, 0, true};
+      if (entry < num_entries) sizes = relation.sizes(entry);
+      if (!sizes.ok) shared.bad = 1, sizes = {0, 0, true};
+      most += double(sizes.points) + double(sizes.cells);
+      i64 points, cells;
+      const i64 points_before = scan(sizes.points, shared.of_warp[0], shared.points, points);
+      const i64 cells_before = scan(sizes.cells, shared.of_warp[1], shared.cells, cells);
+      if (entry < num_entries) {
+        call.points_before[entry] = points_before;
+        call.cells_before[entry] = cells_before;
+      }
+      __syncthreads();
+      if (threadIdx.x == 0) shared.points = points, shared.cells = cells;
+    }
+    if (most > 4e18) shared.bad = 1;
+    __syncthreads();
+    if (call.num_cells >= 0 && shared.cells != call.num_cells && threadIdx.x == 0) shared.bad = 1;
+    __syncthreads();
+    return shared.bad ? 0 : num_entries;
+  }
+
+  __device__ __forceinline__ void drop(u32& word, i64 points) const {
+    if (points <= 0) return;
+    shared.dropped = 1;
+    const u32 times = u32(min(points, i64(1) << 30));
+    note(call, word, times);
+    atomicAdd(&call.routing->dropped[dropped], times);
+  }
+
+  // The cells of a piece whose rank exists: those of one number, or all. What has no place is dropped.
+  struct Cells {
+    i64 first, num;      // numbers of the loop over ranks
+    i64 step;            // of the rank
+    int loop;            // which one that is, -1: none
+    i64 points;          // of a cell
+  };
+  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece) const {
+    Cells found{0, 1, 0, -1, 1};
+    for (int i = 0; i < piece.num_loops; ++i) {
+      if (piece.rank_step[i] != 0 && found.loop < 0) found.loop = i;
+      else found.points *= max(piece.count[i], i64(0));
+    }
+    if (found.loop >= 0) {
+      found.num = max(piece.count[found.loop], i64(0));
+      found.step = piece.rank_step[found.loop];
+    }
+    if (found.points == 0) found.num = 0;
+    if (found.num == 0) return found;
+    i64 begin = found.num, end = 0, nowhere = 0;
+    if (found.step == 0) {
+      nowhere = piece.rank == -1;
+      if (exists(piece, found.points, piece.rank, piece.slot)) begin = 0, end = 1;
+    } else {
+      // Ranks are few: those that exist are looked for among the cells.
+      for (int rank = 0; rank < call.num_ranks; ++rank) {
+        const i64 away = rank - piece.rank, number = away / found.step;
+        if (away % found.step || number < 0 || number >= found.num) continue;
+        begin = min(begin, number);
+        end = max(end, number + 1);
+      }
+      const i64 away = -1 - piece.rank, number = away / found.step;
+      nowhere = away % found.step == 0 && number >= 0 && number < found.num;
+      bool all = true;  // slots of all cells that have a rank, or none is copied
+      for (i64 c = begin; c < end; ++c)
+        all = all && exists(piece, found.points, piece.rank + c * found.step,
+                            piece.slot + c * piece.slot_step[found.loop]);
+      if (!all) begin = end = 0;
+    }
+    const i64 num = max(end - begin, i64(0));
+    if (kind == kMarks) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
+    found.first = begin;
+    found.num = num;
+    return found;
+  }
+  // Whether a rank and all slots of a cell there exist. One that refused has told no length.
+  __device__ bool exists(const PieceOf<Shape>& piece, i64 points, i64 rank, i64 slot) const {
+    if (rank < 0 || rank >= call.num_ranks) return false;
+    if (shared.meeting.peers.refusing >> rank & 1) return true;
+    i64 lowest = slot, highest = slot;
+    for (int i = 0; i < piece.num_loops; ++i) {
+      if (piece.rank_step[i] != 0) continue;
+      const i64 reach = piece.slot_step[i] * (piece.count[i] - 1);
+      lowest += min(reach, i64(0));
+      highest += max(reach, i64(0));
+    }
+    return lowest >= 0 && highest < shared.meeting.num_slots_of[rank];
+  }
+
+  // The loops of a cell's field, over its segments and then over the runs of one. How many.
+  template <int kField>
+  __device__ int loops(const PieceOf<Shape>& piece, const Cells& of, Loop* loop) const {
+    int num = 0;
+    for (int i = 0; i < piece.num_loops; ++i)
+      if (i != of.loop)
+        loop[num++] = {piece.count[i], piece.src_step[i] * Shape::cell_bytes(kField),
+                       piece.slot_step[i] * Shape::row_bytes(kField), 0};
+    i64 bytes = Shape::row_bytes(kField);
+    for (int i = 0; i < Shape::num_runs(kField); ++i) {
+      bytes /= Shape::run_count(kField, i);
+      loop[num++] = {Shape::run_count(kField, i), Shape::run_stride(kField, i, piece.strides), bytes, 0};
+    }
+    return num;
+  }
+
+  template <int kField>
+  __device__ __noinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    Loop loop[num_steps + 1];
+    Own made;
+    const int num = sort_loops(loop, loops<kField>(piece, of, loop), kTarget);
+    i64 range = Shape::run_bytes(kField);
+    const int outer = count_outer(loop, num, kTarget, range);
+    made.num_lines = 0;
+    if (of.num && !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
+      drop(call.state->overflowed, of.num * of.points), made.num_lines = 0;
+    const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
+    made.cell_from = src_step * Shape::cell_bytes(kField);
+    made.cell_to = slot_step * Shape::row_bytes(kField);
+    made.from = piece.src * Shape::cell_bytes(kField) + of.first * made.cell_from;
+    made.to = piece.slot * Shape::row_bytes(kField) + of.first * made.cell_to;
+    made.num_cells = int(of.num);
+    made.rank = int(piece.rank + of.first * of.step);
+    made.rank_step = int(of.step);
+    boxes_forth<Shape>(call)[box * Shape::num_fields + kField] = made;
+      }
+
+  // Tells every rank the slots of its cell.
+  __device__ __noinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    Loop loop[Shape::num_loops + 1];
+    int num = 0;
+    for (int i = 0; i < piece.num_loops; ++i)
+      if (i != of.loop) loop[num++] = {piece.count[i], 0, piece.slot_step[i], 0};
+    num = sort_loops(loop, num, kTarget);
+    Marks<Shape::num_loops> marks;
+    marks.range = marks.num_ranges = 1;
+    marks.num_loops = count_outer(loop, num, kTarget, marks.range);
+    for (int i = 0; i < marks.num_loops; ++i) {
+      marks.count[i] = loop[i].count;
+      marks.step[i] = loop[i].dst;
+      marks.num_ranges *= loop[i].count;
+    }
+    for (int rank = 0; rank < call.num_ranks; ++rank) {
+      if (shared.meeting.peers.refusing >> rank & 1) continue;
+      auto& told = marks_told<Shape>(call, rank, call.rank)[box];
+      const i64 c = cell_of(piece, of, rank);
+      if (c < 0) {
+        told.num_ranges = 0;
+        continue;
+      }
+      marks.first = piece.slot + (of.loop < 0 ? 0 : c * piece.slot_step[of.loop]);
+      told = marks;
+      atomicAdd(&shared.points_to[rank], u64(of.points));
+    }
+  }
+  // The number of the cell for a rank, -1: none.
+  __device__ __forceinline__ i64 cell_of(const PieceOf<Shape>& piece, const Cells& of, int rank) const {
+    const i64 away = rank - piece.rank;
+    if (of.num == 0 || (of.step == 0 ? away != 0 : away % of.step != 0)) return -1;
+    const i64 c = of.step == 0 ? 0 : away / of.step;
+    return c >= of.first && c < of.first + of.num ? c : -1;
+  }
+
+  // How the first field comes back.
+  __device__ __noinline__ void back(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    constexpr int unit = Shape::unit_bytes(0);
+    Loop loop[num_steps + 1];
+    const int num = sort_loops(loop, loops<0>(piece, of, loop), kSource);
+    i64 range = Shape::run_bytes(0), packed = Shape::run_bytes(0);
+    const int outer = count_outer(loop, num, kSource, range);
+    for (int i = num - 1; i >= 0; --i) {
+      if (i < outer && unit < kLine && range >= kCongruentRange) packed += floor_mod(loop[i].src - packed, kLine);
+      loop[i].packed = packed;
+      packed *= loop[i].count;
+    }
+    const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
+    const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
+    const i64 pitch = packed + floor_mod(src_step - packed, kLine);  // of a cell
+    const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
+    Own home, told, mine;
+    bool fits = of.num > 0 && make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource) &&
+                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked) &&
+                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource);
+    i64 staging = 0;
+    if (fits) {
+      const i64 bytes = round_up(pitch * of.num + kLine, 128);
+      staging = i64(atomicAdd(&shared.staging, u64(bytes)));
+      home.flag = atomicAdd(&shared.flags, home.items() * u32(of.num));
+      fits = staging + bytes <= call.staging_bytes && home.flag + home.items() * u32(of.num) <= call.max_flags;
+    }
+    if (!fits) {
+      home.num_lines = 0;
+      if (of.num) drop(call.state->overflowed, of.num * of.points);
+    }
+    home.from = staging + floor_mod(src, kLine);
+    home.to = src;
+    home.cell_from = pitch;
+    home.cell_to = src_step;
+    home.num_cells = int(of.num);
+    home.rank = int(piece.rank + of.first * of.step);
+    home.rank_step = int(of.step);
+    boxes_back<Shape>(call)[box] = home;
+    told.num_cells = mine.num_cells = 1;
+    told.cell_from = told.cell_to = mine.cell_from = mine.cell_to = 0;
+    told.rank = told.rank_step = mine.rank = mine.rank_step = 0;
+    for (int rank = 0; rank < call.num_ranks; ++rank) {
+      if (shared.meeting.peers.refusing >> rank & 1) continue;
+      Own& there = boxes_told<Shape>(call, rank, call.rank)[box];
+      const i64 c = fits ? cell_of(piece, of, rank) : -1;
+      if (c < 0) {
+        there.num_lines = 0;
+        continue;
+      }
+      const i64 number = c - of.first;
+      Own& tell = rank == call.rank ? mine : told;
+      tell.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
+      tell.to = rank == call.rank ? home.to + number * src_step : home.from + number * pitch;
+      tell.flag = home.flag + u32(number) * home.items();
+      there = tell;
+    }
+  }
+
+  // Warps make different things of the same pieces: marks, the boxes of each field, and those back.
+  static constexpr int kMarks = 0, kBack = 1 + Shape::num_fields, kKinds = kBack + Shape::comes_back;
+
+  template <int kField = 0>
+  __device__ __forceinline__ void make_field(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    if (kind == 1 + kField) forth<kField>(piece, of, box);
+    else if constexpr (kField + 1 < Shape::num_fields) make_field<kField + 1>(piece, of, box);
+  }
+  template <int kPiece = 0>
+  __device__ void make(i64 entry, bool fits) {
+    const i64 box = entry * Relation::num_pieces + kPiece;
+    PieceOf<Shape> piece;
+    relation.template piece<kPiece>(entry, piece);
+    Cells of{0, 0, 0, -1, 0};
+    if (fits) of = cells(piece);
+    if (kind == kMarks) tell_slots(piece, of, box);
+    else make_field(piece, of, box);
+    if constexpr (Shape::comes_back)
+      if (kind == kBack) back(piece, of, box);
+    if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(entry, fits);
+  }
+
+  // What boxes follow from where no input is looked up: the same ones are there already if nothing of it
+  // has changed since the handle's memory was last used, and no point was dropped then.
+  __device__ bool is_stale() {
+    constexpr int num = kMaxInputs + kMaxRanks;
+    const int i = threadIdx.x;
+    if (i < num) {
+      const i64 value = i < kMaxInputs ? call.extents[i] : i - kMaxInputs < call.num_ranks
+                                             ? i64(shared.meeting.num_slots_of[i - kMaxInputs]) : 0;
+      if (call.made_of[i] != value) shared.stale = 1;
+      call.made_of[i] = value;
+    }
+    if (i == 0 && (call.made_of[num] == 0 || shared.meeting.peers.refusing)) shared.stale = 1;
+    __syncthreads();
+    return shared.stale;
+  }
+
+  __device__ void run() {
+    for (i64 word = threadIdx.x; word < ceil_div(call.num_slots, 32); word += blockDim.x) call.filled[word] = 0;
+    if (threadIdx.x == 0) {
+      shared.staging = 0;
+      for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
+      shared.flags = shared.bad = shared.dropped = shared.stale = 0;
+      shared.points = shared.cells = 0;
+    }
+    __syncthreads();
+    i64 num_entries = relation.num_entries();
+    if constexpr (Shape::ragged) num_entries = measure(num_entries);
+    if (num_entries > call.max_entries) {
+      if (threadIdx.x == 0) note(call, call.state->excess, u32(min(num_entries - call.max_entries, i64(1) << 30)));
+      num_entries = 0;
+    }
+    meet(call, shared.meeting, epoch);
+    if (threadIdx.x == 0) {
+      keep_peers(call, shared.meeting.peers);
+      if (shared.bad) note(call, call.state->bad_sizes);
+    }
+    if (shared.meeting.peers.failed) num_entries = 0;
+    if (Shape::looks_up || is_stale()) make_all(num_entries);
+    const u32 num_boxes = u32(num_entries * Relation::num_pieces);
+    if (int(threadIdx.x) < call.num_ranks) {
+      fence_system();
+      store_relaxed(num_told(call, threadIdx.x, call.rank), tagged(num_boxes, epoch));
+      store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(num_boxes, epoch));
+    }
+  }
+  __device__ void make_all(i64 num_entries) {
+    const i64 room = call.max_sources * Shape::fanout;
+    if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
+      drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, num_groups = int(blockDim.x) / kWarp / kKinds;
+    const i64 first = warp / kKinds < num_groups ? warp / kKinds * kWarp + lane : num_entries;
+    for (i64 entry = first; entry < num_entries; entry += num_groups * kWarp) {
+      bool fits = true;
+      if constexpr (Shape::ragged)
+        fits = (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= room;
+      make(entry, fits);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      *call.num_boxes = u32(num_entries * Relation::num_pieces);
+      u64 points = 0;
+      for (int rank = 0; rank < kMaxRanks; ++rank) {
+        points += shared.points_to[rank];
+        call.moved[2 + rank] = shared.points_to[rank];
+      }
+      call.moved[0] = points * Shape::row_bytes(0);
+      call.moved[1] = u64(Shape::ragged ? min(shared.points, room) : call.num_sources * Shape::fanout);
+      call.made_of[kMaxInputs + kMaxRanks] = !shared.dropped && !shared.meeting.peers.refusing;
+    }
+  }
+};
+
+template <class Shape, class Relation>
+__device__ __forceinline__ void place_pieces(const Call& call) {
+  __shared__ Numbers numbers;
+  __shared__ typename Pieces<Shape, Relation>::Shared shared;
+  const u32 turn = begin_plan(call, numbers);
+  let_next_start();
+  if (numbers.aborted) {
+    plan_nothing<Shape>(call);
+    if (threadIdx.x == 0) *call.num_boxes = 0;
+  } else {
+    Pieces<Shape, Relation>{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
+                             int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}.run();
+  }
+  finish_plan(call, numbers, turn);
+}
+
+}  // namespace fuscoc
