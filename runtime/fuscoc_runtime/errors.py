@@ -330,12 +330,13 @@ class OutdatedError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SlotClashError(FuscoRuntimeError):
-    """Points that a device found to be for slots of others; they were not moved."""
+    """Points that a device found to be for slots of others; of those of a slot one has come, or,
+    where slots follow from pieces, parts of any."""
 
     code: ClassVar[str] = "FSR024"
     text: ClassVar[str] = (
-        "{count} points of rank {rank} were dropped, for where they go `{slot}` gives their slots "
-        "to other points, too: every slot takes one segment"
+        "rank {rank} found {count} points whose slots `{slot}` gives to other points, too: every "
+        "slot takes one segment, and which of them it has is open"
     )
     rank: int
     slot: str

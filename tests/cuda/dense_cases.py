@@ -87,6 +87,9 @@ CASES = {
     ),
     "fft_transpose": DenseCase("fft_transpose", constants={"nx": 20, "ny": 24, "nz": 16}),
     "redistribute": DenseCase("redistribute", constants={"rows": 240, "columns": 36}),
+    # Rows of no whole lines, in several items: a range has one row back, or many.
+    "redistribute_odd_rows": DenseCase("redistribute", constants={"rows": 6000, "columns": 3}),
+    "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
     "kv_pages": _pages(),

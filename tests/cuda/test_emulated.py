@@ -32,6 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ulysses_in_parts", 1, 90),
         ("fft_transpose", 4, 90),
         ("redistribute", 3, 90),
+        ("redistribute_odd_rows", 2, 90),
+        ("fft_odd_lines", 2, 90),
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
         ("kv_pages", 1, 90),
@@ -58,7 +60,9 @@ def test_calls(
         assert world.run(calls) == []
 
 
-@pytest.mark.parametrize("check", [dense_run.mistakes, dense_run.ragged_mistakes])
+@pytest.mark.parametrize(
+    "check", [dense_run.mistakes, dense_run.piece_mistakes, dense_run.ragged_mistakes]
+)
 def test_mistakes(check: Callable[[Path, torch.device], list[str]], folder: Path) -> None:
     with emulated_ranks(2) as world:
         assert world.run(lambda: check(folder, HOST)) == []

@@ -109,7 +109,7 @@ RIGHT = [[(1, 0), (0, 3)], [(1, 2), (0, 0)]]
         ),
         (  # one slot twice on a rank
             [[(0, 0), (1, 3), (1, 3)], [(0, 1)]],
-            ["SlotClashError: [FSR024] 1 points of rank 0", "no error"],
+            ["SlotClashError: [FSR024] rank 0 found 1 points", "no error"],
             None,
         ),
         (  # far beyond what 32 bits count

@@ -15,6 +15,7 @@ from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+from fuscoc_runtime.errors import OptionError
 
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
@@ -23,8 +24,8 @@ LINE, ITEM_LINES = 16, 512
 MOST_LINES = 2**31
 """Those of kernels/include/boxes.cuh: bytes, lines of an item, and of one rank."""
 
-BOX_PADDING, RANGE_PADDING = 256, 1.25
-"""Of staging memory: bytes for every box and rank, and the part that odd ranges take more."""
+BOX_PADDING = 256
+"""Bytes of staging memory for every box and rank, beside the rows."""
 
 
 class PiecesNode(CudaNode):
@@ -45,7 +46,7 @@ class PiecesNode(CudaNode):
         """As of `CudaNode`.
 
         Raises:
-            ValueError: a rank has more lines than kernels can count.
+            OptionError: segments of a rank have more lines than kernels can count.
         """
         assert program.pieces is not None
         self.program, self.pieces = program, program.pieces
@@ -53,12 +54,17 @@ class PiecesNode(CudaNode):
         bytes_sent = limits.max_sources * program.fanout * dtype.itemsize * elems
         num_lines = bytes_sent // LINE * self.pieces.line_parts
         if num_lines >= MOST_LINES:
-            raise ValueError(f"{num_lines} lines of {LINE} bytes, more than {MOST_LINES - 1}")
+            problem = (
+                f"is {limits.max_sources}; kernels count {MOST_LINES:,} pieces of {LINE} bytes"
+            )
+            raise OptionError("max_sources", f"{problem}, and these are {num_lines:,}")
         self.max_entries = most = self._most_entries(limits)
         self.max_boxes = most * self.pieces.per_entry
         num_cells = self.max_boxes * MAX_RANKS
         comes_back = f"{program.name}_combine" in program.launches
-        self._staging_bytes = comes_back * int(RANGE_PADDING * bytes_sent + num_cells * BOX_PADDING)
+        # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
+        room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
+        self._staging_bytes = comes_back * room
         self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
         super().__init__(program, limits, node_group, device, schedule)
 

@@ -5,9 +5,10 @@
 // An entry, an image or a page, is what inputs say of the outer indices; a shuffle without such has one.
 // A piece is dropped whole where a rank or a slot of it does not exist, and its points are counted.
 //
-// Results come back by way of this rank's staging memory, where each box has a range: the bytes of a cell in
-// the order of the source, 16 bytes apart from its place there modulo 16. So a peer puts them together from
-// its rows, and what is left is to copy lines. Every item of a box has a flag there.
+// Results come back by way of this rank's staging memory, where each box has a part: the bytes of a cell in
+// the order of the source, each range as far from a multiple of 16 as in the result. So a peer puts lines
+// together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
+// that is sent is an item that is received. Every item of a box has a flag there.
 #pragma once
 #include "boxes.cuh"
 #include "meet.cuh"
@@ -15,9 +16,6 @@
 #include "staged.cuh"
 
 namespace fuscoc {
-
-// Shorter ranges of odd bytes lie behind each other in staging memory, with nothing in between.
-constexpr i64 kCongruentRange = 128;
 
 template <class Shape>
 using BoxOf = Box<Shape::num_loops + Shape::num_run_loops>;
@@ -112,6 +110,7 @@ struct Pieces {
       }
       __syncthreads();
       if (threadIdx.x == 0) shared.points = points, shared.cells = cells;
+      __syncthreads();
     }
     if (most > 4e18) shared.bad = 1;
     __syncthreads();
@@ -268,7 +267,7 @@ struct Pieces {
     i64 range = Shape::run_bytes(0), packed = Shape::run_bytes(0);
     const int outer = count_outer(loop, num, kSource, range);
     for (int i = num - 1; i >= 0; --i) {
-      if (i < outer && unit < kLine && range >= kCongruentRange) packed += floor_mod(loop[i].src - packed, kLine);
+      if (i < outer && unit < kLine) packed += floor_mod(loop[i].src - packed, kLine);
       loop[i].packed = packed;
       packed *= loop[i].count;
     }
