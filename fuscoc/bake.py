@@ -4,14 +4,20 @@ A shuffle is *static* if its relation loads no input and its extents are constan
 ``rank`` and ``ranks``. Then its whole plan follows from the spec and the topology, so the compiler
 makes it once for each topology that it is given and stores it in the artifact: such a shuffle
 evaluates no relation and exchanges no metadata when it runs.
+
+Plans are made by one thread of PyTorch. More of them gain next to nothing, so short are the
+columns, and where others use the cores they wait for each other many times longer than they work.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
@@ -30,6 +36,17 @@ from fuscoc_runtime.topology import Topology
 CODE = "FSC057"
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch's operations in one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def baker(
     shuffles: Sequence[CompiledShuffle], topologies: Sequence[str]
 ) -> Callable[[dict[str, Any]], dict[str, bytes]]:
@@ -42,6 +59,7 @@ def baker(
     return lambda manifest: bake(shuffles, manifest, parsed)
 
 
+@_one_thread()
 def bake(
     shuffles: Sequence[CompiledShuffle],
     manifest: dict[str, Any],
@@ -70,6 +88,7 @@ def bake(
     return files
 
 
+@_one_thread()
 def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topology]) -> None:
     """Plan every static shuffle for every topology, to see that it can be done.
 

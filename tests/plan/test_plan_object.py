@@ -162,7 +162,9 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     np.savez(file, other=np.zeros(3))
     refused(file, "is not a plan")
     np.savez(file, header=np.array(json.dumps({"format": 99})))
-    refused(file, "has plan format 99")
+    refused(file, "has plan format 99; this runtime reads 5: compile or plan it again")
+    np.savez(file, header=np.array(json.dumps({"format": 4, "columns": {}})), keys=np.zeros(3))
+    refused(file, "has plan format 4;")
     worked().save(file)
     whole = file.read_bytes()
     file.write_bytes(whole[:2000])
@@ -171,8 +173,22 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     file.write_bytes(whole[: entry + 8] + b"\x01" + whole[entry + 9 :])
     refused(file, "is not a plan: .* is encrypted")
     with np.load(io.BytesIO(whole)) as arrays:
-        np.savez(file, **{**arrays, "keys": np.zeros(99, np.int64)})
-    refused(file, "is not a plan")
+        header = json.loads(arrays["header"].item())
+
+        def refused_with(problem: str, *, forms: Any = None, **damaged: Any) -> None:
+            text = json.dumps({**header, "forms": {**header["forms"], **(forms or {})}})
+            np.savez(file, **{**arrays, "header": np.array(text.encode()), **damaged})
+            refused(file, f"is not a plan: .*{problem}")
+
+        refused_with("1 of `u1` are of no column", u1=np.append(arrays["u1"], [np.uint8(0)]))
+        refused_with("goes beyond the end of `u1`", u1=arrays["u1"][:-1])
+        refused_with("`u1` is float64", u1=arrays["u1"].astype(float))
+        refused_with("allow_pickle", u1=np.array([None]))
+        refused_with("`keys` has no length and shape", forms={"keys": "u1"})
+        refused_with("`more` has values of the type `u8`", forms={"more": [1, "u8"]})
+        assert header["forms"]["num_sources"] == [4, "u1"]
+        found = "`num_sources` has entries for 2 ranks, not 4"
+        refused_with(found, forms={"num_sources": [2, "u1"], "rest": [2, "u1"]})
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any) -> None:

@@ -169,6 +169,26 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert {path.name for path in files} >= {"ulysses.2x2.npz", "ulysses.1x4.npz"}
 
 
+def test_a_plan_is_small_however_many_rows_it_moves() -> None:
+    """Lists of 262144 rows are a few progressions; most of the file says what the shuffle is."""
+    opened = specs.artifact("redistribute.fsc", ("1x2", "2x4"), rows=2**18, columns=512)
+    for path in opened.shuffle().baked.values():
+        assert (opened.path / path).stat().st_size < 20_000
+
+
+def test_baking_leaves_the_threads_as_they_are(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        specs.compile(specs.TRANSPOSE, tmp_path / "out", "1x4")
+        assert torch.get_num_threads() == 3
+        with pytest.raises(CompileError):
+            specs.compile(specs.TRANSPOSE, tmp_path / "none", "1x5")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_artifact_holds_the_plans() -> None:
     opened = specs.ulysses(*TOPOLOGIES)
     baked = opened.shuffle().baked

@@ -1,7 +1,7 @@
-"""Plans in files: an ``.npz`` of plain arrays and one JSON header. No pickle, nothing executed.
+"""Plans in files: an ``.npz`` of integer arrays and one JSON header. No pickle, nothing executed.
 
-Arrays of all ranks are joined end to end, with their lengths beside them, and kept in the smallest
-unsigned type that holds them.
+Columns of all ranks are joined end to end, with their lengths beside them, and kept as progressions
+(``progressions.py``): their forms stand in the header, the ``.npz`` holds their pools.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from fuscoc_runtime.manifest.encode import encode
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
+from fuscoc_runtime.plan.progressions import pack, unpack
 from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.plan.schedule import Schedule, Transfers
 from fuscoc_runtime.plan.traffic import Traffic
 from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, RankPlan, Wire
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 4
+FORMAT = 5
 HEADER = "header"
 TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
 COUNTS = (
@@ -41,6 +42,9 @@ SLICES = ("stage", "peer", "begin", "end")
 ORDERS = ("send_order", "landing_order", "forward_order")
 HANDOVER = ("handed", "own", "taken")
 
+
+Columns = dict[str, Int64Array]
+"""What a file holds, by name: int64 of one dimension."""
 
 Parts = tuple[ShuffleSpec, Topology, tuple[RankPlan, ...], CostModel, Schedule | None]
 """Of a ``Plan``, in its order."""
@@ -55,29 +59,34 @@ def write(
     schedule: Schedule | None,
 ) -> None:
     """Write the parts of a plan, in one step, so that no reader sees half of it."""
-    columns = {name: sorted(columns) for name, columns in sorted(ranks[0].lists.items())}
+    lists = {name: sorted(columns) for name, columns in sorted(ranks[0].lists.items())}
+    columns: Columns = {}
+    for name, names in lists.items():
+        for column in names:
+            _join(columns, f"{name}.{column}", [each.lists[name][column] for each in ranks])
+    for name in TENSORS:
+        _join(columns, name, [getattr(each, name) for each in ranks])
+    _join_wires(columns, [each.wire for each in ranks])
+    for name in COUNTS:
+        _flatten(columns, name, [getattr(each, name) for each in ranks])
+    _flatten(columns, "num_sources", [each.num_sources for each in ranks])
+    for name in ("rows", "max_rows"):
+        _flatten(columns, name, [astuple(getattr(each, name)) for each in ranks])
+    if schedule is not None:
+        for name in STAGES:
+            _flatten(columns, name, getattr(schedule, name))
+    forms, pools = pack(columns)
     header = {
         "format": FORMAT,
         "shuffle": encode(shuffle),
         "topology": str(topology),
         "model": asdict(model),
         "schedule": schedule.kind if schedule is not None else None,
-        "columns": columns,
+        "lists": lists,
+        "forms": forms,
     }
-    arrays: dict[str, Any] = {HEADER: np.array(json.dumps(header))}
-    for name, names in columns.items():
-        for column in names:
-            _join(arrays, f"{name}.{column}", [each.lists[name][column] for each in ranks])
-    for name in TENSORS:
-        _join(arrays, name, [getattr(each, name) for each in ranks])
-    _join_wires(arrays, [each.wire for each in ranks])
-    for name in COUNTS:
-        arrays[name] = _narrow(np.array([getattr(each, name) for each in ranks]))
-    arrays["num_sources"] = np.array([each.num_sources for each in ranks])
-    for name in ("rows", "max_rows"):
-        arrays[name] = np.array([astuple(getattr(each, name)) for each in ranks])
-    if schedule is not None:
-        arrays |= {name: getattr(schedule, name) for name in STAGES}
+    text = json.dumps(header, separators=(",", ":"))
+    arrays: dict[str, Any] = {HEADER: np.array(text.encode()), **pools}
     with whole_file(path) as file:
         np.savez(file, **arrays)
 
@@ -90,12 +99,11 @@ def read(path: Path) -> Parts:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            header = json.loads(str(file[HEADER]))
+            header = json.loads(np.asarray(file[HEADER]).item())
             if header["format"] != FORMAT:
-                raise ArtifactError(
-                    str(path), f"has plan format {header['format']}; this runtime reads {FORMAT}"
-                )
-            return _read(header, file)
+                found = f"has plan format {header['format']}; this runtime reads {FORMAT}"
+                raise ArtifactError(str(path), f"{found}: compile or plan it again")
+            return _read(header, unpack(header["forms"], file))
     except ArtifactError:
         raise
     except FileNotFoundError as error:
@@ -104,20 +112,21 @@ def read(path: Path) -> Parts:
         raise ArtifactError(str(path), f"is not a plan: {error}") from error
 
 
-def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Parts:
+def _read(header: Mapping[str, Any], columns: Columns) -> Parts:
     topology = Topology.parse(header["topology"])
     num_ranks = topology.num_ranks
     lists: list[dict[str, DescriptorList]] = [{} for _ in range(num_ranks)]
-    parts: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in TENSORS}
+    parts: dict[str, list[Any]] = {name: _split(columns, name, num_ranks) for name in TENSORS}
     for name in COUNTS:
-        parts[name] = [tuple(row) for row in _table(file, name, num_ranks)]
-    parts["wire"] = list(map(_wire, _split_wires(file, num_ranks), *(parts[n] for n in COUNTS[:2])))
-    parts["num_sources"] = _table(file, "num_sources", num_ranks)
+        parts[name] = _rows(columns, name, num_ranks)
+    wires = _split_wires(columns, num_ranks)
+    parts["wire"] = list(map(_wire, wires, *(parts[name] for name in COUNTS[:2])))
+    parts["num_sources"] = _entries(columns, "num_sources", num_ranks)
     for name in ("rows", "max_rows"):
-        parts[name] = [BufferRows(*row) for row in _table(file, name, num_ranks)]
-    for name, columns in header["columns"].items():
-        for column in columns:
-            joined = _split(file, f"{name}.{column}", num_ranks)
+        parts[name] = [BufferRows(*row) for row in _rows(columns, name, num_ranks)]
+    for name, names in header["lists"].items():
+        for column in names:
+            joined = _split(columns, f"{name}.{column}", num_ranks)
             for mine, part in zip(lists, joined, strict=True):
                 mine.setdefault(name, {})[column] = part
     ranks = tuple(
@@ -126,30 +135,30 @@ def _read(header: Mapping[str, Any], file: Mapping[str, Any]) -> Parts:
     )
     schedule = None
     if header["schedule"] is not None:
-        stages = [np.asarray(file[name], np.int64) for name in STAGES]
+        stages = [columns[name].reshape(-1, topology.num_nodes) for name in STAGES]
         forwarders = Traffic.of(topology, ranks).forwarders
         schedule = Schedule(header["schedule"], forwarders, *stages)
     shuffle, model = decode(ShuffleSpec, header["shuffle"]), CostModel(**header["model"])
     return shuffle, topology, ranks, model, schedule
 
 
-def _join_wires(arrays: dict[str, Any], wires: Sequence[Wire]) -> None:
+def _join_wires(columns: Columns, wires: Sequence[Wire]) -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    arrays["num_rounds"] = np.array([each.num_rounds for each in wires])
-    _join(arrays, "entries", [each.entries for each in wires])
+    _flatten(columns, "num_rounds", [each.num_rounds for each in wires])
+    _join(columns, "entries", [each.entries for each in wires])
     for side in SIDES:
         for name in SLICES:
             slices = [getattr(getattr(each, side).slices, name) for each in wires]
-            _join(arrays, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in slices])
+            _join(columns, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in slices])
     for name in ORDERS:
         orders = [getattr(each, name) for each in wires]
-        _join(arrays, name, [none if each is None else each for each in orders])
+        _join(columns, name, [none if each is None else each for each in orders])
     for name in HANDOVER:
         handed = [getattr(each.handover, name, ()) for each in wires]
-        _join(arrays, name, [torch.tensor(each, dtype=torch.int64) for each in handed])
+        _join(columns, name, [torch.tensor(each, dtype=torch.int64) for each in handed])
 
 
-def _split_wires(file: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]]:
+def _split_wires(columns: Columns, num_ranks: int) -> list[dict[str, Any]]:
     """What ``_wire`` takes, by rank."""
     names = [
         "entries",
@@ -157,10 +166,10 @@ def _split_wires(file: Mapping[str, Any], num_ranks: int) -> list[dict[str, Any]
         *HANDOVER,
         *(f"{side}.{name}" for side in SIDES for name in SLICES),
     ]
-    columns: dict[str, list[Any]] = {name: _split(file, name, num_ranks) for name in names}
-    columns["rank"] = list(range(num_ranks))
-    columns["num_rounds"] = _table(file, "num_rounds", num_ranks)
-    return [{name: each[rank] for name, each in columns.items()} for rank in range(num_ranks)]
+    found: dict[str, list[Any]] = {name: _split(columns, name, num_ranks) for name in names}
+    found["rank"] = list(range(num_ranks))
+    found["num_rounds"] = _entries(columns, "num_rounds", num_ranks)
+    return [{name: each[rank] for name, each in found.items()} for rank in range(num_ranks)]
 
 
 def _wire(
@@ -187,26 +196,31 @@ def _wire(
     )
 
 
-def _join(arrays: dict[str, Any], name: str, parts: Sequence[Tensor]) -> None:
-    arrays[name] = _narrow(torch.cat(list(parts)).cpu().numpy())
-    arrays[f"{name}.length"] = _narrow(np.array([len(part) for part in parts]))
+def _join(columns: Columns, name: str, parts: Sequence[Tensor]) -> None:
+    columns[name] = torch.cat(list(parts)).cpu().numpy()
+    _flatten(columns, f"{name}.length", [len(part) for part in parts])
 
 
-def _split(file: Mapping[str, Any], name: str, num_ranks: int) -> list[Tensor]:
-    lengths = _table(file, f"{name}.length", num_ranks)
-    joined = torch.from_numpy(np.asarray(file[name]).astype(np.int64))
+def _split(columns: Columns, name: str, num_ranks: int) -> list[Tensor]:
+    lengths = _entries(columns, f"{name}.length", num_ranks)
     # A column's memory is a tensor of its own: kernels are given its address.
-    return [part.clone() for part in torch.split(joined, lengths)]
+    return [part.clone() for part in torch.split(torch.from_numpy(columns[name]), lengths)]
 
 
-def _table(file: Mapping[str, Any], name: str, num_ranks: int) -> list[Any]:
-    """One entry a rank, as Python numbers."""
-    table: list[Any] = np.asarray(file[name]).astype(np.int64).tolist()
-    if len(table) != num_ranks:
-        raise ValueError(f"`{name}` has entries for {len(table)} ranks, not {num_ranks}")
-    return table
+def _flatten(columns: Columns, name: str, table: Any) -> None:
+    """Enter a table, row by row, such as of some numbers of every rank."""
+    columns[name] = np.array(table, np.int64).reshape(-1)
 
 
-def _narrow(values: Int64Array) -> Any:
-    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    return values.astype(np.min_scalar_type(high)) if low >= 0 else values
+def _entries(columns: Columns, name: str, num_ranks: int) -> list[int]:
+    """A number of every rank."""
+    if len(columns[name]) != num_ranks:
+        entries = len(columns[name])
+        raise ValueError(f"`{name}` has entries for {entries} ranks, not {num_ranks}")
+    found: list[int] = columns[name].tolist()
+    return found
+
+
+def _rows(columns: Columns, name: str, num_ranks: int) -> list[tuple[int, ...]]:
+    """Some numbers of every rank."""
+    return list(map(tuple, columns[name].reshape(num_ranks, -1).tolist()))

@@ -1,0 +1,182 @@
+"""Columns of integers as arithmetic progressions, so that their size follows what they say.
+
+Descriptor columns of a static shuffle are mixed-radix numbers: 0 1 2 3, 8 9 10 11, 16 17 18 19, ...
+``pack`` cuts such a column into progressions, here of 4 with the step 1, and treats their first
+values, steps and lengths as three shorter columns in turn: the first values 0, 8, 16, ... are one
+progression, and so are the steps, all 1, and the lengths, all 4. So a column takes a few numbers
+for every affine piece and radix, however many rows it has. What does not get smaller that way stays
+a plain array, a *leaf*, of the smallest type that holds it.
+
+The *form* of a column is JSON and says how to read it: ``[length, shape]``, where a shape is the
+type of a leaf, such as ``"u2"``, or ``[pieces, begins, steps, counts]``, the number of progressions
+and the shapes of three columns of that length. The leaves of all columns, in the order of their
+forms, lie end to end in one array a type, a *pool*.
+
+Arithmetic is modulo 2**64, so any int64 comes back, whatever the differences are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuscoc_runtime.plan.flows import Int64Array
+
+TYPES = {name: np.dtype(f"<{name}") for name in ("u1", "i1", "u2", "i2", "u4", "i4", "i8")}
+SHAPE_BYTES = 16
+"""What the text of a shape that is no leaf takes, about."""
+
+Shape = str | list[Any]
+Leaves = list[np.ndarray[Any, Any]]
+
+
+def pack(
+    columns: Mapping[str, Int64Array],
+) -> tuple[dict[str, list[Any]], dict[str, np.ndarray[Any, Any]]]:
+    """The forms of columns, by their names, and the pools, by those of ``TYPES`` that occur.
+
+    ``columns``: int64 [any length] each. The same columns give the same forms and pools.
+    """
+    forms, leaves = {}, []
+    for name, values in columns.items():
+        shape, found = _encode(values)
+        forms[name] = [len(values), shape]
+        leaves += found
+    # Also of leaves that are all empty: a form names no pool that is not there.
+    of_type = {name: [leaf for leaf in leaves if leaf.dtype == TYPES[name]] for name in TYPES}
+    return forms, {name: np.concatenate(found) for name, found in of_type.items() if found}
+
+
+def unpack(forms: Mapping[str, Any], pools: Mapping[str, Any]) -> dict[str, Int64Array]:
+    """The columns that ``pack`` was given; ``pools`` may hold further arrays of other names.
+
+    Raises:
+        ValueError: these are not forms and their pools; also where pools hold more than is read.
+    """
+    if not isinstance(forms, dict):
+        raise ValueError("there are no forms of columns")
+    reader = _Reader({name: _pool(name, pools[name]) for name in TYPES if name in pools})
+    columns = {}
+    for name, form in forms.items():
+        if not isinstance(form, list) or len(form) != 2:
+            raise ValueError(f"`{name}` has no length and shape")
+        try:
+            columns[name] = reader.column(_length(form[0]), form[1])
+        except ValueError as error:
+            raise ValueError(f"`{name}` {error}") from None
+    reader.check_end()
+    return columns
+
+
+def _encode(values: Int64Array) -> tuple[Shape, Leaves]:
+    """The smaller of a leaf and of progressions."""
+    name, leaf = _narrow(values)
+    if leaf.nbytes <= SHAPE_BYTES:
+        return name, [leaf]
+    begins, steps, counts = _split(values)
+    of_steps, step_leaves = _encode(steps)
+    if 4 * len(steps) > len(values) and isinstance(of_steps, str):
+        return name, [leaf]  # no pattern: do not look for one in ever shorter columns
+    of_begins, begin_leaves = _encode(begins)
+    of_counts, count_leaves = _encode(counts)
+    leaves = begin_leaves + step_leaves + count_leaves
+    shape: Shape = [len(begins), of_begins, of_steps, of_counts]
+    size = sum(each.nbytes for each in leaves) + SHAPE_BYTES * _num_split(shape)
+    return (shape, leaves) if size < leaf.nbytes else (name, [leaf])
+
+
+def _num_split(shape: Shape) -> int:
+    """Columns that are progressions, in this one and in those that it consists of."""
+    return 0 if isinstance(shape, str) else 1 + sum(map(_num_split, shape[1:]))
+
+
+def _narrow(values: Int64Array) -> tuple[str, np.ndarray[Any, Any]]:
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    for name, dtype in TYPES.items():
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return name, values.astype(dtype)
+    raise AssertionError("int64 holds all int64")
+
+
+def _split(values: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """First values, steps and lengths of the progressions that follow each other in ``values``,
+    int64 [2 or more]; each as long as it can be, from left to right."""
+    differences = values[1:] - values[:-1]
+    changes = np.flatnonzero(differences[1:] != differences[:-1]) + 1
+    first = np.concatenate([[0], changes])  # of every run of equal differences
+    single = np.diff(first, append=len(differences)) == 1
+    # A progression ends with its run; the difference behind it only leads to the next progression.
+    # So a longer run always has one, and of single differences in a row every other one is one,
+    # from the second behind a longer run, or from the very first.
+    run = np.arange(len(first))
+    taken = (run - np.maximum.accumulate(np.where(single, 0, run))) % 2 == 0
+    begin = first.copy()
+    begin[1:] += taken[:-1]
+    begin = begin[taken]
+    if not taken[-1]:  # the last difference leads to the last value, which is alone
+        begin = np.append(begin, len(differences))
+    steps = differences[np.minimum(begin, len(differences) - 1)]
+    return values[begin], steps, np.diff(begin, append=len(values))
+
+
+def _pool(name: str, found: Any) -> np.ndarray[Any, Any]:
+    pool = np.asarray(found)
+    if pool.dtype != TYPES[name] or pool.ndim != 1:
+        raise ValueError(f"`{name}` is {pool.dtype} {list(pool.shape)}")
+    return pool
+
+
+def _length(value: Any) -> int:
+    if type(value) is not int or value < 0:  # a bool is an int
+        raise ValueError(f"has the length {value!r}")
+    return value
+
+
+class _Reader:
+    """Takes leaves off the pools."""
+
+    def __init__(self, pools: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._pools = pools
+        self._taken = dict.fromkeys(pools, 0)
+
+    def column(self, length: int, shape: Any) -> Int64Array:
+        """The next column."""
+        if isinstance(shape, str):
+            return self._leaf(length, shape)
+        if not isinstance(shape, list) or len(shape) != 4:
+            raise ValueError(f"has the shape {shape!r}")
+        pieces = _length(shape[0])
+        begins, steps, counts = (self.column(pieces, each) for each in shape[1:])
+        return _join(begins, steps, counts, length)
+
+    def check_end(self) -> None:
+        """Every leaf was taken."""
+        for name, pool in self._pools.items():
+            if self._taken[name] != len(pool):
+                raise ValueError(f"{len(pool) - self._taken[name]} of `{name}` are of no column")
+
+    def _leaf(self, length: int, name: str) -> Int64Array:
+        if name not in self._pools:
+            raise ValueError(f"has values of the type `{name}`")
+        begin = self._taken[name]
+        if length > len(self._pools[name]) - begin:
+            raise ValueError(f"goes beyond the end of `{name}`")
+        self._taken[name] += length
+        return self._pools[name][begin : begin + length].astype(np.int64)
+
+
+def _join(begins: Int64Array, steps: Int64Array, counts: Int64Array, length: int) -> Int64Array:
+    """The values of progressions, ``length`` in all."""
+    ends = counts.cumsum()
+    # A sum that does not fit into int64 is less than the one before.
+    wrong = (counts < 1).any() or (ends[1:] < ends[:-1]).any()
+    if wrong or ends[-1:].tolist() != [length]:
+        raise ValueError(f"has progressions of other than {length} values")
+    # All differences; that of a progression's first value is from the last one before it.
+    values = np.repeat(steps, counts)
+    lasts = begins + steps * (counts - 1)
+    begins[1:] -= lasts[:-1]
+    values[ends - counts] = begins
+    return np.cumsum(values, out=values)
