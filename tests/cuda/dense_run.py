@@ -174,10 +174,11 @@ class Run:
         return wrong
 
 
-def mistakes(folder: Path, device: torch.device) -> list[str]:
-    """Destinations that are none, or another's: not moved, counted and named; others arrive."""
-    path, name, wrong = folder / "kv_pages", "destination", []
-    data = ranks_of(path, CASES["kv_pages"].tokens, range(1))
+def mistakes(folder: Path, device: torch.device, case: str = "kv_pages") -> list[str]:
+    """Destinations that are none, or another's: not moved, counted and named; others arrive. Pages
+    that are pieces are dropped whole, and who has a slot that is given twice finds it."""
+    path, name, wrong = folder / case, "destination", []
+    data = ranks_of(path, CASES[case].tokens, range(1))
     dense = Dense(path, data, device)
     num_ranks, length = dense.num_ranks, dense.num_slots(0, data[0][0])
     sender = data[0][0]
@@ -202,49 +203,19 @@ def mistakes(folder: Path, device: torch.device) -> list[str]:
     torch.cuda.synchronize()
     if count := int(dense.wrong_rows(batch, handle)):
         wrong.append(f"{count} rows beside mistakes")
-    wanted = {"DestinationError": 3, "SlotClashError": 1} if dense.rank == 0 else {}
+    pieces = handle.claims is None
+    wanted = {"DestinationError": 3} if dense.rank == 0 else {}
+    if dense.rank == (int(bad[fourth, 0]) if pieces else 0):
+        wanted["SlotClashError"] = 1
     if dense.errors(before) != wanted:
         wrong.append(f"mistakes are told as {dense.errors(before)}, not {wanted}")
-    if dense.rank == 0 and int(handle.dropped) != 4:
-        wrong.append(f"{int(handle.dropped)} points were dropped, not 4")
+    if dense.rank == 0 and int(handle.dropped) != 4 - pieces:
+        wrong.append(f"{int(handle.dropped)} points were dropped, not {4 - pieces}")
     return wrong
 
 
 def piece_mistakes(folder: Path, device: torch.device) -> list[str]:
-    """The same of pages that are pieces: each is dropped whole, and who has a slot that is given
-    twice finds it."""
-    path, name, wrong = folder / "kv_long_pages", "destination", []
-    data = ranks_of(path, CASES["kv_long_pages"].tokens, range(1))
-    dense = Dense(path, data, device)
-    num_ranks, length = dense.num_ranks, dense.num_slots(0, data[0][0])
-    sender = data[0][0]
-    live = ((sender.inputs[name] != -1).all(1) & (sender.inputs["source_page"] != -1)).nonzero()
-    first, second, third, fourth, fifth = live.flatten()[:5].tolist()
-    kept = sender.inputs[name].clone()
-    bad = kept.clone()
-    kept[[first, second, third, fifth]] = -1  # what is left of the call in the reference's eyes
-    bad[first, 1], bad[second, 0], bad[third, 1] = length, num_ranks, -7
-    bad[fifth] = bad[fourth]
-    pages = sender.inputs["source_page"].clone()
-    pages[fifth] = pages[fourth]  # so that it is all one which of them arrives
-    batch = dense.batch([replace(sender, inputs={name: kept, "source_page": pages}), *data[0][1:]])
-    given = {name: bad.to(device), "source_page": pages.to(device)}
-    before = dense.troubles()
-    dense.wipe()
-    torch.cuda.synchronize()
-    dist.barrier()
-    handle = dense.dispatch(replace(batch, inputs=given) if dense.rank == 0 else batch)
-    torch.cuda.synchronize()
-    if count := int(dense.wrong_rows(batch, handle)):
-        wrong.append(f"{count} rows beside mistakes")
-    wanted = {"DestinationError": 3} if dense.rank == 0 else {}
-    if dense.rank == int(bad[fourth, 0]):
-        wanted["SlotClashError"] = 1
-    if dense.errors(before) != wanted:
-        wrong.append(f"mistakes are told as {dense.errors(before)}, not {wanted}")
-    if dense.rank == 0 and int(handle.dropped) != 3:
-        wrong.append(f"{int(handle.dropped)} points were dropped, not 3")
-    return wrong
+    return mistakes(folder, device, "kv_long_pages")
 
 
 def ragged_mistakes(folder: Path, device: torch.device) -> list[str]:
