@@ -34,6 +34,7 @@ NAMES = {
     "summed.field",
     "sym_name",
     "terms",
+    "words.field",
 }
 
 
