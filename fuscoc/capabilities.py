@@ -20,7 +20,6 @@ from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
 from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import (
     COMBINED,
-    FLOATS,
     MAX_RANKS,
     SUMMABLE,
     CudaField,
@@ -47,7 +46,8 @@ MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
 MAX_FIELDS = 8
 MAX_INPUTS = 8  # and as many run-time extents
 MAX_PADDING = 2**30  # slots that align adds on one rank, at most: kernels count slots in 32 bits
-MAX_COLUMNS = 4096  # Triton's planner holds the counts of all in registers
+MAX_TRITON_FANOUT = 1024  # the points of a segment are a vector of one program
+MAX_COLUMNS = 1 << 16  # counts of all keys of all ranks are in the windows
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,18 @@ def is_scattered(shuffle: CheckedShuffle) -> Faults:
 
 
 def fans_out_far(shuffle: CheckedShuffle) -> Faults:
-    if shuffle.fanout > MAX_FANOUT:
+    return _fans_out_beyond(shuffle, MAX_FANOUT)
+
+
+def fans_out_very_far(shuffle: CheckedShuffle) -> Faults:
+    return _fans_out_beyond(shuffle, MAX_TRITON_FANOUT)
+
+
+def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
+    if shuffle.fanout > most:
         fan_out = shuffle.domain[shuffle.num_source_dims :]
         sizes = [each.extent.value for each in fan_out if isinstance(each.extent, Const)]
-        reason = f"a segment has {shuffle.fanout} destinations, more than {MAX_FANOUT}"
+        reason = f"a segment has {shuffle.fanout} destinations, more than {most}"
         yield Fault(fan_out[sizes.index(max(sizes))].span, reason)
 
 
@@ -159,10 +167,12 @@ def combines_fields(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.combine.span, f"its combine takes back {len(fields)} fields")
 
 
-def weighs_otherwise(shuffle: CheckedShuffle) -> Faults:
+def weighs_in_f64(shuffle: CheckedShuffle) -> Faults:
+    """Weights travel in f32, beside the slot of their point."""
     weight = shuffle.combine.weight if shuffle.combine is not None else None
-    if weight is not None and weight.dtype != "f32":
-        yield Fault(weight.span, f"its weights are {weight.dtype}, not f32")
+    wide = any(field.dtype == "f64" for field in shuffle.source.fields)
+    if weight is not None and weight.dtype == "f64" and wide:
+        yield Fault(weight.span, "its weights are f64, and so are what they weigh")
 
 
 def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
@@ -181,12 +191,6 @@ def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
     if shuffle.combine is not None and not in_order:
         entries = f"the entries of `{source.layout}`, one each and in order"
         yield Fault(source.span, f"it has a combine, and its segments are not {entries}")
-
-
-def packs_in_another_order(shuffle: CheckedShuffle) -> Faults:
-    """Only where slots are given, or sizes are ragged, do kernels keep where each segment lies."""
-    if find_fault(shuffle, (is_ragged,)) is None:
-        yield from combines_in_another_order(shuffle)
 
 
 def has_many_inputs(shuffle: CheckedShuffle) -> Faults:
@@ -267,30 +271,11 @@ def has_many_keys(shuffle: CheckedShuffle) -> Faults:
         yield Fault(target.span, reason)
 
 
-def casts(shuffle: CheckedShuffle) -> Faults:
-    return (Fault(cast.span, f"`{cast.field}` is cast on the way") for cast in shuffle.casts)
-
-
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
     target = _packed(shuffle)
     if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
         most = MAX_COLUMNS - (MAX_RANKS if target.compact else 0)
         yield Fault(target.span, f"it has {target.num_keys} keys, more than {most}")
-
-
-def combines_without_sums(shuffle: CheckedShuffle) -> Faults:
-    combine = shuffle.combine
-    if combine is not None and combine.kind not in ("copy", "sum"):
-        noun = REDUCTIONS[combine.kind].noun
-        reason = f"its combine makes {noun}; only copies and sums have kernels"
-        yield Fault(combine.span, reason)
-
-
-def sums_otherwise(shuffle: CheckedShuffle) -> Faults:
-    """Partial rows have the rows' type: those of f16 could overflow where the sum does not."""
-    field, combine = shuffle.source.fields[0], shuffle.combine
-    if combine is not None and combine.kind == "sum" and field.dtype not in FLOATS:
-        yield Fault(field.span, "a sum needs segments of one bf16 or f32 field")
 
 
 def of_packed(entry: Entry) -> Entry:
@@ -305,18 +290,14 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (
-    repeats_rows,
-    of_packed(pads_far),
-    fans_out_far,
-    has_many_fields,
-    combines_fields,
-    weighs_otherwise,
-)
+_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64)
 
 CUDA: Table = (
     demands_triton,
     *_NODE,
+    fans_out_far,
+    has_many_fields,
+    combines_fields,
     # Given slots go with a place for every segment, wherever and in whatever runs it lies.
     *map(of_packed, (is_ragged, looks_places_up, is_scattered, combines_in_another_order)),
     has_many_inputs,
@@ -332,15 +313,7 @@ CUDA: Table = (
 )
 """CUDA kernels, which work inside one node."""
 
-TRITON_NODE: Table = (
-    demands_cuda,
-    *_NODE,
-    of_packed(packs_in_another_order),
-    casts,
-    of_packed(has_very_many_keys),
-    combines_without_sums,
-    sums_otherwise,
-)
+TRITON_NODE: Table = (demands_cuda, *_NODE, fans_out_very_far, of_packed(has_very_many_keys))
 """Triton kernels of fixed capacity inside one node."""
 
 NODE_KERNELS = {"cuda": CUDA, "triton": TRITON_NODE}

@@ -141,10 +141,19 @@ EXAMPLES = {
         "combine reverse",
         "its combine takes back 2 fields",
     ),
-    "weighs_otherwise": Example(
-        spec("weight w(t, k) : bf16 = input weights", combine="combine reverse reduce sum(w)"),
+    "weighs_in_f64": Example(
+        spec(
+            "weight w(t, k) : f64 = input weights",
+            fields="x : f64",
+            combine="combine reverse reduce sum(w)",
+        ),
         "w",
-        "its weights are bf16, not f32",
+        "its weights are f64, and so are what they weigh",
+    ),
+    "fans_out_very_far": Example(
+        spec("index two : 2", indices="t, k, two", fan=513),
+        "k",
+        "a segment has 1026 destinations, more than 1024",
     ),
     "combines_in_another_order": Example(
         spec(
@@ -195,24 +204,12 @@ EXAMPLES = {
         "by_key[r(t, k), *]",
         "4096 keys do not fit in the planner's shared memory",
     ),
-    "casts": Example(cast_spec(CASTS["blocks"]), "x by s", "`x` is cast on the way"),
     "has_very_many_keys": Example(
-        spec(keys=4096, packing="compact"),
+        spec(keys=65536, packing="compact"),
         "by_key[r(t, k), *]",
-        "it has 4096 keys, more than 4088",
-    ),
-    "combines_without_sums": Example(
-        spec(combine="combine reverse reduce max"),
-        "combine reverse reduce max",
-        "its combine makes a maximum; only copies and sums have kernels",
-    ),
-    "sums_otherwise": Example(
-        spec(fields="x : f16[4]", combine="combine reverse reduce sum"),
-        "x",
-        "a sum needs segments of one bf16 or f32 field",
+        "it has 65536 keys, more than 65528",
     ),
 }
-EXAMPLES["packs_in_another_order"] = EXAMPLES["combines_in_another_order"]
 REFUSED = {
     entry.__name__: EXAMPLES[entry.__name__].text.replace("backend auto", "backend cuda")
     for entry in CUDA[1:]

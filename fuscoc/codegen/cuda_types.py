@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from fuscoc.lang.dtypes import ITEM_BYTES
 
-# What CUDA kernels reduce, and what those of Triton inside one node sum up, by their own names.
+# What CUDA kernels reduce, by their own names.
 SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
 # What combine makes of elements of such a type, by the headers' own names.
 COMBINED = {"copy": "Raw", "sum": "{}", "max": "Largest<{}>"}
-FLOATS = {"bf16": "bfloat16", "f32": "float32"}
 
 MAX_RANKS = 8
 
@@ -51,11 +50,13 @@ class CudaInput:
 
 @dataclass(frozen=True)
 class CudaCast:
-    """A field whose type changes on the way; ``scales`` is made, one for every ``block``."""
+    """A field whose type changes on the way; ``scales`` is made, one for every ``block``, or, if
+    it is ``applied``, leaves with the field."""
 
     field: str
     scales: str | None
     block: int | None
+    applied: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class CudaShuffle:
     something else, by ``casts`` or from scattered runs, ``source_fields`` leave. With ``compact`` a
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
-    with the outermost index, as inputs say.
+    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1.
     """
 
     name: str
@@ -84,6 +85,7 @@ class CudaShuffle:
     compact: bool = False
     given_slots: bool = False
     ragged: bool = False
+    in_order: bool = True
 
     @property
     def num_columns(self) -> int:
@@ -93,8 +95,8 @@ class CudaShuffle:
     @property
     def places_results(self) -> bool:
         """Whether what combine makes of a segment goes where the segment lies, which need not be
-        behind the one before: `Program.places_results` of the runtime."""
-        return self.given_slots or self.ragged or any(field.loops for field in self.leaving)
+        behind the one before; cells of no segment are left alone."""
+        return self.given_slots or not self.in_order
 
     @property
     def leaving(self) -> tuple[CudaField, ...]:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
-from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.affine import NotAffine, Relation, Split
+from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fused import (
+    Dequantise,
     LoadField,
     NodeAssign,
     NodeCopy,
@@ -21,6 +24,8 @@ from fuscoc.dialect.l0 import DefExtent, DefInput, Shuffle
 from fuscoc.dialect.l3_values import Cast, vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
+from fuscoc.dialect.polynomials import Polynomial
+from fuscoc.dialect.relation import Domain, Point
 from fuscoc.lang.scope import BUILTINS
 
 
@@ -50,7 +55,28 @@ def node_shuffle(module: Any) -> CudaShuffle:
         compact=bool(assigns) and assigns[0].read("compact"),
         given_slots=not assigns,
         ragged=bool(points.read("ragged")),
+        in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )
+
+
+def _is_in_order(points: Any, load: Any) -> bool:
+    """Whether segments are seen to lie one behind the other, from the first cell on."""
+    if points.read("ragged") or load.read("run_dims"):
+        return False
+    domain, point = terminator(points, 0, Domain), terminator(points, 1, Point)
+    try:
+        relation = Relation([expression(each) for each in domain.extents], frozenset())
+        box = relation.whole()
+        first = relation.polynomial(expression(point.src_offset), box.indices, box)
+        sizes = [relation.polynomial(each, {}) for each in relation.extents]
+    except (NotAffine, Split):
+        return False
+    place = Polynomial(())
+    step = Polynomial.constant(load.read("seg_elems") // load.read("cell_elems"))
+    for index in reversed(range(points.read("num_source_dims"))):
+        place += box.indices[index] * step
+        step *= sizes[index]
+    return first == place
 
 
 def _leaving(runs: Mapping[str, Any]) -> CudaField:
@@ -73,5 +99,8 @@ def _casts(stores: list[Any]) -> Iterator[CudaCast]:
         made = store.value.owner.opview
         if isinstance(made, Cast):
             yield CudaCast(store.read("field"), None, None)
+        elif isinstance(made, Dequantise):
+            scales = made.scales.owner.opview.read("field")
+            yield CudaCast(store.read("field"), scales, made.read("block"), applied=True)
         elif isinstance(made, Quantise) and ir.OpResult(store.value).result_number == 0:
             yield CudaCast(store.read("field"), names[made.scales], made.read("block"))

@@ -139,13 +139,11 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
         case Merge():
             return Text(MERGES[op.read("kind")].format(operand(0, PRODUCT), operand(1, PRODUCT)))
         case Amax():
-            log2_block = op.read("block").bit_length() - 1
-            return Text(f"{AMAX}({operand(0, COMPARISON)}, {log2_block})")
+            return Text(amax_of(operand(0, COMPARISON), op.read("block")))
         case ScaleOf():
-            (inverse,) = unpack("f", pack("f", 1 / MAX_VALUES[op.read("dtype")]))
-            return Text(f"{operand(0, PRODUCT)} * {inverse}", PRODUCT)
+            return Text(scale_of(operand(0, PRODUCT), op.read("dtype")), PRODUCT)
         case FactorOf():
-            return Text(f"tl.div_rn({MAX_VALUES[op.read('dtype')]}, {operand(0, COMPARISON)})")
+            return Text(factor_of(operand(0, COMPARISON), op.read("dtype")))
     return _arithmetic(op.operation, operand)
 
 
@@ -183,22 +181,46 @@ def in_runs(at: str, run: int, counts: Sequence[int], strides: Sequence[str]) ->
     return " + ".join(terms)
 
 
+def cast_to(value: str, dtype: str) -> str:
+    """An expression, an atom, as another element type; 8-bit floats saturate."""
+    if dtype not in MAX_VALUES:
+        return f"{value}.to({tl(dtype)})"
+    most = MAX_VALUES[dtype]
+    return f"tl.clamp({value}, -{most}, {most}, tl.PropagateNan.ALL).to({tl(dtype)})"
+
+
+def scaled_by(value: str, factors: str, size: int, num_blocks: int) -> str:
+    """``size`` elements times the factor of their block."""
+    blocks = f"tl.reshape({value}, ({num_blocks}, {size // num_blocks}))"
+    return f"tl.reshape({blocks} * tl.expand_dims({factors}, 1), ({size},))"
+
+
+def amax_of(value: str, block: int) -> str:
+    """The largest finite magnitude of every block, of a power of two of elements."""
+    return f"{AMAX}({value}, {block.bit_length() - 1})"
+
+
+def scale_of(amax: str, dtype: str) -> str:
+    """The scales that go with 8-bit floats, a product."""
+    (inverse,) = unpack("f", pack("f", 1 / MAX_VALUES[dtype]))
+    return f"{amax} * {inverse}"
+
+
+def factor_of(amax: str, dtype: str) -> str:
+    """What elements are multiplied by to become 8-bit floats."""
+    return f"tl.div_rn({MAX_VALUES[dtype]}, {amax})"
+
+
 def _cast(op: Any, operand: Callable[[int, int], str]) -> str:
     dtype = _dtype(op.result.type)
-    if dtype not in MAX_VALUES:
-        return f"{operand(0, ATOM)}.to({tl(dtype)})"
-    most = MAX_VALUES[dtype]
-    clamped = f"tl.clamp({operand(0, COMPARISON)}, -{most}, {most}, tl.PropagateNan.ALL)"
-    return f"{clamped}.to({tl(dtype)})"
+    return cast_to(operand(0, COMPARISON if dtype in MAX_VALUES else ATOM), dtype)
 
 
 def _scale(op: Any, operand: Callable[[int, int], str]) -> Text:
     if not isinstance(op.factor.type, ir.VectorType):
         return Text(f"{operand(1, PRODUCT)} * {operand(0, ATOM)}", PRODUCT)
     size, num_blocks = vector_of(op.value)[1], vector_of(op.factor)[1]
-    blocks = f"tl.reshape({operand(0, COMPARISON)}, ({num_blocks}, {size // num_blocks}))"
-    factors = f"tl.expand_dims({operand(1, COMPARISON)}, 1)"
-    return Text(f"tl.reshape({blocks} * {factors}, ({size},))")
+    return Text(scaled_by(operand(0, COMPARISON), operand(1, COMPARISON), size, num_blocks))
 
 
 def _row_at(op: Any, operand: Callable[[int, int], str]) -> str:

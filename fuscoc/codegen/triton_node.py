@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import fuscoc
-from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_expressions import wrapped
-from fuscoc.codegen.triton_rows import as_tuple, is_strided, row_functions
+from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
 from fuscoc.codegen.triton_tiles import PieceSizes, TritonSizes, power_of_two
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
@@ -33,6 +33,10 @@ from fuscoc_runtime.kernels.device import load
 
 {modules}
 '''
+
+
+COMBINED = ("rows", "result", "result_bytes")
+"""What a combine is given of every field: rows in slots, where results go, and of what length."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class NodeKernels:
     """A shuffle's kernels inside one node: ``text`` is what the artifact's ``file`` holds.
 
     ``kernels`` are by role. A program of the planner takes ``tile_sources`` segments; the number of
-    keys is padded to ``padded_keys``, and they are exchanged by ``key_block``.
+    keys is padded to ``padded_keys``, and they are exchanged by ``key_block``. What goes back for a
+    segment has ``partial_bytes``; with ``places_results`` it ends where the segment lies.
     """
 
     file: str
@@ -62,6 +67,8 @@ class NodeKernels:
     tile_sources: int
     padded_keys: int
     key_block: int
+    partial_bytes: int
+    places_results: bool
     tile: TritonSizes
 
 
@@ -75,8 +82,8 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         return None
     shuffle = node_shuffle(module)
     sizes = {size.name: tiles[0].read(size.name) for size in fields(TritonSizes)}
-    for rows in ("moved", "summed"):
-        sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows])
+    for rows in ("moved", "arriving", "summed"):
+        sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
     printer = _Printer(shuffle, tile, words)
     modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
@@ -92,9 +99,11 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
         kernels=printer.printed,
-        tile_sources=printer.tile_points[0],
+        tile_sources=printer.tile_points[0] * tile.plan_tiles,
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
+        partial_bytes=partial_bytes(shuffle)[1],
+        places_results=shuffle.places_results,
         tile=tile,
     )
 
@@ -135,27 +144,26 @@ class _Printer:
             "keys": self.keys,
             "align": self.shuffle.align,
             "tile": self.tile_points,
-            "block": self.tile.plan_keys,
+            "tiles": self.tile.plan_tiles,
+            "block": self.tile.plan_block,
             "compact": self.shuffle.compact,
         }
-        uses = {
-            "count": ("fanout", "num_keys", "keys", "tile", "compact"),
-            "exchange": ("columns", "keys", "tile", "block"),
-            "assign": ("fanout", "num_keys", "columns", "keys", "align", "tile", "compact"),
+        used = {
+            "count": ("fanout", "num_keys", "keys", "block", "tile", "tiles", "compact"),
+            "exchange": ("columns", "keys", "tile", "tiles", "block"),
+            "assign": tuple(sizes),
         }
-        owners = {"assign": {"key_to_rank": "key_to_rank"}}
+        given = {"assign": {"key_to_rank": "key_to_rank"}}
+        constants = {name: {size: sizes[size] for size in used[name]} for name in used}
+        constants["exchange"]["block"] = self.tile.plan_keys
         return [
-            self.kernel(
-                name, f"plan.{name}", owners.get(name, {}), {size: sizes[size] for size in used}
-            )
-            for name, used in uses.items()
+            self.kernel(name, f"plan.{name}", given.get(name, {}), constants[name])
+            for name in constants
         ]
 
     def dispatch(self) -> str:
-        sources, places = (
-            {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(self.shuffle.fields)}
-            for what in ("source", "rows_at")
-        )
+        sources = self.of_fields("source", self.shuffle.leaving)
+        places = self.of_fields("rows_at", self.shuffle.fields)
         functions = ["load_source", "load_row", "store_row"]
         if self.shuffle.compact:  # rows that have arrived stay where they are
             functions.remove("load_row")
@@ -171,18 +179,26 @@ class _Printer:
         return self.kernel("dispatch", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def combine(self) -> str:
+        functions = ("zero", "add_row", "add_partial", "store_partial", "store_result", "lost")
+        given = {what: self.of_fields(what, self.shuffle.leaving) for what in COMBINED}
         constants = {
-            **{name: name for name in ("zero", "add_row", "store_sum")},
-            "row_bytes": row_bytes(self.shuffle.fields[0]),
+            **{what: as_tuple(list(fields)) for what, fields in given.items()},
+            **{name: name for name in functions},
+            "num_fields": len(self.shuffle.leaving),
+            "partial_bytes": partial_bytes(self.shuffle)[1],
             **self.row_sizes(),
         }
-        names = ["ticket", "rows_ticket", "weights", "rows", "result"]
         if self.shuffle.places_results:
-            names.append("result_bytes")
-            constants |= {name: name for name in ("result_bytes", "store_result", "lost")}
-            constants["strided"] = is_strided(self.shuffle)
-        parameters = {name: name for name in names}
+            constants |= {"places": True, "strided": is_strided(self.shuffle)}
+        parameters = {name: name for name in ("ticket", "rows_ticket", "weights")}
+        for each in given.values():
+            parameters |= each
         return self.kernel("combine", "combine.combine", parameters, constants)
+
+    @staticmethod
+    def of_fields(what: str, rows: Sequence[CudaField]) -> dict[str, str]:
+        """A parameter of every field, and what a launch passes as it."""
+        return {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(rows)}
 
     def row_sizes(self) -> dict[str, object]:
         return {

@@ -7,15 +7,33 @@ In the source a row may lie in runs; it arrives, and comes back, in one piece.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, count
 
-from fuscoc.codegen.cuda_types import FLOATS, CudaField, CudaShuffle, row_bytes
-from fuscoc.codegen.tiles import Tile
-from fuscoc.codegen.triton_expressions import INT32_MAX, in_runs, reach, wrapped
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.tiles import ACCESS_BYTES, Tile
+from fuscoc.codegen.triton_expressions import (
+    AMAX_TEXT,
+    INT32_MAX,
+    MAX_VALUES,
+    MERGES,
+    amax_of,
+    cast_to,
+    factor_of,
+    in_runs,
+    reach,
+    scale_of,
+    scaled_by,
+    tl,
+    wrapped,
+)
 from fuscoc.codegen.triton_tiles import WORDS, PieceSizes, TritonSizes
-from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.dialect.dtypes import accumulator_dtype, partial_dtype
+from fuscoc.lang.dtypes import INTEGERS, ITEM_BYTES
+from fuscoc.lang.reductions import REDUCTIONS
+
+WHOLE = frozenset(map(tl, INTEGERS))
 
 
 @dataclass(frozen=True)
@@ -35,17 +53,26 @@ class Runs:
 
 @dataclass(frozen=True)
 class RowField:
-    """A field in the words that move: how many a row has, and a part of it, in ``tiles``; in the
-    source it may lie in ``runs``."""
+    """A field in the elements or words ``elem`` that move: how many a row has, and a part of it, in
+    ``tiles``; in the source it may lie in ``runs``."""
 
-    dtype: str
-    word_bytes: int
+    name: str
+    elem: str
     row_words: int
     part_words: int
     num_parts: int
     align: int
     tiles: tuple[Tile, ...]
     runs: Runs | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Triton's name of what moves."""
+        return tl(self.elem)
+
+    @property
+    def word_bytes(self) -> int:
+        return ITEM_BYTES[self.elem]
 
     @property
     def row_bytes(self) -> int:
@@ -68,25 +95,49 @@ class RowField:
 
 def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
     """``load_source``, ``load_row`` and ``store_row``, then those of a combine, if there is one."""
+    elements = {cast.field for cast in shuffle.casts} | {cast.scales for cast in shuffle.casts}
     leaving = [
-        _as_words(field, taken, sizes.row_parts)
+        _taken(field, taken, sizes.row_parts, field.name in elements)
         for field, taken in zip(shuffle.leaving, sizes.moved, strict=True)
     ]
-    fields = [replace(field, runs=None) for field in leaving]
-    sources = [f"source[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
-    rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(fields)]
-    loads = [*_strides(shuffle), *_loads(leaving, sources)]
+    arriving = [replace(field, runs=None) for field in leaving]
+    if sizes.arriving:
+        arriving = [
+            _taken(field, taken, sizes.row_parts, field.name in elements)
+            for field, taken in zip(shuffle.fields, sizes.arriving, strict=True)
+        ]
+    sources = [f"source[{i}] + {_first_cell(shuffle, i)}" for i in range(len(leaving))]
+    rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(arriving)]
+    loads, tiles = _loads(leaving, sources)
+    lines = [*_strides(shuffle), *loads, *_casts(shuffle, arriving, tiles)]
+    found, held = _loads(arriving, rows)
     functions = [
-        _function("load_source(part, source, cell)", loads),
-        _function("load_row(part, base, at, slot)", _loads(fields, rows)),
-        _function("store_row(part, base, at, slot, tiles)", _stores(fields, rows)),
+        _function("load_source(part, source, cell)", [*lines, _returns(arriving, tiles)]),
+        _function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
+        _function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
     ]
+    if any(cast.scales and not cast.applied for cast in shuffle.casts):
+        functions.insert(0, AMAX_TEXT)
     if shuffle.combine is not None:
-        field = leaving[0]
-        for taken in sizes.summed:
-            field = _as_floats(shuffle.leaving[0], taken, sizes.row_parts)
-        functions += _combines(shuffle, field, bool(sizes.summed))
+        summed = [
+            _taken(field, taken, sizes.row_parts, True)
+            for field, taken in zip(shuffle.leaving, sizes.summed, strict=bool(sizes.summed))
+        ]
+        functions += _combines(shuffle, summed or leaving)
     return functions
+
+
+def partial_bytes(shuffle: CudaShuffle) -> tuple[tuple[int, ...], int]:
+    """Where the fields of what goes back for a segment begin, and how many bytes that is. Of
+    several each begins at a multiple of the widest access."""
+    places, size = [], 0
+    for field in shuffle.leaving:
+        places.append(size)
+        dtype = field.dtype if shuffle.combine == "copy" else partial_dtype(field.dtype)
+        size += field.elems * ITEM_BYTES[dtype]
+        if len(shuffle.leaving) > 1:
+            size = -(-size // ACCESS_BYTES) * ACCESS_BYTES
+    return tuple(places), size
 
 
 def is_strided(shuffle: CudaShuffle) -> bool:
@@ -94,31 +145,105 @@ def is_strided(shuffle: CudaShuffle) -> bool:
     return bool(_strides(shuffle))
 
 
-def _combines(shuffle: CudaShuffle, leaving: RowField, sums: bool) -> list[str]:
-    field, kind = replace(leaving, runs=None), "tl.float32" if sums else leaving.dtype
+def _casts(
+    shuffle: CudaShuffle, arriving: Sequence[RowField], tiles: dict[str, list[str]]
+) -> list[str]:
+    """Make the tiles of fields that are cast what they arrive as; scales are made, or applied."""
+    lines, fields = list[str](), {field.name: field for field in arriving}
+    for cast in shuffle.casts:
+        field, scales = fields[cast.field], list[str]()
+        for number, (tile, piece) in enumerate(zip(tiles[cast.field], field.tiles, strict=True)):
+            wide = f"{tile}.to(tl.float32)"
+            if cast.scales is None:
+                source = next(each for each in shuffle.leaving if each.name == cast.field)
+                # Between short floats by way of f32, which holds all of them.
+                value = tile if "f32" in (source.dtype, field.elem) else wide
+                lines.append(f"{tile} = {cast_to(value, field.elem)}")
+                continue
+            assert cast.block is not None
+            num_blocks = max(piece.size // cast.block, 1)
+            lines.append(f"{tile} = {wide}")
+            if cast.applied:
+                factors = tiles[cast.scales][number]
+            else:
+                factors, amax = f"factor_{tile}", f"amax_{tile}"
+                scales.append(f"scale_{tile}")
+                lines.append(f"{amax} = {amax_of(tile, piece.size // num_blocks)}")
+                lines.append(f"{scales[-1]} = {scale_of(amax, field.elem)}")
+                lines.append(f"{factors} = {factor_of(amax, field.elem)}")
+            lines.append(f"{tile} = {scaled_by(tile, factors, piece.size, num_blocks)}")
+            lines.append(f"{tile} = {cast_to(tile, field.elem)}")
+        if cast.scales is not None and not cast.applied:
+            tiles[cast.scales] = scales
+    return lines
+
+
+def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
+    """Those of a combine: rows in slots and what peers send become sums, and those results."""
+    assert shuffle.combine is not None
+    reduces = shuffle.combine != "copy"
+    rows = [replace(field, runs=None) for field in fields]
+    sums = [_accumulated(field) if reduces else field.dtype for field in rows]
+    partials = [
+        replace(field, elem=partial_dtype(field.elem)) if reduces else field for field in rows
+    ]
+    places, _ = partial_bytes(shuffle)
+    slots = [f"rows[{i}] + slot * {field.row_bytes}" for i, field in enumerate(rows)]
+    sent = [f"row + {at}" if at else "row" for at in places]
     zeros, lost = (
-        as_tuple([f"tl.full(({tile.size},), {value}, {kind})" for tile in field.tiles])
-        for value in ("0", 'float("nan")' if sums else "-1")
+        as_tuple(
+            [
+                f"tl.full(({tile.size},), {other if kind in WHOLE else value}, {kind})"
+                for field, kind in zip(rows, sums, strict=True)
+                for tile in field.tiles
+            ]
+        )
+        for value, other in (("0", "0"), ('float("nan")', "-1"))
     )
-    *loads, copied = _loads([field], ["row"])
-    added = [f"sums[{i}] + tile_{i}.to(tl.float32) * weight" for i in range(len(field.tiles))]
-    cast = f".to({field.dtype})" if sums else ""
+    weight = " * weight" if shuffle.weighted else ""
+    casts = [f".to({field.dtype})" if reduces else "" for field in rows]
+    narrow = [f".to({field.dtype})" if reduces else "" for field in partials]
+    results = [f"result[{i}] + source * {field.row_bytes}" for i, field in enumerate(rows)]
     functions = [
         _function("zero()", [f"return {zeros}"]),
         _function(
-            "add_row(part, row, weight, sums)",
-            [*loads, f"return {as_tuple(added)}" if sums else copied],
+            "add_row(part, rows, slot, weight, has, sums)",
+            _adds(shuffle.combine, rows, slots, sums, weight),
         ),
-        _function("store_sum(part, row, tiles)", _stores([field], ["row"], cast)),
+        _function(
+            "add_partial(part, row, has, sums)", _adds(shuffle.combine, partials, sent, sums, "")
+        ),
+        _function("store_partial(part, row, tiles)", _stores(partials, sent, narrow)),
+        _function("lost()", [f"return {lost}"]),
     ]
     if shuffle.places_results:
-        place = f"result + {_first_cell(shuffle, 0)}"
-        stores = [*_strides(shuffle), *_stores([leaving], [place], cast)]
-        functions += [
-            _function("store_result(part, result, cell, tiles)", stores),
-            _function("lost()", [f"return {lost}"]),
-        ]
-    return functions
+        at = [f"result[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
+        stores = [*_strides(shuffle), *_stores(fields, at, casts)]
+        return [*functions, _function("store_result(part, result, cell, tiles)", stores)]
+    stored = _stores(rows, results, casts)
+    return [*functions, _function("store_result(part, result, source, tiles)", stored)]
+
+
+def _adds(
+    kind: str, rows: Sequence[RowField], addresses: Sequence[str], sums: Sequence[str], weight: str
+) -> list[str]:
+    """Load a row, and return what it makes of the ``sums`` so far, if there ``has`` been one."""
+    loads, tiles = _loads(rows, addresses)
+    if kind == "copy":
+        return [*loads, _returns(rows, tiles)]
+    made = list[str]()
+    for field, wide in zip(rows, sums, strict=True):
+        for tile in tiles[field.name]:
+            term = f"{tile}.to({wide}){weight}"
+            merged = MERGES[kind].format(f"sums[{len(made)}]", term)
+            begins = REDUCTIONS[kind].sums
+            made.append(merged if begins else f"tl.where(has > 0, {merged}, {term})")
+    return [*loads, f"return {as_tuple(made)}"]
+
+
+def _accumulated(field: RowField) -> str:
+    """What rows are reduced in."""
+    return tl(accumulator_dtype(field.elem))
 
 
 def _first_cell(shuffle: CudaShuffle, position: int) -> str:
@@ -155,25 +280,23 @@ def _in_source(field: CudaField, word_bytes: int) -> Runs | None:
     return Runs(field.run_elems * item // word_bytes, counts, tuple(strides))
 
 
-def _as_words(field: CudaField, taken: PieceSizes, parts: int) -> RowField:
-    """A field to be copied: words, whatever its type."""
-    dtype, word_bytes = WORDS[taken.align_bytes]
-    return _cut(field, taken, parts, dtype, word_bytes)
-
-
-def _as_floats(field: CudaField, taken: PieceSizes, parts: int) -> RowField:
-    """A field to be summed: elements."""
-    return _cut(field, taken, parts, FLOATS[field.dtype], ITEM_BYTES[field.dtype])
-
-
-def _cut(field: CudaField, taken: PieceSizes, parts: int, dtype: str, word_bytes: int) -> RowField:
+def _taken(field: CudaField, taken: PieceSizes, parts: int, is_elements: bool) -> RowField:
+    """A field in what it is moved in: elements, or words whatever its type."""
+    word, word_bytes = WORDS[taken.align_bytes]
+    if is_elements:
+        word, word_bytes = field.dtype, ITEM_BYTES[field.dtype]
     starts = accumulate(taken.pieces[:-1], initial=0)
     limit = taken.part_elems
-    tiles = tuple(Tile(at, size, limit) for at, size in zip(starts, taken.pieces, strict=True))
-    row_words = row_bytes(field) // word_bytes
-    runs = _in_source(field, word_bytes)
-    align = taken.align_bytes
-    return RowField(f"tl.{dtype}", word_bytes, row_words, limit, parts, align, tiles, runs)
+    return RowField(
+        name=field.name,
+        elem=word,
+        row_words=row_bytes(field) // word_bytes,
+        part_words=limit,
+        num_parts=parts,
+        align=taken.align_bytes,
+        tiles=tuple(Tile(at, size, limit) for at, size in zip(starts, taken.pieces, strict=True)),
+        runs=_in_source(field, word_bytes),
+    )
 
 
 def _pointers(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]:
@@ -187,32 +310,42 @@ def _pointers(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]
     return lines
 
 
-def _loads(fields: Sequence[RowField], addresses: Sequence[str]) -> list[str]:
-    """Load the part's tiles and return them."""
-    lines = _pointers(fields, addresses)
-    tiles: list[str] = []
+def _loads(
+    fields: Sequence[RowField], addresses: Sequence[str]
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Load the part's tiles; their names, by field."""
+    lines, number = _pointers(fields, addresses), count()
+    tiles: dict[str, list[str]] = {field.name: [] for field in fields}
     for i, field in enumerate(fields):
+        # No integer can be made an 8-bit float.
+        zero = "0.0" if field.elem in MAX_VALUES else "0"
         for lanes, mask in field.pieces():
-            masked = f", mask={mask}, other=0" if mask else ""
+            masked = f", mask={mask}, other={zero}" if mask else ""
             if field.runs is not None:
                 lines.append(f"at = {lanes}")
                 lanes = field.runs.place("at")
-            tiles.append(f"tile_{len(tiles)}")
-            lines.append(f"{tiles[-1]} = tl.load(row_{i} + {lanes}{masked})")
-    return [*lines, f"return {as_tuple(tiles)}"]
+            tiles[field.name].append(f"tile_{next(number)}")
+            lines.append(f"{tiles[field.name][-1]} = tl.load(row_{i} + {lanes}{masked})")
+    return lines, tiles
 
 
-def _stores(fields: Sequence[RowField], addresses: Sequence[str], cast: str = "") -> list[str]:
-    """Store the part's tiles."""
-    lines, number = _pointers(fields, addresses), 0
+def _returns(fields: Sequence[RowField], tiles: Mapping[str, Sequence[str]]) -> str:
+    return f"return {as_tuple([tile for field in fields for tile in tiles[field.name]])}"
+
+
+def _stores(
+    fields: Sequence[RowField], addresses: Sequence[str], casts: Sequence[str] = ()
+) -> list[str]:
+    """Store the part's tiles, as ``casts`` make them what the fields are."""
+    lines, number = _pointers(fields, addresses), count()
     for i, field in enumerate(fields):
         for lanes, mask in field.pieces():
             masked = f", mask={mask}" if mask else ""
             if field.runs is not None:
                 lines.append(f"at = {lanes}")
                 lanes = field.runs.place("at")
-            lines.append(f"tl.store(row_{i} + {lanes}, tiles[{number}]{cast}{masked})")
-            number += 1
+            cast = casts[i] if casts else ""
+            lines.append(f"tl.store(row_{i} + {lanes}, tiles[{next(number)}]{cast}{masked})")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
@@ -10,9 +11,14 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
+PLAN_COUNTS = 4096
+"""Counts of keys that a program holds in registers, and that tiles of one program share memory for
+if there are more."""
+PLAN_BLOCKS = 512
+"""Blocks of keys at most: their programs wait for the other ranks all at once."""
 
 # Elements of copies, by the bytes that an access is aligned to.
-WORDS = {16: ("int64", 8), 8: ("int64", 8), 4: ("int32", 4), 2: ("int16", 2), 1: ("int8", 1)}
+WORDS = {16: ("i64", 8), 8: ("i64", 8), 4: ("i32", 4), 2: ("i16", 2), 1: ("i8", 1)}
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,12 @@ class TritonSizes:
     plan_points: int
     plan_warps: int
     plan_keys: int
+    plan_tiles: int
+    plan_block: int
     row_parts: int
     row_warps: int
     moved: tuple[PieceSizes, ...]
+    arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
 
 
@@ -47,20 +56,52 @@ def power_of_two(least: int) -> int:
 
 def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     """A program of the planner compares all points of its tile with each other; one that moves rows
-    holds a part of all fields in registers: words of a copy, elements of a sum."""
-    whole = sum(map(row_bytes, shuffle.fields))
+    holds a part of all fields in registers: words of a copy, elements of a cast or of a sum."""
+    blocks = {cast.field: cast.block or 1 for cast in shuffle.casts}
+    keys = power_of_two(shuffle.num_columns)
+    whole = max(sum(map(row_bytes, fields)) for fields in (shuffle.fields, shuffle.leaving))
     parts = -(-whole // PART_BYTES)
-    summed = shuffle.leaving[:1] if shuffle.combine == "sum" else ()
+    summed = shuffle.leaving if shuffle.combine not in ("copy", None) else ()
+    leaving, arriving = (
+        {field.name: field for field in fields} for fields in (shuffle.leaving, shuffle.fields)
+    )
+    cuts = {
+        name: _cut_cast(field, arriving[name], parts, blocks[name])
+        for name, field in leaving.items()
+        if name in blocks
+    }
+    cuts |= {
+        cast.scales: _scales_of(cuts[cast.field], cast.block)
+        for cast in shuffle.casts
+        if cast.scales and cast.block
+    }
     return TritonSizes(
-        plan_points=PLAN_POINTS,
+        plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
         plan_warps=PLAN_WARPS,
-        plan_keys=min(PLAN_KEYS, power_of_two(shuffle.num_columns)),
+        plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
+        plan_tiles=max(1, keys // PLAN_COUNTS),
+        plan_block=min(keys, PLAN_COUNTS),
         row_parts=parts,
         row_warps=warps_for(whole // parts),
-        moved=tuple(
-            _pieces(field, parts, WORDS[unit_bytes(field)][1]) for field in shuffle.leaving
-        ),
+        moved=_moved(leaving, cuts, parts),
+        arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),
+    )
+
+
+Cut = tuple[int, tuple[int, ...]]
+"""Elements of a part of a field, and the lanes of its pieces."""
+
+
+def _moved(
+    fields: Mapping[str, CudaField], cuts: Mapping[str, Cut], parts: int
+) -> tuple[PieceSizes, ...]:
+    """Fields as they are loaded, or stored: as words, unless they are ``cuts`` of elements."""
+    return tuple(
+        PieceSizes(name, unit_bytes(field), *cuts[name])
+        if name in cuts
+        else _pieces(field, parts, WORDS[unit_bytes(field)][1])
+        for name, field in fields.items()
     )
 
 
@@ -68,6 +109,26 @@ def _pieces(field: CudaField, parts: int, elem_bytes: int) -> PieceSizes:
     """Parts begin at multiples of what an access is aligned to, so that accesses stay as wide."""
     unit = unit_bytes(field)
     step = max(unit // elem_bytes, 1)
-    part_elems = -(-row_bytes(field) // elem_bytes // (parts * step)) * step
-    pieces = tuple(tile.size for tile in cut_row(part_elems, elem_bytes).tiles)
-    return PieceSizes(field.name, unit, part_elems, pieces)
+    return PieceSizes(
+        field.name, unit, *_cut(row_bytes(field) // elem_bytes, elem_bytes, parts, step)
+    )
+
+
+def _cut_cast(leaving: CudaField, arriving: CudaField, parts: int, block: int) -> Cut:
+    """Parts of a field that is cast: accesses at both ends stay as wide, and a block of elements
+    that have a scale stays whole."""
+    ends = [unit_bytes(field) // ITEM_BYTES[field.dtype] for field in (leaving, arriving)]
+    step = block if block > 1 else max(*ends, 1)
+    item = max(ITEM_BYTES[leaving.dtype], ITEM_BYTES[arriving.dtype])
+    return _cut(leaving.elems, item, parts, step, block)
+
+
+def _scales_of(cut: Cut, block: int) -> Cut:
+    """The scales of blocks: as many pieces, of a lane a block."""
+    part_elems, pieces = cut
+    return part_elems // block, tuple(max(piece // block, 1) for piece in pieces)
+
+
+def _cut(num_elems: int, elem_bytes: int, parts: int, step: int, block: int = 1) -> Cut:
+    part_elems = -(-num_elems // (parts * step)) * step
+    return part_elems, tuple(tile.size for tile in cut_row(part_elems, elem_bytes, block).tiles)

@@ -35,6 +35,21 @@ def from_mlir(mlir_type: Any) -> str:
     return name
 
 
+def accumulator_dtype(name: str) -> str:
+    """What floats are reduced in, and kept in where that loses nothing; integers stay."""
+    if name in INTEGERS:
+        return name
+    return "f64" if name == "f64" else "f32"
+
+
+def partial_dtype(name: str) -> str:
+    """What rows of one rank, or of one node, go back to the source in: as narrow as is safe.
+
+    A partial sum may be too large for f16 where the whole sum is not.
+    """
+    return "f32" if name == "f16" else name
+
+
 class DType(Attr):
     """An element type, e.g. ``bf16``; ``choices`` narrows it."""
 

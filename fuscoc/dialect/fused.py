@@ -270,11 +270,12 @@ class NodeExpand(NodeOp, name="node_expand"):
     done: ext.Result[TokenType]
 
 
-class NodeReduce(NodeOp, name="node_reduce"):
+class NodeReduce(NodeOp, name="node_reduce", traits=[ir.NoTerminatorTrait]):
     """Make one row of a segment's rows on this rank, and store it at the segment's source.
 
-    The region takes what has been made so far, the next row and, of a sum that is weighed, the
-    value of ``weight`` at its point. It gives what is made then; of a copy, the row.
+    The region takes the fields of what has been made so far, those of the next row and, of a sum
+    that is weighed, the value of ``weight`` at its point. It says the fields of what is made then;
+    of a copy, the row. What is made travels as ``partial_dtype`` says.
 
     ::
 
@@ -283,7 +284,7 @@ class NodeReduce(NodeOp, name="node_reduce"):
           %wide = "fsc.cast"(%row) : (vector<7168xbf16>) -> vector<7168xf32>
           %term = "fsc.scale"(%wide, %weight) : (vector<7168xf32>, f32) -> vector<7168xf32>
           %more = "fsc.merge"(%sum, %term) {kind = "sum"} : ...
-          "fsc.made"(%more) : (vector<7168xf32>) -> ()
+          "fsc.made"(%more) {field = "x"} : (vector<7168xf32>) -> ()
         }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
     """
 
@@ -294,10 +295,10 @@ class NodeReduce(NodeOp, name="node_reduce"):
 
     @property
     def kind(self):
-        """How rows become one: ``copy``, or the kind of the merge."""
-        made = terminator(self, 0, Made).row.owner
-        is_merge = getattr(made, "name", None) == Merge.OPERATION_NAME
-        return made.opview.read("kind") if is_merge else "copy"
+        """How rows become one: ``copy``, or the kind of the merges."""
+        made = [each.row.owner for each in ops_of(self, Made)]
+        is_merge = bool(made) and getattr(made[0], "name", None) == Merge.OPERATION_NAME
+        return made[0].opview.read("kind") if is_merge else "copy"
 
     @classmethod
     def check(cls, op):
@@ -305,25 +306,35 @@ class NodeReduce(NodeOp, name="node_reduce"):
 
     @classmethod
     def check_regions(cls, op):
-        (runs, *_), weighs = shuffle_of(op).read("runs"), "weight" in op.attributes
-        arguments = list(entry_block(op, 0).arguments)
-        before = arguments[: op.kind != "copy"]
-        row = arguments[len(before) : len(before) + 1]
-        made = terminator(op, 0, Made).row
-        if [vector_of(each) for each in row] != [(runs["dtype"], runs["seg_elems"])]:
+        runs, weighs = shuffle_of(op).read("runs"), "weight" in op.attributes
+        said = [each for each in entry_block(op, 0) if isinstance(each, Made)]
+        if [each.read("field") for each in said] != [each["name"] for each in runs]:
+            raise VerifyError("must make the fields of its shuffle's source")
+        made = [each.row for each in said]
+        arguments, is_copy = list(entry_block(op, 0).arguments), op.kind == "copy"
+        before = [] if is_copy else arguments[: len(runs)]
+        rows = arguments[len(before) : len(before) + len(runs)]
+        if [vector_of(each) for each in rows] != [(r["dtype"], r["seg_elems"]) for r in runs]:
             raise VerifyError("must take rows of its shuffle's source")
-        if len(arguments) != len(before) + 1 + weighs or any(b.type != made.type for b in before):
+        if len(arguments) != len(before) + len(rows) + weighs or any(
+            one.type != other.type for one, other in zip(before, made, strict=False)
+        ):
             raise VerifyError("needs what is made so far, a row, and a weight where it weighs")
-        if not before and (weighs or made != row[0]):
+        if is_copy and (weighs or made != rows):
             raise VerifyError("must give the row that it copies")
+        for one, other in zip(before, made, strict=False):
+            merge = getattr(other.owner, "opview", None)
+            if not isinstance(merge, Merge) or merge.read("kind") != op.kind or merge.lhs != one:
+                raise VerifyError(f"must make every field by the same merge, a {op.kind}")
 
 
-class Made(Op, name="made", traits=[ir.IsTerminatorTrait]):
-    """End of the region of a ``fsc.node_reduce``: the row that has been made so far.
+class Made(Op, name="made"):
+    """A field of the row that has been made so far.
 
-    ``"fsc.made"(%more) : (vector<7168xf32>) -> ()``
+    ``"fsc.made"(%more) {field = "x"} : (vector<7168xf32>) -> ()``
     """
 
+    attrs = attributes(field=Text())
     row: ext.Operand[Any]
 
     @classmethod
@@ -387,6 +398,28 @@ class Quantise(Op, name="quantise", traits=[ext.Pure]):
         made = (op.read("dtype"), size), ("f32", size // op.read("block"))
         if (vector_of(op.small), vector_of(op.scales)) != made:
             raise VerifyError("needs as many values, and one f32 for every block of them")
+
+
+class Dequantise(Op, name="dequantise", traits=[ext.Pure]):
+    """8-bit floats, each times the f32 factor of its block, as wider ones.
+
+    ``%x = "fsc.dequantise"(%small, %scales) {block = 128 : i64} : (vector<7168xf8E4M3FN>,
+    vector<56xf32>) -> vector<7168xbf16>``
+    """
+
+    attrs = attributes(block=Integer(1))
+    small: ext.Operand[Any]
+    scales: ext.Operand[Any]
+    value: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        _check_inside(op, "fsc.node_copy")
+        _, size = vector_of(op.small)
+        if vector_of(op.value)[1] != size:
+            raise VerifyError("must give as many values as it takes")
+        if vector_of(op.scales) != ("f32", size // op.read("block")) or size % op.read("block"):
+            raise VerifyError("needs one f32 for every block of values")
 
 
 class StoreField(Op, name="store_field"):

@@ -14,6 +14,7 @@ from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attr
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.fused import (
+    Dequantise,
     LoadField,
     NodeAssign,
     NodeCopy,
@@ -21,9 +22,10 @@ from fuscoc.dialect.fused import (
     NodePieces,
     NodePoints,
     NodeReduce,
+    Quantise,
     StoreField,
 )
-from fuscoc.dialect.l3_values import vector_of
+from fuscoc.dialect.l3_values import Cast, vector_of
 from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32
@@ -122,32 +124,37 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
 
 
 class TritonTile(Op, name="triton_tile"):
-    """Triton kernels: a program of the planner has ``plan_points`` points and ``plan_warps`` warps,
-    and exchanges the counts of ``plan_keys`` keys. One that moves rows takes them in ``row_parts``
-    parts, by ``row_warps`` warps.
+    """Triton kernels: a program of the planner has ``plan_warps`` warps, takes ``plan_tiles`` times
+    ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
+    ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps.
 
-    A part of a field is ``part_elems`` elements, words where rows are ``moved``, in ``pieces`` of
-    so many lanes; accesses are aligned to ``align_bytes``.
+    A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
+    aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
+    are any, ``arriving`` says how rows are stored. They are ``summed`` as elements.
 
     ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
-    pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_keys = 8 : i64, plan_points = 128 : i64,
-    plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()``
+    pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64,
+    plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64,
+    row_warps = 4 : i64} : () -> ()``
     """
 
     attrs = attributes(
         plan_points=Integer(1),
         plan_warps=Integer(1),
         plan_keys=Integer(1),
+        plan_tiles=Integer(1),
+        plan_block=Integer(1),
         row_parts=Integer(1),
         row_warps=Integer(1),
         moved=Array(PIECE_SIZES),
+        arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
     )
 
     @classmethod
     def check(cls, op):
-        loads, _ = _rows(op)
-        for name in ("plan_points", "plan_warps", "plan_keys", "row_warps"):
+        loads, stores = _rows(op)
+        for name in ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps"):
             _check_power(op.read(name), f"'{name}'")
         if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
@@ -159,16 +166,26 @@ class TritonTile(Op, name="triton_tile"):
         for assign in ops_of(node, NodeAssign):
             num_keys = counts[0].follow("placement").read("num_keys")
             columns = num_columns(num_keys, assign.read("compact"))
-        if op.read("plan_keys") >= 2 * columns:
-            problem = f"must not exchange more counts at once than the {columns} that there are"
-            raise VerifyError(problem)
+        if max(op.read("plan_keys"), op.read("plan_block")) >= 2 * columns:
+            raise VerifyError(
+                f"must not take more counts at once than the {columns} that there are"
+            )
         reduces = ops_of(op.operation.parent, NodeReduce)
-        sums = bool(reduces) and reduces[0].kind == "sum"
+        sums = bool(reduces) and reduces[0].kind != "copy"
         if sums != bool(op.read("summed")):
             raise VerifyError("needs 'summed' exactly where rows are summed up")
-        words = {each["field"]: WORDS[each["align_bytes"]][1] for each in op.read("moved")}
-        _check_pieces(op, "moved", loads, words)
-        _check_pieces(op, "summed", loads[:sums], _elem_bytes(loads))
+        casts = _casts(stores)
+        if bool(casts) != bool(op.read("arriving")):
+            raise VerifyError("needs 'arriving' exactly where fields are cast")
+        _check_pieces(op, "moved", loads, _moved_bytes(op, "moved", loads, casts))
+        _check_words(op.read("moved"), "align_bytes", loads)
+        if casts:
+            _check_pieces(op, "arriving", stores, _moved_bytes(op, "arriving", stores, casts))
+            _check_stored(op, stores)
+            _check_blocks(op, casts)
+        if sums:
+            _check_pieces(op, "summed", loads, _elem_bytes(loads))
+            _check_words(op.read("summed"), "align_bytes", loads)
 
 
 def _rows(op):
@@ -239,11 +256,62 @@ def _check_words(given, name, loads):
             raise VerifyError(f"must not read '{each['field']}' in words of {each[name]} bytes")
 
 
-def _check_pieces(op, name, loads, elem_bytes):
+def _casts(stores):
+    """The fields that are stored as something else than they were loaded as, and that of their
+    scales with how many elements have one, if they have any."""
+    made, found = {each.value: each.read("field") for each in stores}, {}
+    for store in stores:
+        match store.value.owner.opview:
+            case Cast():
+                found[store.read("field")] = None, 1
+            case Quantise() as cast if store.value == cast.small:
+                found[store.read("field")] = made[cast.scales], cast.read("block")
+            case Dequantise() as cast:
+                scales = cast.scales.owner.opview.read("field")
+                found[store.read("field")] = scales, cast.read("block")
+    return found
+
+
+def _moved_bytes(op, name, fields, casts):
+    """Bytes of what fields are moved in: elements of casts and their scales, words of others."""
+    elems, cast = _elem_bytes(fields), {*casts, *(scales for scales, _ in casts.values())}
+    return {
+        each["field"]: elems.get(each["field"])
+        if each["field"] in cast
+        else WORDS[each["align_bytes"]][1]
+        for each in op.read(name)
+    }
+
+
+def _check_stored(op, stores):
+    """A row begins at a multiple of its own length."""
+    for each, (field, _, row_bytes) in zip(op.read("arriving"), _row_bytes(stores), strict=True):
+        if row_bytes % each["align_bytes"]:
+            raise VerifyError(f"must not store '{field}' in words of {each['align_bytes']} bytes")
+
+
+def _check_blocks(op, casts):
+    """A field is stored in the pieces that it is loaded in, and each has the scales of its own."""
+    ends = [{each["field"]: each for each in op.read(name)} for name in ("moved", "arriving")]
+    cuts = [
+        {name: (each["part_elems"], *each["pieces"]) for name, each in end.items()} for end in ends
+    ]
+    for field in cuts[0].keys() & cuts[1].keys():
+        if cuts[0][field] != cuts[1][field]:
+            raise VerifyError(f"stores '{field}' in other pieces than it is loaded in")
+    for field, (scales, block) in casts.items():
+        (held,) = (cut[scales] for cut in cuts if scales in cut) if scales else (None,)
+        part, *pieces = cuts[1][field]
+        if held not in (None, (part // block, *(max(each // block, 1) for each in pieces))):
+            raise VerifyError(f"needs pieces of '{scales}' that go with those of '{field}'")
+        if part % block or any(each % block for each in pieces[:-1]):
+            raise VerifyError(f"must not tear blocks of '{field}' apart")
+
+
+def _check_pieces(op, name, rows, elem_bytes):
     """Pieces are powers of two of lanes, none without elements, and make up a part."""
-    given, fields = op.read(name), _row_bytes(loads)
+    given, fields = op.read(name), _row_bytes(rows)
     _check_fields(given, name, fields)
-    _check_words(given, "align_bytes", loads)
     for each, (field, _, row_bytes) in zip(given, fields, strict=True):
         part, pieces = each["part_elems"], each["pieces"]
         for piece in pieces:

@@ -73,6 +73,8 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
 def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
     return {
         "plan_points": "points that a program compares with each other, one a lane",
+        "plan_tiles": "times as many that it takes one after the other",
+        "plan_block": "keys whose counts it holds at once",
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B that fit into registers, "
         f"{PART_BYTES:,} B",

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.dtypes import accumulator_dtype, partial_dtype
 from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import NETWORK, Collect, Hop
 from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.path import Path
-from fuscoc.lang.dtypes import INTEGERS
 
 # Signal slots: one for each copy into peers' memory.
 DIRECT, FORWARD, REDUCE_DIRECT, REDUCE_FORWARD, CARRY, HAND_BACK = range(6)
@@ -142,7 +142,7 @@ def _reduce_at_target(
         list=name,
         kind=kind,
         dst="forward_staging" if forwarded else "staging",
-        rows=_rows(path, kind, dst=_accumulator if forwarded else _partial),
+        rows=_rows(path, kind, dst=accumulator_dtype if forwarded else partial_dtype),
         signal=REDUCE_FORWARD if forwarded else REDUCE_DIRECT,
         weight=weight,
     )
@@ -162,14 +162,16 @@ def _reduce_at_forwarder(program: _Program, path: Any, kind: str) -> None:
         list="reduce_node",
         kind=kind,
         dst="return_slices",
-        rows=_rows(path, kind, src=_accumulator, dst=_partial),
+        rows=_rows(path, kind, src=accumulator_dtype, dst=partial_dtype),
     )
     program.add(Exchange, "return_slices")
 
 
 def _hand_back(program: _Program, path: Any, kind: str) -> None:
     """What came back to the rank that sent it goes to the rank that it belongs to."""
-    rows = [{"name": row["name"], "dtype": row["dst"]} for row in _rows(path, kind, dst=_partial)]
+    rows = [
+        {"name": row["name"], "dtype": row["dst"]} for row in _rows(path, kind, dst=partial_dtype)
+    ]
     Descriptors.build(
         sym_name="hand_back", builder="carrier", columns=["src_row", "dst_peer", "dst_row"]
     )
@@ -196,23 +198,8 @@ def _reduce_at_source(
         list="reduce_source",
         kind=kind,
         dst="result",
-        rows=_rows(path, kind, src=_partial),
+        rows=_rows(path, kind, src=partial_dtype),
     )
-
-
-def _accumulator(dtype: str) -> str:
-    """What floats are reduced in, and kept in where that loses nothing; integers stay."""
-    if dtype in INTEGERS:
-        return dtype
-    return "f64" if dtype == "f64" else "f32"
-
-
-def _partial(dtype: str) -> str:
-    """What rows of one rank, or of one node, go back to the source in: as narrow as is safe.
-
-    A partial sum may be too large for f16 where the whole sum is not.
-    """
-    return "f32" if dtype == "f16" else dtype
 
 
 def _rows(
@@ -229,6 +216,6 @@ def _rows(
         if kind == "copy":
             rows.append({"name": field["name"], "src": dtype, "dst": dtype})
         else:
-            types = {"src": src(dtype), "acc": _accumulator(dtype), "dst": dst(dtype)}
+            types = {"src": src(dtype), "acc": accumulator_dtype(dtype), "dst": dst(dtype)}
             rows.append({"name": field["name"], **types})
     return rows

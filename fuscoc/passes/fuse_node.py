@@ -13,6 +13,7 @@ from typing import Any
 from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.dtypes import to_mlir
 from fuscoc.dialect.fused import (
+    Dequantise,
     LoadField,
     Made,
     NodeAssign,
@@ -95,10 +96,9 @@ def _copied(shuffle: Any, slots: Any) -> Any:
             name, size = runs["name"], runs["seg_elems"]
             lies = {n: each for n, each in runs.items() if n != "name"}
             loaded = LoadField.build(vector_type(runs["dtype"], size), field=name, **lies)
-            value = loaded.value
-            if name in casts:
-                value = _cast(casts[name], value, fields, values)
-            values[name] = value
+            values[name] = loaded.value
+        for name in [name for name in fields if name in casts]:
+            values[name] = _cast(casts[name], values[name], fields, values)
         for name in fields:
             StoreField.build(values[name], field=name)
     return copy.done
@@ -110,6 +110,9 @@ def _cast(cast: Any, value: Any, fields: Any, values: dict[str, Any]) -> Any:
     wanted = vector_type(dtype, prod(shape))
     if cast["scales"] is None:
         return Cast.build(value, wanted).result
+    if cast["scales"] in values:
+        scales = values[cast["scales"]]
+        return Dequantise.build(value, scales, wanted, block=cast["block"]).value
     scales = vector_type("f32", prod(fields[cast["scales"]][1]))
     made = Quantise.build(value, wanted, scales, block=cast["block"], dtype=dtype)
     values[cast["scales"]] = made.scales
@@ -119,17 +122,24 @@ def _cast(cast: Any, value: Any, fields: Any, values: dict[str, Any]) -> Any:
 def _reduced(shuffle: Any, slots: Any, path: Any) -> Any:
     """One row of a segment's rows here, as the first step of the path back makes it."""
     (step,) = (each for each in ops_of(path, Reduce) if each.read("list") == "reduce_direct")
-    (row, *_), kind, weight = step.read("rows"), step.read("kind"), step.follow("weight")
-    size = shuffle.read("runs")[0]["seg_elems"]
-    arguments = [vector_type(row["src"], size)]
-    if kind != "copy":
-        arguments.insert(0, vector_type(row["acc"], size))
+    rows, kind, weight = step.read("rows"), step.read("kind"), step.follow("weight")
+    sizes = [runs["seg_elems"] for runs in shuffle.read("runs")]
+    ends = ["src"] if kind == "copy" else ["acc", "src"]
+    arguments = [
+        vector_type(row[end], size) for end in ends for row, size in zip(rows, sizes, strict=True)
+    ]
     if weight is not None:
         arguments.append(to_mlir(weight.read("type")[0]))
     made = NodeReduce.build(slots, weight=step.read("weight"))
     block = made.term.blocks.append(*arguments)
+    before, values = (list(block.arguments)[i * len(rows) :][: len(rows)] for i in (0, 1))
+    factor = list(block.arguments)[2 * len(rows) :]
     with ir.InsertionPoint(block):
-        Made.build(block.arguments[0] if kind == "copy" else _merged(kind, *block.arguments))
+        for position, row in enumerate(rows):
+            value = before[position]
+            if kind != "copy":
+                value = _merged(kind, value, values[position], *factor)
+            Made.build(value, field=row["name"])
     return made.done
 
 
@@ -138,5 +148,8 @@ def _merged(kind: str, before: Any, value: Any, *factor: Any) -> Any:
     if value.type != before.type:
         value = Cast.build(value, before.type).result
     if factor:
-        value = Scale.build(value, *factor, before.type).result
+        (weight,), wanted = factor, before.type.element_type
+        if weight.type != wanted:
+            weight = Cast.build(weight, wanted).result
+        value = Scale.build(value, weight, before.type).result
     return Merge.build(before, value, before.type, kind=kind).result

@@ -69,7 +69,7 @@ def run_case(
         outputs = expert_outputs(engine.rows[0], expected, model.experts, handle.row_index)
         for _ in range(combines):
             result = torch.full_like(source[0], float("nan"))
-            engine.combine(outputs, handle, result)
+            engine.combine([outputs], handle, [result])
             torch.cuda.synchronize()
             wrong += troubles(engine) + check_combine(
                 result, source[0], topk_idx, weights, model.experts

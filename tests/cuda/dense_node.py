@@ -156,8 +156,8 @@ class Dense:
     def combine(self, batch: Batch, handle: Launched) -> Tensor:
         [source] = batch.source.values()
         assert batch.worked is not None
-        result = torch.full_like(source, 77) if self.node.clears else torch.zeros_like(source)
-        return self.node.combine(batch.worked, handle, result)
+        result = torch.full_like(source, 0 if self.node.zeroes_results else 77)
+        return self.node.combine([batch.worked], handle, [result])[0]
 
     def wipe(self) -> None:
         """Make every row of the window one that nobody has written."""

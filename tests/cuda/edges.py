@@ -101,7 +101,7 @@ def copies(device: torch.device) -> bool:
             source = make_source(model, tokens, generator)
             inputs = [topk_idx, owners(model, num_ranks, device)]
             handle = engine.dispatch(source, inputs, [tokens], tokens)
-            result = engine.combine(engine.rows[0], handle, torch.full_like(source[0], 7))
+            [result] = engine.combine(engine.rows[:1], handle, [torch.full_like(source[0], 7)])
             torch.cuda.synchronize()
             wrong += troubles(engine)
             if not torch.equal(result, source[0] * (topk_idx >= 0)):
@@ -125,7 +125,7 @@ def maxima(device: torch.device) -> bool:
     handle = engine.dispatch([x], [topk_idx, owner], [n], n)
     expected = expected_rows(gather_ragged(topk_idx, None), owner, LARGEST.align, rank)
     outputs = expert_outputs(engine.rows[0], expected, LARGEST.experts)
-    result = engine.combine(outputs, handle, torch.empty_like(x))
+    [result] = engine.combine([outputs], handle, [torch.empty_like(x)])
     torch.cuda.synchronize()
     scale = expert_scales(LARGEST.experts, device)[topk_idx.clamp(min=0)]
     terms = (x.float().unsqueeze(1) * scale.unsqueeze(2)).to(x.dtype)
@@ -173,7 +173,7 @@ def cast_problems(model: Model, most: int, device: torch.device) -> list[str]:
             mine = expected.ranks == r
             rows[expected.slots[mine]] = theirs[expected.tokens[mine]]
         outputs = expert_outputs(rows, expected, model.experts)
-        result = engine.combine(outputs, handle, torch.empty_like(x))
+        [result] = engine.combine([outputs], handle, [torch.empty_like(x)])
         torch.cuda.synchronize()
         wrong += troubles(engine)
         wrong += check_combine(result, x, topk_idx, weights, model.experts)
@@ -193,7 +193,7 @@ def wide_partials(device: torch.device) -> bool:
     )
     weights = torch.tensor([[1.0, 1.0, -1.0]] * n, device=device)
     handle = engine.dispatch([x], [topk_idx], [n], n, weights)
-    result = engine.combine(engine.rows[0], handle, torch.zeros_like(x))
+    [result] = engine.combine(engine.rows[:1], handle, [torch.zeros_like(x)])
     torch.cuda.synchronize()
     wrong = troubles(engine) + ([] if torch.equal(result, x) else ["a partial sum overflowed"])
     return settle(wrong, "wide partials")
@@ -202,7 +202,7 @@ def wide_partials(device: torch.device) -> bool:
 def lost(engine: CudaNode, handle: Launched, wanted: torch.Tensor) -> list[str]:
     """Which sums of a combine are NaN, if they are not those that have to be."""
     sums = torch.zeros(len(wanted), engine.rows[0].shape[1], device=wanted.device)
-    result = engine.combine(engine.rows[0], handle, sums.to(engine.rows[0].dtype))
+    [result] = engine.combine(engine.rows[:1], handle, [sums.to(engine.rows[0].dtype)])
     found = result.isnan().any(1)
     same = torch.equal(found, wanted)
     return [] if same else [f"{int(found.sum())} sums are NaN, not {int(wanted.sum())}"]

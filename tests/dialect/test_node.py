@@ -16,8 +16,8 @@ from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
 TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
-    pieces = [8 : i64]}], plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64,
-    row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()
+    pieces = [8 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64,
+    plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64} : () -> ()
 """
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
 FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
@@ -185,7 +185,8 @@ ELSEWHERE = [
         "fsc.node_copy",
     ),
     (
-        '%0 = arith.constant dense<0.0> : vector<8xf32>\n"fsc.made"(%0) : (vector<8xf32>) -> ()',
+        "%0 = arith.constant dense<0.0> : vector<8xf32>\n"
+        '"fsc.made"(%0) {field = "x"} : (vector<8xf32>) -> ()',
         "fsc.node_reduce",
     ),
 ]
@@ -205,7 +206,7 @@ TILED = [
     ("team_warps = 7 : i64, teams = 4", "team_warps = 1 : i64, teams = 16", CUDA + "must have 15"),
     ("team_vectors = 2", "team_vectors = 3", CUDA + "must have 15 teams at most, and two vectors"),
     ("plan_points = 128", "plan_points = 4", TRITON + "needs programs of the planner that hold"),
-    ("plan_keys = 8", "plan_keys = 512", TRITON + "must not exchange more counts at once than"),
+    ("plan_keys = 8", "plan_keys = 512", TRITON + "must not take more counts at once than"),
     (
         "plan_warps = 4",
         "plan_warps = 64",

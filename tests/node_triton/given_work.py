@@ -16,7 +16,7 @@ from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
-from tests.node_triton.rank_work import batch, open_shuffle, pretend, said_by
+from tests.node_triton.rank_work import batch, by_field, open_shuffle, pretend, said_by
 
 
 def epochs(
@@ -45,7 +45,8 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     own = expected.rows[rank]
     before = {name: each.clone() for name, each in shuffle.engine._rows.items()}
     given, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
-    rows = by_field(shuffle, given)
+    first = spec.declared.fields[0].name
+    rows = by_field(given, first)
     assert handle.num_slots == len(own.written)
     assert all(len(each) == handle.num_slots for each in rows.values())
     check_rows(own, rows, handle)
@@ -64,14 +65,8 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
         return
     worked = work_on(spec, rows, own.written, torch.zeros(len(own.written), dtype=torch.int64))
     for _ in range(combines):
-        result = by_field(shuffle, shuffle.combine(worked, handle))
+        result = by_field(shuffle.combine(worked, handle), first)
         check_result(expected.results[rank], result)
-
-
-def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {shuffle.spec.declared.fields[0].name: given}
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -252,7 +247,7 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
         data, expected = ranks[rank], expect(spec, list(ranks))
         rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
         written = expected.rows[rank].written
-        held = by_field(shuffle, rows)
+        held = by_field(rows, spec.declared.fields[0].name)
         worked.append(work_on(spec, held, written, torch.zeros(len(written), dtype=torch.int64)))
         handles.append(handle)
         results.append(expected.results[rank])
@@ -260,7 +255,7 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
             source = data.source
     _, again = shuffle.dispatch(**source, handle=handles[0])
     for number, handle in ((0, handles[0]), (1, handles[1]), (0, again), (1, handles[1])):
-        result = by_field(shuffle, shuffle.combine(worked[number], handle))
+        result = by_field(shuffle.combine(worked[number], handle), next(iter(worked[number])))
         check_result(results[number], result)
     shuffle.check()
 

@@ -96,7 +96,7 @@ def _values(shape: Sequence[int], dtype: str, random: torch.Generator) -> Tensor
     from fuscoc_runtime.dtypes import TORCH_DTYPES
 
     kind = TORCH_DTYPES[dtype]
-    if kind.is_floating_point and kind.itemsize > 1:
+    if kind.is_floating_point:  # no NaN, of which a cast promises no bits
         return torch.randn(shape, generator=random).to(kind)
     nbytes = torch.Size(shape).numel() * kind.itemsize
     return torch.randint(256, (nbytes,), generator=random, dtype=torch.uint8).view(kind).view(shape)
@@ -107,7 +107,7 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     data, spec = ranks[shuffle.rank], shuffle.spec
     expected = expect(spec, list(ranks))
     rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
-    fields = dict(rows) if isinstance(rows, Mapping) else {spec.declared.fields[0].name: rows}
+    fields = by_field(rows, spec.declared.fields[0].name)
     own = expected.rows[shuffle.rank]
     num_slots = len(own.written)
     num_rows = own.num_rows if spec.program.is_compact else num_slots
@@ -116,13 +116,19 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     if expected.results is None:
         return
     held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
-    worked = work_on(spec, held, own.written, slot_keys(own))
-    [name] = worked
-    outputs = rows.new_full((handle.num_slots, *rows.shape[1:]), float("nan"))
-    outputs[:num_slots] = worked[name]
+    outputs = {}
+    for name, worked in work_on(spec, held, own.written, slot_keys(own)).items():
+        outputs[name] = worked.new_empty(handle.num_slots, *worked.shape[1:])
+        outputs[name].view(torch.uint8).fill_(0xFF)
+        outputs[name][:num_slots] = worked
     for _ in range(combines):
-        result = shuffle.combine(outputs, handle)
-        check_result(expected.results[shuffle.rank], {name: result})
+        result = by_field(shuffle.combine(outputs, handle), next(iter(outputs)))
+        check_result(expected.results[shuffle.rank], result)
+
+
+def by_field(rows: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """What a call gives: a mapping, or the one field of that name."""
+    return dict(rows) if isinstance(rows, Mapping) else {name: rows}
 
 
 def gradients(group: Any, artifact: str) -> None:

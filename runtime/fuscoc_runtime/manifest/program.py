@@ -227,14 +227,6 @@ class Program:
         return self.target.kind == "packed" and self.target.compact
 
     @property
-    def places_results(self) -> bool:
-        """Whether kernels of fixed capacity put what combine makes of a segment where the segment
-        lies, which need not be behind the one before; cells of no segment are left alone."""
-        is_scattered = any(runs.run_dims for runs in self.runs)
-        is_ragged = self.relation.extents_kernel is not None
-        return self.target.kind == "dense" or is_ragged or is_scattered
-
-    @property
     def weight(self) -> FieldSpec | None:
         """The input with the weights of a combine."""
         return next(iter(self.buffers.get("weights", ())), None)

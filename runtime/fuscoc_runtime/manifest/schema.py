@@ -75,15 +75,19 @@ class NodeSpec:
     """The Triton kernels of a shuffle inside one node.
 
     ``kernels``: names by role, ``count``, ``exchange``, ``assign`` or, of a dense target,
-    ``exchange``, ``place``, then ``dispatch`` and, for a copy or a sum, ``combine``. A program of
-    the planner takes ``tile_sources`` segments; keys are padded to ``padded_keys`` and exchanged by
-    ``key_block``. ``tile``: the sizes that the text was made with.
+    ``exchange``, ``place``, then ``dispatch`` and ``combine``, if there is one. A program of the
+    planner takes ``tile_sources`` segments; keys are padded to ``padded_keys`` and exchanged by
+    ``key_block``. A rank sends ``partial_bytes`` back for a segment. With ``places_results`` what
+    combine makes of a segment goes where the segment lies, into a result that is 0 before.
+    ``tile``: the sizes that the text was made with.
     """
 
     kernels: Mapping[str, str]
     tile_sources: int
     padded_keys: int
     key_block: int
+    partial_bytes: int
+    places_results: bool
     tile: Mapping[str, int]
 
 

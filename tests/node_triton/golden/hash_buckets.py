@@ -39,15 +39,33 @@ def zero():
 
 
 @triton.jit
-def add_row(part, row, weight, sums):
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+    return (tile_0,)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
     tile_0 = tl.load(row_0 + tl.arange(0, 64))
     return (tile_0,)
 
 
 @triton.jit
-def store_sum(part, row, tiles):
+def store_partial(part, row, tiles):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 64), tiles[0])
+
+
+@triton.jit
+def lost():
+    return (tl.full((64,), -1, tl.int64),)
+
+
+@triton.jit
+def store_result(part, result, source, tiles):
+    row_0 = tl.multiple_of((result[0] + source * 512).to(tl.pointer_type(tl.int64)), 16)
     tl.store(row_0 + tl.arange(0, 64), tiles[0])
 
 
@@ -55,14 +73,24 @@ def store_sum(part, row, tiles):
 def hash_buckets_node_count(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(call, num_sources, fanout=1, num_keys=64, keys=64, tile=(128, 1), compact=False)
+    plan.count(
+        call,
+        num_sources,
+        fanout=1,
+        num_keys=64,
+        keys=64,
+        block=64,
+        tile=(128, 1),
+        tiles=1,
+        compact=False,
+    )
 
 
 @triton.jit(do_not_specialize=range(2))
 def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=64, keys=64, tile=(128, 1), block=8)
+    plan.exchange(call, num_sources, columns=64, keys=64, tile=(128, 1), tiles=1, block=8)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -80,6 +108,8 @@ def hash_buckets_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank:
         keys=64,
         align=1,
         tile=(128, 1),
+        tiles=1,
+        block=64,
         compact=False,
     )
 
@@ -118,35 +148,42 @@ def hash_buckets_node_dispatch(
 
 
 # hash_buckets.fsc:18: combine reverse
-@triton.jit(do_not_specialize=range(7))
+@triton.jit(do_not_specialize=range(8))
 def hash_buckets_node_combine(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
-    rows: tl.int64,
-    result: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
-    rows = rows.to(tl.int64)
-    result = result.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
     combine.combine(
         call,
         num_sources,
         ticket,
         rows_ticket,
         weights,
-        rows,
-        result,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
         zero=zero,
         add_row=add_row,
-        store_sum=store_sum,
-        row_bytes=512,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=512,
         fanout=1,
         lanes=1,
         parts=1,

@@ -39,15 +39,33 @@ def zero():
 
 
 @triton.jit
-def add_row(part, row, weight, sums):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
     tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
-    return (sums[0] + tile_0.to(tl.float32) * weight,)
+    return ((sums[0] + tile_0.to(tl.float32) * weight),)
 
 
 @triton.jit
-def store_sum(part, row, tiles):
+def add_partial(part, row, has, sums):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
+    return ((sums[0] + tile_0.to(tl.float32)),)
+
+
+@triton.jit
+def store_partial(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tl.store(row_0 + tl.arange(0, 8192), tiles[0].to(tl.bfloat16), mask=tl.arange(0, 8192) < 7168)
+
+
+@triton.jit
+def lost():
+    return (tl.full((8192,), float("nan"), tl.float32),)
+
+
+@triton.jit
+def store_result(part, result, source, tiles):
+    row_0 = tl.multiple_of((result[0] + source * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
     tl.store(row_0 + tl.arange(0, 8192), tiles[0].to(tl.bfloat16), mask=tl.arange(0, 8192) < 7168)
 
 
@@ -55,14 +73,24 @@ def store_sum(part, row, tiles):
 def moe_compact_node_count(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(call, num_sources, fanout=8, num_keys=256, keys=512, tile=(16, 8), compact=True)
+    plan.count(
+        call,
+        num_sources,
+        fanout=8,
+        num_keys=256,
+        keys=512,
+        block=512,
+        tile=(16, 8),
+        tiles=1,
+        compact=True,
+    )
 
 
 @triton.jit(do_not_specialize=range(2))
 def moe_compact_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=264, keys=512, tile=(16, 8), block=8)
+    plan.exchange(call, num_sources, columns=264, keys=512, tile=(16, 8), tiles=1, block=8)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -80,6 +108,8 @@ def moe_compact_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: 
         keys=512,
         align=128,
         tile=(16, 8),
+        tiles=1,
+        block=512,
         compact=True,
     )
 
@@ -117,35 +147,42 @@ def moe_compact_node_dispatch(
 
 
 # moe_compact.fsc:20: combine reverse reduce sum(w)
-@triton.jit(do_not_specialize=range(7))
+@triton.jit(do_not_specialize=range(8))
 def moe_compact_node_combine(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
-    rows: tl.int64,
-    result: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
-    rows = rows.to(tl.int64)
-    result = result.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
     combine.combine(
         call,
         num_sources,
         ticket,
         rows_ticket,
         weights,
-        rows,
-        result,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
         zero=zero,
         add_row=add_row,
-        store_sum=store_sum,
-        row_bytes=14336,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=14336,
         fanout=8,
         lanes=8,
         parts=1,

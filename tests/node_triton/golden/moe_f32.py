@@ -39,15 +39,33 @@ def zero():
 
 
 @triton.jit
-def add_row(part, row, weight, sums):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.float32)), 16)
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 64).to(tl.pointer_type(tl.float32)), 16)
     tile_0 = tl.load(row_0 + tl.arange(0, 16))
-    return (sums[0] + tile_0.to(tl.float32) * weight,)
+    return ((sums[0] + tile_0.to(tl.float32) * weight),)
 
 
 @triton.jit
-def store_sum(part, row, tiles):
+def add_partial(part, row, has, sums):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.float32)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 16))
+    return ((sums[0] + tile_0.to(tl.float32)),)
+
+
+@triton.jit
+def store_partial(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.float32)), 16)
+    tl.store(row_0 + tl.arange(0, 16), tiles[0].to(tl.float32))
+
+
+@triton.jit
+def lost():
+    return (tl.full((16,), float("nan"), tl.float32),)
+
+
+@triton.jit
+def store_result(part, result, source, tiles):
+    row_0 = tl.multiple_of((result[0] + source * 64).to(tl.pointer_type(tl.float32)), 16)
     tl.store(row_0 + tl.arange(0, 16), tiles[0].to(tl.float32))
 
 
@@ -55,14 +73,24 @@ def store_sum(part, row, tiles):
 def moe_node_count(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(call, num_sources, fanout=2, num_keys=12, keys=16, tile=(64, 2), compact=False)
+    plan.count(
+        call,
+        num_sources,
+        fanout=2,
+        num_keys=12,
+        keys=16,
+        block=16,
+        tile=(64, 2),
+        tiles=1,
+        compact=False,
+    )
 
 
 @triton.jit(do_not_specialize=range(2))
 def moe_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=12, keys=16, tile=(64, 2), block=8)
+    plan.exchange(call, num_sources, columns=12, keys=16, tile=(64, 2), tiles=1, block=8)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -80,6 +108,8 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         keys=16,
         align=1,
         tile=(64, 2),
+        tiles=1,
+        block=16,
         compact=False,
     )
 
@@ -118,35 +148,42 @@ def moe_node_dispatch(
 
 
 # moe_f32.fsc:19: combine reverse reduce sum(w)
-@triton.jit(do_not_specialize=range(7))
+@triton.jit(do_not_specialize=range(8))
 def moe_node_combine(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
-    rows: tl.int64,
-    result: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
-    rows = rows.to(tl.int64)
-    result = result.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
     combine.combine(
         call,
         num_sources,
         ticket,
         rows_ticket,
         weights,
-        rows,
-        result,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
         zero=zero,
         add_row=add_row,
-        store_sum=store_sum,
-        row_bytes=64,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=64,
         fanout=2,
         lanes=2,
         parts=1,

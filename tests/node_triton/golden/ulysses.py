@@ -40,28 +40,35 @@ def zero():
 
 
 @triton.jit
-def add_row(part, row, weight, sums):
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 16384).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2048))
+    return (tile_0,)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
     tile_0 = tl.load(row_0 + tl.arange(0, 2048))
     return (tile_0,)
 
 
 @triton.jit
-def store_sum(part, row, tiles):
+def store_partial(part, row, tiles):
     row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
     tl.store(row_0 + tl.arange(0, 2048), tiles[0])
 
 
 @triton.jit
-def store_result(part, result, cell, tiles):
-    row_0 = tl.multiple_of((result + cell * 256).to(tl.pointer_type(tl.int64)), 16)
-    at = tl.arange(0, 2048)
-    tl.store(row_0 + (at // 32 * 1024 + at % 32), tiles[0])
+def lost():
+    return (tl.full((2048,), -1, tl.int64),)
 
 
 @triton.jit
-def lost():
-    return (tl.full((2048,), -1, tl.int64),)
+def store_result(part, result, cell, tiles):
+    row_0 = tl.multiple_of((result[0] + cell * 256).to(tl.pointer_type(tl.int64)), 16)
+    at = tl.arange(0, 2048)
+    tl.store(row_0 + (at // 32 * 1024 + at % 32), tiles[0])
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -121,36 +128,39 @@ def ulysses_node_combine(
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
-    rows: tl.int64,
-    result: tl.int64,
-    result_bytes: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
-    rows = rows.to(tl.int64)
-    result = result.to(tl.int64)
-    result_bytes = result_bytes.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
     combine.combine(
         call,
         num_sources,
         ticket,
         rows_ticket,
         weights,
-        rows,
-        result,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
         zero=zero,
         add_row=add_row,
-        store_sum=store_sum,
-        row_bytes=16384,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=16384,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
-        result_bytes=result_bytes,
-        store_result=store_result,
-        lost=lost,
+        places=True,
         strided=False,
     )

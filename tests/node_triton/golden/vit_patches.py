@@ -45,33 +45,40 @@ def zero():
 
 
 @triton.jit
-def add_row(part, row, weight, sums):
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = (rows[0] + slot * 588).to(tl.pointer_type(tl.int16))
+    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
     row_0 = row.to(tl.pointer_type(tl.int16))
     tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
     return (tile_0,)
 
 
 @triton.jit
-def store_sum(part, row, tiles):
+def store_partial(part, row, tiles):
     row_0 = row.to(tl.pointer_type(tl.int16))
     tl.store(row_0 + tl.arange(0, 512), tiles[0], mask=tl.arange(0, 512) < 294)
 
 
 @triton.jit
+def lost():
+    return (tl.full((512,), -1, tl.int16),)
+
+
+@triton.jit
 def store_result(part, result, cell, tiles):
     src_stride0 = tl.load(cell[1])
-    row_0 = (result + cell[0] * 3).to(tl.pointer_type(tl.int16))
+    row_0 = (result[0] + cell[0] * 3).to(tl.pointer_type(tl.int16))
     at = tl.arange(0, 512)
     tl.store(
         row_0 + (at // 21 * (src_stride0 * 3 // 2) + at % 21),
         tiles[0],
         mask=tl.arange(0, 512) < 294,
     )
-
-
-@triton.jit
-def lost():
-    return (tl.full((512,), -1, tl.int16),)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -131,36 +138,39 @@ def vit_patches_node_combine(
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
-    rows: tl.int64,
-    result: tl.int64,
-    result_bytes: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
-    rows = rows.to(tl.int64)
-    result = result.to(tl.int64)
-    result_bytes = result_bytes.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
     combine.combine(
         call,
         num_sources,
         ticket,
         rows_ticket,
         weights,
-        rows,
-        result,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
         zero=zero,
         add_row=add_row,
-        store_sum=store_sum,
-        row_bytes=588,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=588,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
-        result_bytes=result_bytes,
-        store_result=store_result,
-        lost=lost,
+        places=True,
         strided=True,
     )

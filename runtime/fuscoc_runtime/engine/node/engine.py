@@ -115,7 +115,8 @@ class NodeEngine:
                     if self.lends(tensor):
                         raise self.checker.problem(name, IN_THE_WINDOW)
                 weights = self.checker.weights(arguments.weights, arguments.extents)
-                weights = None if weights is None else aligned(weights)
+                if weights is not None:  # which travel as f32, in which sums are made
+                    weights = aligned(weights.to(torch.float32))
                 num_slots = self._num_slots(arguments)
                 num_sources, ragged = self._num_sources(arguments)
             except Exception:
@@ -149,8 +150,8 @@ class NodeEngine:
         named: Mapping[str, Any],
         num_rows: int | None = None,
     ) -> dict[str, Tensor]:
-        """Enqueue a combine of rows [num_slots, *field shape], `NodeHandle.num_slots` of them; the
-        weights came with dispatch.
+        """Enqueue a combine of rows [num_slots, *field shape] of every field,
+        `NodeHandle.num_slots` of them; the weights came with dispatch.
 
         ``num_rows``: how many there are, if they do not lie in slots.
 
@@ -162,20 +163,21 @@ class NodeEngine:
         with current_device(self.members.device), self.order.turn():
             self._watch.raise_loss()
             try:
-                tensor, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
-                [field] = self.shuffle.program.buffers["source"]
-                places = self.shuffle.program.places_results
-                make = torch.zeros if places and not self.node.clears else torch.empty
-                result = make(
-                    handle.source_shapes[field.name],
-                    dtype=TORCH_DTYPES[field.dtype],
-                    device=self.members.device,
-                )
+                given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
+                make = torch.zeros if self.node.zeroes_results else torch.empty
+                results = {
+                    field.name: make(
+                        handle.source_shapes[field.name],
+                        dtype=TORCH_DTYPES[field.dtype],
+                        device=self.members.device,
+                    )
+                    for field in self.shuffle.program.buffers["source"]
+                }
             except Exception:
                 self.refuse_combine(handle)
                 raise
-            self.node.combine(tensor, handle.launched, result, rows_ticket)
-        return {field.name: result}
+            self.node.combine(given, handle.launched, list(results.values()), rows_ticket)
+        return results
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
@@ -222,9 +224,9 @@ class NodeEngine:
         handle: NodeHandle,
         named: Mapping[str, Any],
         num_rows: int | None,
-    ) -> tuple[Tensor, int]:
-        """The rows that a combine was given, and the ticket of the dispatch that put them into the
-        window, 0 if they are elsewhere."""
+    ) -> tuple[list[Tensor], int]:
+        """The rows that a combine was given, a tensor a field, and the ticket of the dispatch that
+        put some of them into the window, 0 if they are elsewhere."""
         if self.shuffle.program.combine is None:
             raise InputError(self.shuffle.name, self.members.rank, "has no combine in its spec")
         for name in named:
@@ -239,14 +241,15 @@ class NodeEngine:
             raise self.checker.problem("handle", problem)
         handle.check_weights()
         expected = handle.num_slots if num_rows is None else num_rows
-        [(name, tensor)] = self.checker.rows(rows, expected).items()
-        given = rows if isinstance(rows, Tensor) else rows[name]
-        if not self.lends(given):
-            return tensor, 0
+        tensors = self.checker.rows(rows, expected)
+        given = {next(iter(tensors)): rows} if isinstance(rows, Tensor) else rows
+        lent = next((name for name in tensors if self.lends(given[name])), None)
+        if lent is None:
+            return list(tensors.values()), 0
         entry = handle.launched.entry
         if entry.ticket != self._held and not entry.captured:
-            raise self.checker.problem(name, overwritten(entry.ticket, self._held))
-        return tensor, entry.ticket
+            raise self.checker.problem(lent, overwritten(entry.ticket, self._held))
+        return list(tensors.values()), entry.ticket
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""

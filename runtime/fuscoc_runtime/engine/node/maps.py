@@ -100,11 +100,18 @@ class NodeMaps:
         index = self._row_of_slot(handle)
         if not weights:
             return [take_rows(grad, index) for grad in lent], []
-        [weight], [grad], row = weights, lent, rows[0] if rows else None
-        grad_rows, dots = weigh_rows(grad, self._slot_weights(handle), index, row)
-        if dots is None:
-            return [grad_rows], []
-        return [grad_rows], [self._at_points(handle, dots.to(weight.dtype)).view(weight.shape)]
+        [weight] = weights
+        worked: Sequence[Tensor | None] = rows or [None] * len(lent)
+        of_slot = self._slot_weights(handle)
+        weighed = [
+            weigh_rows(grad, of_slot, index, row) for grad, row in zip(lent, worked, strict=True)
+        ]
+        grad_rows = [each for each, _ in weighed]
+        products = [each for _, each in weighed if each is not None]
+        if not products:
+            return grad_rows, []
+        dots = sum(products[1:], products[0]).to(weight.dtype)
+        return grad_rows, [self._at_points(handle, dots).view(weight.shape)]
 
     def _dispatch(
         self, fields: Fields, named: Mapping[str, Any], earlier: NodeHandle | None

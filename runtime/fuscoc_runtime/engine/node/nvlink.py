@@ -45,8 +45,13 @@ class CudaNode:
     Without a group, of one rank.
     """
 
-    clears = False
     max_entries: int | None = None
+
+    @property
+    def zeroes_results(self) -> bool:
+        """Whether combine needs a result that is 0: segments may leave cells of it alone."""
+        return self.program.given_slots
+
     _of_handles = frozenset({"points", "row_index", "claims", "barrier", "refused"})
 
     def __init__(
@@ -295,15 +300,15 @@ class CudaNode:
 
     def combine(
         self,
-        rows: torch.Tensor,
+        rows: Sequence[torch.Tensor],
         handle: Launched,
-        result: torch.Tensor,
+        results: Sequence[torch.Tensor],
         rows_ticket: int = 0,
         stream: torch.cuda.Stream | None = None,
-    ) -> torch.Tensor:
-        """Sum each segment's rows [capacity, elements], weighted, into ``result`` [num_sources, …];
-        a combine that copies has one row a segment. If slots are given, ``result`` is all of the
-        source and zero: segments that came to no slot are left out.
+    ) -> Sequence[torch.Tensor]:
+        """Sum each segment's rows [capacity, elements] of the one field, weighted, into its result
+        [num_sources, …]; a combine that copies has one row a segment. If slots are given, the
+        result is all of the source and zero: segments that came to no slot are left out.
 
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made, because a rank has refused the call or its dispatch, or
@@ -318,14 +323,14 @@ class CudaNode:
             raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
         self._bind(handle.entry)
         self._bind_points(handle)
-        call = self._call
-        call.rows, call.rows_ticket = rows.data_ptr(), rows_ticket
+        call, [row], [result] = self._call, rows, results
+        call.rows, call.rows_ticket = row.data_ptr(), rows_ticket
         call.result, call.result_bytes, call.refuses = result.data_ptr(), result.nbytes, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
         if self._clear is not None:
             self._launch(self._clear, self._ctas, address)
         self._launch(self._combine, self._ctas, address)
-        return result
+        return results
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:
         """Take a dispatch's turn without joining it: for the peers this rank has no segments.

@@ -31,7 +31,7 @@ BOX_PADDING = 256
 class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
-    clears = True
+    zeroes_results = False
     _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
     _num_codes = 0
 

@@ -67,12 +67,11 @@ class NodeKernels(Protocol):
     Attributes:
         state: int32 [STATE_WORDS], on the device; what `parse_state` reads.
         page: int32 [PAGE_WORDS], in memory of the host that kernels address.
-        clears: whether combine makes a result zero that segments do not fill.
+        zeroes_results: whether combine needs results that are 0, since segments may not fill them.
         max_entries: outer indices of a ragged source that kernels evaluate by themselves; None if
             they are evaluated before.
     """
 
-    clears: bool
     max_entries: int | None
 
     limits: Limits
@@ -92,12 +91,19 @@ class NodeKernels(Protocol):
     ) -> Launched: ...
 
     def combine(
-        self, rows: Tensor, handle: Launched, result: Tensor, rows_ticket: int = 0
-    ) -> Tensor: ...
+        self,
+        rows: Sequence[Tensor],
+        handle: Launched,
+        results: Sequence[Tensor],
+        rows_ticket: int = 0,
+    ) -> Sequence[Tensor]: ...
 
     def refuse_dispatch(self) -> RingEntry: ...
 
     def refuse_combine(self, handle: Launched) -> None: ...
+
+    @property
+    def zeroes_results(self) -> bool: ...
 
     @property
     def window_bytes(self) -> int: ...

@@ -37,6 +37,8 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
+COMBINED = ("rows", "result", "result_bytes")
+"""What a combine is given of every field."""
 LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""
 
@@ -44,7 +46,6 @@ LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 class TritonNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
-    clears = False
     max_entries: int | None = None
 
     def __init__(
@@ -60,6 +61,7 @@ class TritonNode:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits, self.members = shuffle, node, limits, members
         self._target, self._device = shuffle.program.target, members.device
+        self.zeroes_results = node.places_results
         self._num_ranks = num_ranks = members.topology.num_ranks
         self._num_rows = limits.row_capacity(num_ranks, shuffle.program.is_compact)
         self._interpreted = members.device.type == "cpu"
@@ -163,24 +165,35 @@ class TritonNode:
         if ragged is not None:
             self._drop_behind(ragged.num_points)
         self._plan(values | {"num_slots": num_slots}, num_sources)
-        for field, tensor, at in zip(self._fields, source, self._sections["rows"], strict=True):
-            values |= {f"source.{field.name}": address(tensor), f"rows_at.{field.name}": at}
+        leaving = self.shuffle.program.buffers["source"]
+        for field, tensor in zip(leaving, source, strict=True):
+            values[f"source.{field.name}"] = address(tensor)
+        for field, at in zip(self._fields, self._sections["rows"], strict=True):
+            values[f"rows_at.{field.name}"] = at
         self._kernels["dispatch"].launch(values, self._programs.dispatch)
         return handle
 
     def combine(
-        self, rows: torch.Tensor, handle: Launched, result: torch.Tensor, rows_ticket: int = 0
-    ) -> torch.Tensor:
-        """Sum each segment's rows [num_slots, elements], weighted, into ``result``, or copy them.
+        self,
+        rows: Sequence[torch.Tensor],
+        handle: Launched,
+        results: Sequence[torch.Tensor],
+        rows_ticket: int = 0,
+    ) -> Sequence[torch.Tensor]:
+        """Reduce each segment's rows [num_slots, elements] of every field, weighted, into
+        ``results``, or copy them.
 
-        Where results lie as their segments do (`Program.places_results`), it is 0 before.
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made they are NaN; see `CudaNode.combine`.
         """
-        values = self._values(handle) | {"rows": address(rows), "result": address(result)}
-        values |= {"rows_ticket": rows_ticket, "result_bytes": result.nbytes}
+        values = self._values(handle) | {"rows_ticket": rows_ticket}
+        fields = self.shuffle.program.buffers["source"]
+        for field, tensor, result in zip(fields, rows, results, strict=True):
+            values[f"rows.{field.name}"] = address(tensor)
+            values[f"result.{field.name}"] = address(result)
+            values[f"result_bytes.{field.name}"] = result.nbytes
         self._kernels["combine"].launch(values, self._programs.combine)
-        return result
+        return results
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `CudaNode.refuse_dispatch`."""
@@ -194,8 +207,9 @@ class TritonNode:
 
     def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
-        values = self._values(handle) | dict.fromkeys(("rows", "result", "result_bytes"), 0)
-        values["rows_ticket"] = -1
+        values = self._values(handle) | {"rows_ticket": -1}
+        for field in self.shuffle.program.buffers["source"]:
+            values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
         self._kernels["combine"].launch(values, 1)
 
     def _plan(self, values: dict[str, int], num_sources: int) -> None:
@@ -315,7 +329,7 @@ class TritonNode:
                 "barrier": [num_ranks * 8] * limits.num_entries,
                 "refused": [num_ranks * 8] * limits.num_entries,
                 "points": [sources * shuffle.program.fanout * 8] * limits.num_entries,
-                "staging": [sources * self._row_bytes[0] if combines else 0],
+                "staging": [sources * self.spec.partial_bytes if combines else 0],
                 "row_index": [limits.capacity * 8 * is_compact] * limits.num_entries,
                 "claims": [limits.capacity * 4 * is_dense] * limits.num_entries,
                 "rows": [self._num_rows * size for size in self._row_bytes],
@@ -340,7 +354,7 @@ class TritonNode:
         strides of their runs. Handles share them if combine needs none."""
         program = self.shuffle.program
         shape = (len(program.relation.addresses), self.limits.max_sources * program.fanout)
-        if program.combine is not None and program.places_results:
+        if program.combine is not None and self.spec.places_results:
             return [self._empty(torch.int64, *shape) for _ in self._buffers]
         return [self._empty(torch.int64, *shape)] * len(self._buffers)
 

@@ -1,4 +1,4 @@
-"""Combine: the transpose of dispatch, with a weighted sum in f32.
+"""Combine: the transpose of dispatch, with a weighted sum, or another reduction, in f32.
 
 Where rows lie, a program sums the rows of a remote segment and pushes one partial row to the
 segment's source; after a group of segments it sets the group's flag there. At the source the
@@ -7,10 +7,11 @@ a flag reduces meanwhile, and the first programs do so anyway; reducing never wa
 comes. Terms are added in the order of the points and then of the ranks: results do not depend on
 timing.
 
-``zero()``, ``add_row(part, row, weight, sums)`` and ``store_sum(part, row, sums)`` are the
-shuffle's own: they add up one part of a row, whose address they get; where combine copies, a row is
-the sum. ``store_result(part, result, cell, sums)`` stores it where the segment lies, and ``lost()``
-is a sum that cannot be made.
+``zero()``, ``add_row(part, rows, slot, weight, has, sums)``, ``add_partial(part, row, has, sums)``
+and ``store_partial(part, row, sums)`` are the shuffle's own: they make one part of all fields of a
+row, of those in slots or of one that has been sent, to an address; ``has`` says whether a row has
+been added before. ``store_result(part, result, place, sums)`` stores it for a segment of this rank,
+and ``lost()`` is a sum that cannot be made.
 """
 
 import triton
@@ -25,43 +26,45 @@ BYTES = tl.constexpr(1024)  # poisoned at once
 
 @triton.jit
 def add_terms(
-    part, rows, row_bytes: tl.constexpr, slots, bits, sums, add_row: tl.constexpr,
-    fanout: tl.constexpr, lanes: tl.constexpr, weighted: tl.constexpr,
+    part, rows, slots, bits, has, sums, add_row: tl.constexpr, fanout: tl.constexpr,
+    lanes: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """The rows in ``slots`` of this rank, times their weights."""
+    """The rows in ``slots`` of this rank, times their weights; and whether there are any."""
     for k in range(fanout):
         slot = vectors.pick(slots, k, lanes)
         if slot >= 0:
             weight = 1.0
             if weighted:
                 weight = vectors.pick(bits, k, lanes).to(tl.float32, bitcast=True)
-            sums = add_row(part, rows + slot.to(tl.int64) * row_bytes, weight, sums)
-    return sums
+            sums = add_row(part, rows, slot.to(tl.int64), weight, has, sums)
+            has = has | 1
+    return has, sums
 
 
 @triton.jit
-def staging(call, window, source_rank, source, row_bytes: tl.constexpr):
+def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
     """Where a window keeps what ``source_rank`` sends back for a segment of the window's rank."""
     index = source_rank * sync.word(call, words.MAX_SOURCES) + source
-    return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * row_bytes
+    return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
 
 
 @triton.jit
 def reduce(
     call, source_rank, source, rows, zero: tl.constexpr, add_row: tl.constexpr,
-    store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
+    store_partial: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
     """One partial row for a segment of another rank, if it has rows here."""
     codes, bits = points.sent_points(call, source_rank, source, fanout, lanes)
     slots = points.slots_here(call, codes)
     if vectors.largest(slots, 0) >= 0:
-        to = staging(call, source_rank, sync.word(call, words.RANK), source, row_bytes)
+        to = staging(call, source_rank, sync.word(call, words.RANK), source, partial_bytes)
         for part in range(parts):
-            sums = add_terms(
-                part, rows, row_bytes, slots, bits, zero(), add_row, fanout, lanes, weighted
+            has = tl.full((), 0, tl.int32)
+            has, sums = add_terms(
+                part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted
             )
-            store_sum(part, to, sums)
+            store_partial(part, to, sums)
 
 
 @triton.jit
@@ -93,13 +96,13 @@ def poison(to, nbytes):
 @triton.jit
 def finalise(
     call, source, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
-    store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-    store_result: tl.constexpr, lost: tl.constexpr, strided: tl.constexpr,
+    add_partial: tl.constexpr, store_result: tl.constexpr, lost: tl.constexpr,
+    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """The result of a segment of this rank: its own rows, and a partial row of each other rank; NaN
-    if one that ``absent`` ranks have does not come. With ``store_result`` one that has no rows is
-    left as it is: where it lies another may lie, too."""
+    if one that ``absent`` ranks have does not come. If it ``places`` results, one that has no rows
+    is left as it is: where it lies another may lie, too."""
     rank = sync.word(call, words.RANK)
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
     slots = points.slots_here(call, codes)
@@ -107,28 +110,28 @@ def finalise(
     first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
     num_ranks = sync.word(call, words.NUM_RANKS)
     there = tl.load(first + peers, mask=(peers < num_ranks) & (peers != rank), other=-1)
-    has_rows = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
+    place = source
+    stores = True
+    if places:
+        place = points.cell_of(call, source, fanout, strided)
+        stores = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
     for part in range(parts):
-        sums = add_terms(
-            part, rows, row_bytes, slots, bits, zero(), add_row, fanout, lanes, weighted
+        has = tl.full((), 0, tl.int32)
+        has, sums = add_terms(
+            part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted
         )
         for peer in range(num_ranks):
             if vectors.pick(there, peer, words.MAX_RANKS) >= 0:
-                row = staging(call, rank, peer, source, row_bytes)
-                sums = add_row(part, row, 1.0, sums)
-        if store_result is None:
-            store_sum(part, result + source * row_bytes, sums)
-        elif has_rows:
-            store_result(part, result, points.cell_of(call, source, fanout, strided), sums)
+                row = staging(call, rank, peer, source, partial_bytes)
+                sums = add_partial(part, row, has, sums)
+                has = has | 1
+        if stores:
+            store_result(part, result, place, sums)
     lacks = ((there >= 0) & (((absent >> peers) & 1) == 1)).to(tl.int32)
     if vectors.largest(lacks, 0) == 1:
         tl.debug_barrier()
-        if store_result is None:
-            poison(result + source * row_bytes, row_bytes)
-        else:
-            cell = points.cell_of(call, source, fanout, strided)
-            for part in range(parts):
-                store_result(part, result, cell, lost())
+        for part in range(parts):
+            store_result(part, result, place, lost())
         for peer in range(num_ranks):
             if (vectors.pick(lacks, peer, words.MAX_RANKS) == 1) & joins(call, peer):
                 note_refusal(call, peer)
@@ -270,15 +273,17 @@ def refuse(call, tag):
 
 @triton.jit
 def combine(
-    call, num_sources, ticket, rows_ticket, weights, rows, result, zero: tl.constexpr,
-    add_row: tl.constexpr, store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr, result_bytes=0,
-    store_result: tl.constexpr = None, lost: tl.constexpr = None, strided: tl.constexpr = False,
+    call, num_sources, ticket, rows_ticket, weights, rows, result, result_bytes,
+    zero: tl.constexpr, add_row: tl.constexpr, add_partial: tl.constexpr,
+    store_partial: tl.constexpr, store_result: tl.constexpr, lost: tl.constexpr,
+    num_fields: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
+    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
+    places: tl.constexpr = False, strided: tl.constexpr = False,
 ):  # fmt: skip
-    """Results lie one behind the other, or with ``store_result`` anywhere in the ``result_bytes``
-    of the source layout, where all is 0 before. ``rows_ticket`` is the dispatch that put the rows
-    into the window, 0 if they are not there, -1 if this rank has none and only says that it does
-    not join."""
+    """Results of a field lie one behind the other in ``result_bytes``, or, if it ``places`` them,
+    anywhere there, where all is 0 before. ``rows_ticket`` is the dispatch that put the rows into
+    the window, 0 if they are not there, -1 if this rank has none and only says that it does not
+    join."""
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     number = tl.load(routing + words.COMBINES) + 1
@@ -295,20 +300,18 @@ def combine(
         joins = enter(call, tag, planned)
     if joins == 1:
         sum_rows(
-            call, num_sources, tag, weights, rows, result, zero, add_row, store_sum, row_bytes,
-            fanout, lanes, parts, weighted, store_result, lost, strided,
+            call, num_sources, tag, weights, rows, result, zero, add_row, add_partial,
+            store_partial, store_result, lost, partial_bytes, fanout, lanes, parts, weighted,
+            places, strided,
         )  # fmt: skip
     else:
         if (tl.program_id(0) == 0) & refuses & (outdated == 0):
             refuse(call, tag)
-        if rows_ticket >= 0:
-            if store_result is None:
-                for source in range(tl.program_id(0), num_sources, tl.num_programs(0)):
-                    poison(result + source * row_bytes, row_bytes)
-            else:  # which may have been overwritten, so where they lie is not known
-                share = (result_bytes + tl.num_programs(0) - 1) // tl.num_programs(0)
+        if rows_ticket >= 0:  # where single results lie may not be known any more
+            for field in tl.static_range(num_fields):
+                share = (result_bytes[field] + tl.num_programs(0) - 1) // tl.num_programs(0)
                 begin = tl.program_id(0) * share
-                poison(result + begin, tl.minimum(share, result_bytes - begin))
+                poison(result[field] + begin, tl.minimum(share, result_bytes[field] - begin))
     if sync.leave(state):
         tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
@@ -324,9 +327,9 @@ def combine(
 @triton.jit
 def sum_rows(
     call, num_sources, tag, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
-    store_sum: tl.constexpr, row_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-    store_result: tl.constexpr, lost: tl.constexpr, strided: tl.constexpr,
+    add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
+    lost: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """Reduce the rows of other ranks' segments, and sum up this rank's own."""
     state = sync.array(call, words.STATE, tl.int32)
@@ -353,8 +356,9 @@ def sum_rows(
         if there:
             for source in range(group * size, tl.minimum(group * size + size, num_sources)):
                 finalise(
-                    call, source, absent, weights, rows, result, zero, add_row, store_sum,
-                    row_bytes, fanout, lanes, parts, weighted, store_result, lost, strided,
+                    call, source, absent, weights, rows, result, zero, add_row, add_partial,
+                    store_result, lost, partial_bytes, fanout, lanes, parts, weighted, places,
+                    strided,
                 )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
         elif left == 1:
@@ -364,8 +368,8 @@ def sum_rows(
                 limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
                 for source in range(index * size, tl.minimum(index * size + size, limit)):
                     reduce(
-                        call, source_rank, source, rows, zero, add_row, store_sum, row_bytes,
-                        fanout, lanes, parts, weighted,
+                        call, source_rank, source, rows, zero, add_row, store_partial,
+                        partial_bytes, fanout, lanes, parts, weighted,
                     )  # fmt: skip
                 if index * size < limit:
                     flags = sync.section(call, source_rank, words.COMBINE_FLAGS_AT, tl.int64)

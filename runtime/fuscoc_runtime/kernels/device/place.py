@@ -31,7 +31,8 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     if tl.program_id(0) == 0:
         plan.store_sources(call, counts, COLUMNS, failed)
 
-    point, live = plan.tile_points(num_sources, fanout, tile)
+    tile_index = plan.tile_of(0, 1)
+    point, live = plan.tile_points(tile_index, num_sources, fanout, tile)
     to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
     slot = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     goes = to >= 0
@@ -53,7 +54,7 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     to = tl.where(fits, to, -1)
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
-    plan.first_slots(call, num_sources, tl.reshape(to, tile), tl.reshape(slot, tile))
+    plan.first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(slot, tile))
 
 
 @triton.jit

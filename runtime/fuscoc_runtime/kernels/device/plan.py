@@ -2,8 +2,8 @@
 
 A slot is  start of its key at the destination
          + rows of that key sent by lower ranks
-         + rows of that key in lower tiles of this rank
-         + rows of that key at lower points of its tile,
+         + rows of that key in tiles of lower programs of this rank
+         + rows of that key at lower points of its program's tiles,
 all prefix sums, so the order in which programs run cannot matter. Counts are double-buffered by the
 parity of the epoch. Having a peer's counts also means that the peer has finished everything before
 this call, so its window may be written.
@@ -19,18 +19,37 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 
-CHUNK = tl.constexpr(256)  # tiles that a program of `exchange` adds up at once
+COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
+PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
 
 
 @triton.jit
-def tile_points(num_sources, fanout: tl.constexpr, tile: tl.constexpr):
-    """The points of this program's tile of [segments, padded fan-out]: indices, and which exist."""
-    source = tl.program_id(0).to(tl.int64) * tile[0] + tl.arange(0, tile[0])
-    k = tl.arange(0, tile[1])
-    point = source[:, None] * fanout + k[None, :]
-    live = (source[:, None] < num_sources) & (k[None, :] < fanout)
-    size: tl.constexpr = tile[0] * tile[1]
-    return tl.reshape(point, (size,)), tl.reshape(live, (size,))
+def points_at(place, tile_index, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
+    """The points at places of a tile of [segments, padded fan-out]: indices, and which exist."""
+    source = tile_index * tile[0] + place // tile[1]
+    k = place % tile[1]
+    return source * fanout + k, (source < num_sources) & (k < fanout)
+
+
+@triton.jit
+def tile_points(tile_index, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
+    """All points of a tile."""
+    place = tl.arange(0, tile[0] * tile[1]).to(tl.int64)
+    return points_at(place, tile_index, num_sources, fanout, tile)
+
+
+@triton.jit
+def tile_of(number, tiles: tl.constexpr):
+    """The index of a tile of this program, which has so many."""
+    return tl.program_id(0).to(tl.int64) * tiles + number
+
+
+@triton.jit
+def load_keys(call, point, live):
+    """Keys of points, -1 of those that go nowhere, and their ranks."""
+    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
+    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+    return key, rank, tl.where(rank >= 0, key, -1).to(tl.int32)
 
 
 @triton.jit
@@ -40,40 +59,73 @@ def count(
     fanout: tl.constexpr,
     num_keys: tl.constexpr,
     keys: tl.constexpr,
+    block: tl.constexpr,
     tile: tl.constexpr,
+    tiles: tl.constexpr,
     compact: tl.constexpr,
 ):
-    """Rows of every key in each tile, and of a point's key before it in its tile."""
-    point, live = tile_points(num_sources, fanout, tile)
-    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
-    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    # What the key was looked up by may be missing while the key read instead is -1.
-    absent = (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
-    bad = vectors.total(absent.to(tl.int32), 0)
-    if bad > 0:
-        sync.note_dropped(call, words.BAD_KEYS, bad)
-    key = tl.where(rank >= 0, key, -1).to(tl.int32)
-    place = tl.arange(0, tile[0] * tile[1])
-    before = (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
-    within = vectors.total(before.to(tl.int32), 1)
-    tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
-    counts = tl.histogram(key, keys, mask=key >= 0)
-    if compact:
-        rank = tl.where(rank >= 0, rank, -1).to(tl.int32)
-        segment = place // tile[1]
-        same = rank[None, :] == rank[:, None]
-        earlier = same & (segment[None, :] == segment[:, None]) & (place[None, :] < place[:, None])
-        leads = (rank >= 0) & (vectors.total(earlier.to(tl.int32), 1) == 0)
-        before = same & leads[None, :] & (segment[None, :] < segment[:, None])
-        within = vectors.total(before.to(tl.int32), 1)
-        tl.store(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, within, mask=live)
-        counts += tl.histogram(num_keys + rank, keys, mask=leads)
-    tl.store(counts_of_tile(call, keys) + tl.arange(0, keys), counts)
+    """Rows of every key in this program's tiles, and of a point's key before it there."""
+    counts = counts_of_program(call, keys)
+    for first in range(0, keys, block):
+        tl.store(counts + first + tl.arange(0, block), tl.full((block,), 0, tl.int32))
+    for number in range(tiles):
+        tl.debug_barrier()  # what was counted before is there
+        count_tile(
+            call, counts, tile_of(number, tiles), num_sources, fanout, num_keys, tile, compact
+        )
 
 
 @triton.jit
-def counts_of_tile(call, keys: tl.constexpr):
-    """This program's row of the counts of all tiles."""
+def count_tile(
+    call, counts, tile_index, num_sources, fanout: tl.constexpr, num_keys: tl.constexpr,
+    tile: tl.constexpr, compact: tl.constexpr,
+):  # fmt: skip
+    size: tl.constexpr = tile[0] * tile[1]
+    point, live = tile_points(tile_index, num_sources, fanout, tile)
+    given, rank, key = load_keys(call, point, live)
+    # What the key was looked up by may be missing while the key read instead is -1.
+    absent = (rank < 0) & ((given != -1) | (rank == words.OUT_OF_RANGE))
+    bad = vectors.total(absent.to(tl.int32), 0)
+    if bad > 0:
+        sync.note_dropped(call, words.BAD_KEYS, bad)
+    within = tl.load(counts + key, mask=key >= 0, other=0)
+    place = tl.arange(0, size)
+    chunk: tl.constexpr = PAIRS // size
+    if chunk >= size:
+        before = (key[None, :] == key[:, None]) & (place[None, :] < place[:, None])
+        within += vectors.total(before.to(tl.int32), 1)
+    else:  # through memory, since a vector cannot be cut
+        for first in range(0, size, chunk):
+            other = first + tl.arange(0, chunk)
+            at, exists = points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
+            _, _, their = load_keys(call, at, exists)
+            before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
+            within += vectors.total(before.to(tl.int32), 1)
+    tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
+    if compact:
+        rows = count_rows(call, counts + num_keys, tl.reshape(rank, tile), tile)
+        at = sync.array(call, words.WITHIN_ROWS, tl.int32) + point
+        tl.store(at, tl.reshape(rows, (size,)), mask=live)
+    tl.debug_barrier()  # all have read what was counted before
+    tl.atomic_add(counts + key, 1, mask=key >= 0, sem="relaxed")
+
+
+@triton.jit
+def count_rows(call, counts, rank, tile: tl.constexpr):
+    """Rows before those of every point [segments, fan-out] on its rank; a segment has one."""
+    within = tl.full(tile, 0, tl.int32)
+    for peer in range(sync.word(call, words.NUM_RANKS)):
+        goes = rank == peer
+        has = vectors.largest(goes.to(tl.int32), 1)
+        before = tl.atomic_add(counts + peer, vectors.total(has, 0), sem="relaxed")
+        before += vectors.running(has, 0) - has
+        within = tl.where(goes, before[:, None], within)
+    return within
+
+
+@triton.jit
+def counts_of_program(call, keys: tl.constexpr):
+    """This program's row of the counts of all programs."""
     return sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0).to(tl.int64) * keys
 
 
@@ -84,17 +136,21 @@ def exchange(
     columns: tl.constexpr,
     keys: tl.constexpr,
     tile: tl.constexpr,
+    tiles: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Prefix sums over the tiles, and the counts of all ranks: a block of columns a program."""
+    """Prefix sums over what programs have counted, and the counts of all ranks: a block of columns
+    a program."""
     key = tl.program_id(0) * block + tl.arange(0, block)
-    tile_counts = sync.array(call, words.TILE_COUNTS, tl.int32)
-    num_tiles = (num_sources + tile[0] - 1) // tile[0]
+    counted = sync.array(call, words.TILE_COUNTS, tl.int32)
+    size: tl.constexpr = tile[0] * tiles
+    num_programs = (num_sources + size - 1) // size
     sums = tl.full((block,), 0, tl.int32)
-    for start in range(0, num_tiles, CHUNK):
-        index = start + tl.arange(0, CHUNK).to(tl.int64)
-        at = tile_counts + index[:, None] * keys + key[None, :]
-        mask = (index[:, None] < num_tiles) & (key[None, :] < columns)
+    chunk: tl.constexpr = COUNTS // block
+    for start in range(0, num_programs, chunk):
+        index = start + tl.arange(0, chunk).to(tl.int64)
+        at = counted + index[:, None] * keys + key[None, :]
+        mask = (index[:, None] < num_programs) & (key[None, :] < columns)
         counts = tl.load(at, mask=mask, other=0)
         tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
         sums += vectors.total(counts, 0)
@@ -129,55 +185,87 @@ def assign(
     num_keys: tl.constexpr,
     columns: tl.constexpr,
     keys: tl.constexpr,
+    block: tl.constexpr,
     align: tl.constexpr,
     tile: tl.constexpr,
+    tiles: tl.constexpr,
     compact: tl.constexpr,
 ):
-    """Slot codes of a tile; the first program also says what this rank receives."""
+    """Slot codes of this program's tiles; the first one also says what this rank receives."""
+    failed = sync.aborted(call) != 0
+    counts = counts_of_ranks(call, columns)
+    counted = counts_of_program(call, keys)
+    begins = tl.full((words.MAX_RANKS,), 0, tl.int32)  # of the block's first key on every rank
+    num_own = tl.full((), 0, tl.int32)
+    for first in range(0, keys, block):
+        key = first + tl.arange(0, block)
+        base, begins, num_own = starts(
+            call, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align, failed
+        )
+        # Through memory, since a vector cannot be indexed by another.
+        tl.store(counted + key, tl.load(counted + key) + base)
+    if tl.program_id(0) == 0:
+        store_sources(call, counts, columns, failed)
+    tl.debug_barrier()
+    for number in range(tiles):
+        assign_tile(
+            call, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys, tile,
+            compact,
+        )  # fmt: skip
+
+
+@triton.jit
+def starts(
+    call, key, begins, num_own, counts, key_to_rank, num_keys: tl.constexpr,
+    columns: tl.constexpr, block: tl.constexpr, align: tl.constexpr, failed,
+):  # fmt: skip
+    """The first slot of this rank's rows of a block of keys; then where the next block begins on
+    every rank, and how many keys of this rank were before it. The first program also says how many
+    rows of each this rank receives."""
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    capacity = sync.word(call, words.CAPACITY).to(tl.int32)
-    failed = sync.aborted(call) != 0
-
-    key = tl.arange(0, keys)
-    counts = counts_of_ranks(call, columns)
-    rows = tl.full((keys,), 0, tl.int32)
-    base = tl.full((keys,), 0, tl.int32)
+    rows = tl.full((block,), 0, tl.int32)
+    base = tl.full((block,), 0, tl.int32)
     for peer in range(num_ranks):
         theirs = tl.load(counts + peer * (columns + 1) + key, mask=key < columns, other=0)
         rows += theirs
         base += tl.where(peer < me, theirs, 0)
     owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1)
     aligned = (rows + align - 1) // align * align
-    start = tl.full((keys,), 0, tl.int32)
+    start = tl.full((block,), 0, tl.int32)
+    lane = tl.arange(0, words.MAX_RANKS)
     for rank in range(num_ranks):
         own = tl.where(owner == rank, aligned, 0)
-        start += tl.where(owner == rank, vectors.running(own, 0) - own, 0)
-    base += start
-
+        begin = vectors.pick(begins, rank, words.MAX_RANKS)
+        start += tl.where(owner == rank, begin + vectors.running(own, 0) - own, 0)
+        begins = tl.where(lane == rank, begins + vectors.total(own, 0), begins)
+    own = owner == me
     if tl.program_id(0) == 0:
-        own = owner == me
-        place = vectors.running(own.to(tl.int32), 0) - 1
-        room = tl.maximum(capacity - start, 0)
-        here = tl.where(failed, 0, tl.minimum(rows, room))
+        capacity = sync.word(call, words.CAPACITY).to(tl.int32)
+        place = num_own + vectors.running(own.to(tl.int32), 0) - 1
+        here = tl.where(failed, 0, tl.minimum(rows, tl.maximum(capacity - start, 0)))
         tl.store(sync.array(call, words.KEY_COUNTS, tl.int32) + place, here, mask=own)
         tl.store(sync.array(call, words.KEY_STARTS, tl.int32) + place, start, mask=own)
-        store_sources(call, counts, columns, failed)
+    return base + start, begins, num_own + vectors.total(own.to(tl.int32), 0)
 
-    # Through memory, since a vector cannot be indexed by another.
-    tile_counts = counts_of_tile(call, keys)
-    tl.store(tile_counts + key, tl.load(tile_counts + key) + base)
-    tl.debug_barrier()
-    point, live = tile_points(num_sources, fanout, tile)
-    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    live = live & (to >= 0)
+
+@triton.jit
+def assign_tile(
+    call, counted, tile_index, num_sources, failed, fanout: tl.constexpr, num_keys: tl.constexpr,
+    tile: tl.constexpr, compact: tl.constexpr,
+):  # fmt: skip
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    capacity = sync.word(call, words.CAPACITY).to(tl.int32)
+    point, exists = tile_points(tile_index, num_sources, fanout, tile)
+    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=exists, other=-1)
+    live = exists & (to >= 0)
     of = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=0)
-    slot = tl.load(tile_counts + of, mask=live, other=0)
+    slot = tl.load(counted + of, mask=live, other=0)
     slot += tl.load(sync.array(call, words.WITHIN, tl.int32) + point, mask=live, other=0)
     fits = live & (slot < capacity)
     row = slot
     if compact:
-        row = tl.load(tile_counts + num_keys + to, mask=live, other=0)
+        row = tl.load(counted + num_keys + to, mask=live, other=0)
         row += tl.load(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, mask=live, other=0)
         fits = fits & (row < num_ranks * sync.word(call, words.MAX_SOURCES))
         fits = fits & (row < capacity)
@@ -191,9 +279,8 @@ def assign(
             index = sync.section(call, peer, words.ROW_INDEX_AT, tl.int64) + slot
             tl.store(index, row.to(tl.int64), mask=to == peer)
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
-    point, live = tile_points(num_sources, fanout, tile)
-    tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
-    first_slots(call, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
+    tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=exists)
+    first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
 
 
 @triton.jit
@@ -223,10 +310,10 @@ def store_sources(call, counts, columns: tl.constexpr, failed):
 
 
 @triton.jit
-def first_slots(call, num_sources, rank, slot):
+def first_slots(call, tile_index, num_sources, rank, slot):
     """The lowest slot, or the row, of every segment on each rank: of a tile [segments, fan-out]."""
     size: tl.constexpr = rank.shape[0]
-    source = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    source = tile_index * size + tl.arange(0, size)
     to = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
     for peer in range(sync.word(call, words.NUM_RANKS)):
         lowest = vectors.smallest(tl.where(rank == peer, slot, 2**31 - 1), 1)
@@ -245,8 +332,8 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
     if sync.aborted(call) == 0:
         for peer in range(num_ranks):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
-            for start in range(0, columns + 1, CHUNK):
-                column = start + tl.arange(0, CHUNK)
+            for start in range(0, columns + 1, COUNTS):
+                column = start + tl.arange(0, COUNTS)
                 tl.store(to + column, tl.where(column < columns, 0, -1), mask=column <= columns)
         for block in range(blocks):
             sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + block, epoch)

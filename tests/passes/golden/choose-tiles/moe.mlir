@@ -77,7 +77,7 @@ module {
       %12 = "fsc.cast"(%arg1) : (vector<7168xbf16>) -> vector<7168xf32>
       %13 = "fsc.scale"(%12, %arg2) : (vector<7168xf32>, f32) -> vector<7168xf32>
       %14 = "fsc.merge"(%arg0, %13) {kind = "sum"} : (vector<7168xf32>, vector<7168xf32>) -> vector<7168xf32>
-      "fsc.made"(%14) : (vector<7168xf32>) -> ()
+      "fsc.made"(%14) {field = "x"} : (vector<7168xf32>) -> ()
     }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
@@ -164,13 +164,13 @@ module {
       %12 = "fsc.cast"(%arg1) : (vector<7168xbf16>) -> vector<7168xf32>
       %13 = "fsc.scale"(%12, %arg2) : (vector<7168xf32>, f32) -> vector<7168xf32>
       %14 = "fsc.merge"(%arg0, %13) {kind = "sum"} : (vector<7168xf32>, vector<7168xf32>) -> vector<7168xf32>
-      "fsc.made"(%14) : (vector<7168xf32>) -> ()
+      "fsc.made"(%14) {field = "x"} : (vector<7168xf32>) -> ()
     }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
     "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
     "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_warps = 11 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
-    "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64, pieces = [2048]}], plan_keys = 8 : i64, plan_points = 128 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64, summed = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}]} : () -> ()
+    "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64, pieces = [2048]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64, summed = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}]} : () -> ()
   }) : () -> ()
 }

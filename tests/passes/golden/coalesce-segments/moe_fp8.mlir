@@ -23,7 +23,7 @@ module {
     %4 = "fsc.owner"(%3) {placement = @spec.by_expert.place} : (i64) -> i64
     "fsc.drop"(%3) : (i64) -> ()
     "fsc.relate"(%4, %3, %arg0, %0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
-  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
+  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()
 }
@@ -53,7 +53,7 @@ module {
     %4 = "fsc.owner"(%3) {placement = @spec.by_expert.place} : (i64) -> i64
     "fsc.drop"(%3) : (i64) -> ()
     "fsc.point"(%arg0, %4, %3) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
-  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
+  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> ()
   "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> ()
 }

@@ -22,7 +22,7 @@ module {
     %3 = "fsc.owner"(%2) {placement = @spec.by_expert.place} : (i64) -> i64
     "fsc.drop"(%2) : (i64) -> ()
     "fsc.point"(%arg0, %3, %2) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
-  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
+  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
     %0 = "fsc.gather_send"() {dst = "slices", list = @net_send, operandSegmentSizes = array<i32: 0>, src = "source"} : () -> !fsc.token
@@ -71,7 +71,7 @@ module {
     %3 = "fsc.owner"(%2) {placement = @spec.by_expert.place} : (i64) -> i64
     "fsc.drop"(%2) : (i64) -> ()
     "fsc.point"(%arg0, %3, %2) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
-  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
+  }) {casts = [{block = 128 : i64, field = "x", scales = "scales"}], fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, name = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64}], segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> ()
   "fsc.path"() ({
     "fsc.descriptors"() {builder = "source", columns = ["src_offset", "dst_row"], per = "node", sym_name = "net_send"} : () -> ()
     %0 = "fsc.gather_send"() {dst = "slices", list = @net_send, moves = "cast", operandSegmentSizes = array<i32: 0>, src = "source"} : () -> !fsc.token

@@ -79,12 +79,12 @@ module {
       %12 = "fsc.cast"(%arg1) : (vector<7168xbf16>) -> vector<7168xf32>
       %13 = "fsc.scale"(%12, %arg2) : (vector<7168xf32>, f32) -> vector<7168xf32>
       %14 = "fsc.merge"(%arg0, %13) {kind = "sum"} : (vector<7168xf32>, vector<7168xf32>) -> vector<7168xf32>
-      "fsc.made"(%14) : (vector<7168xf32>) -> ()
+      "fsc.made"(%14) {field = "x"} : (vector<7168xf32>) -> ()
     }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
-  }) {printers = ["cuda"]} : () -> ()
+  }) {printers = ["cuda", "triton"]} : () -> ()
 }
 
 // after
@@ -168,10 +168,10 @@ module {
       %12 = "fsc.cast"(%arg1) : (vector<7168xbf16>) -> vector<7168xf32>
       %13 = "fsc.scale"(%12, %arg2) : (vector<7168xf32>, f32) -> vector<7168xf32>
       %14 = "fsc.merge"(%arg0, %13) {kind = "sum"} : (vector<7168xf32>, vector<7168xf32>) -> vector<7168xf32>
-      "fsc.made"(%14) : (vector<7168xf32>) -> ()
+      "fsc.made"(%14) {field = "x"} : (vector<7168xf32>) -> ()
     }) {weight = @spec.topk_weights} : (!fsc.slots) -> !fsc.token
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
-  }) {printers = ["cuda"]} : () -> ()
+  }) {printers = ["cuda", "triton"]} : () -> ()
 }

@@ -110,7 +110,7 @@ module {
     %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
     %7 = "fsc.node_reduce"(%2) ({
     ^bb0(%arg0: vector<588xui8>):
-      "fsc.made"(%arg0) : (vector<588xui8>) -> ()
+      "fsc.made"(%arg0) {field = "pixels"} : (vector<588xui8>) -> ()
     }) : (!fsc.slots) -> !fsc.token
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
@@ -250,7 +250,7 @@ module {
     %6 = "fsc.node_expand"(%5) : (!fsc.token) -> !fsc.token
     %7 = "fsc.node_reduce"(%2) ({
     ^bb0(%arg0: vector<588xui8>):
-      "fsc.made"(%arg0) : (vector<588xui8>) -> ()
+      "fsc.made"(%arg0) {field = "pixels"} : (vector<588xui8>) -> ()
     }) : (!fsc.slots) -> !fsc.token
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token

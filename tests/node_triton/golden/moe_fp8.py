@@ -1,0 +1,214 @@
+"""Kernels of shuffle ``moe_fp8`` in moe_fp8.fsc inside one node, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+plan = load("plan")
+dispatch = load("dispatch")
+combine = load("combine")
+
+
+@triton.jit
+def largest_magnitudes(x, log2_block: tl.constexpr):
+    """The largest finite magnitude of every 2**log2_block elements of x, at least 2**-100."""
+    x = tl.abs(x)
+    x = tl.where(x < float("inf"), x, 0.0)
+    for _ in tl.static_range(log2_block):
+        even, odd = tl.split(tl.reshape(x, (x.numel // 2, 2)))
+        x = tl.maximum(even, odd)
+    return tl.maximum(x, 2.0**-100)
+
+
+@triton.jit
+def load_source(part, source, cell):
+    row_0 = tl.multiple_of((source[0] + cell * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
+    tile_0 = tile_0.to(tl.float32)
+    amax_tile_0 = largest_magnitudes(tile_0, 7)
+    scale_tile_0 = amax_tile_0 * 0.0022321429569274187
+    factor_tile_0 = tl.div_rn(448.0, amax_tile_0)
+    tile_0 = tl.reshape(tl.reshape(tile_0, (64, 128)) * tl.expand_dims(factor_tile_0, 1), (8192,))
+    tile_0 = tl.clamp(tile_0, -448.0, 448.0, tl.PropagateNan.ALL).to(tl.float8e4nv)
+    return (tile_0, scale_tile_0)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = tl.multiple_of((base + at[0] + slot * 7168).to(tl.pointer_type(tl.float8e4nv)), 16)
+    row_1 = tl.multiple_of((base + at[1] + slot * 224).to(tl.pointer_type(tl.float32)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0.0)
+    tile_1 = tl.load(row_1 + tl.arange(0, 64), mask=tl.arange(0, 64) < 56, other=0)
+    return (tile_0, tile_1)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = tl.multiple_of((base + at[0] + slot * 7168).to(tl.pointer_type(tl.float8e4nv)), 16)
+    row_1 = tl.multiple_of((base + at[1] + slot * 224).to(tl.pointer_type(tl.float32)), 16)
+    tl.store(row_0 + tl.arange(0, 8192), tiles[0], mask=tl.arange(0, 8192) < 7168)
+    tl.store(row_1 + tl.arange(0, 64), tiles[1], mask=tl.arange(0, 64) < 56)
+
+
+@triton.jit
+def zero():
+    return (tl.full((8192,), 0, tl.float32),)
+
+
+@triton.jit
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
+    return ((sums[0] + tile_0.to(tl.float32) * weight),)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
+    return ((sums[0] + tile_0.to(tl.float32)),)
+
+
+@triton.jit
+def store_partial(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.bfloat16)), 16)
+    tl.store(row_0 + tl.arange(0, 8192), tiles[0].to(tl.bfloat16), mask=tl.arange(0, 8192) < 7168)
+
+
+@triton.jit
+def lost():
+    return (tl.full((8192,), float("nan"), tl.float32),)
+
+
+@triton.jit
+def store_result(part, result, source, tiles):
+    row_0 = tl.multiple_of((result[0] + source * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
+    tl.store(row_0 + tl.arange(0, 8192), tiles[0].to(tl.bfloat16), mask=tl.arange(0, 8192) < 7168)
+
+
+@triton.jit(do_not_specialize=range(2))
+def moe_fp8_node_count(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.count(
+        call,
+        num_sources,
+        fanout=8,
+        num_keys=256,
+        keys=256,
+        block=256,
+        tile=(16, 8),
+        tiles=1,
+        compact=False,
+    )
+
+
+@triton.jit(do_not_specialize=range(2))
+def moe_fp8_node_exchange(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.exchange(call, num_sources, columns=256, keys=256, tile=(16, 8), tiles=1, block=8)
+
+
+@triton.jit(do_not_specialize=range(3))
+def moe_fp8_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    plan.assign(
+        call,
+        num_sources,
+        key_to_rank,
+        fanout=8,
+        num_keys=256,
+        columns=256,
+        keys=256,
+        align=128,
+        tile=(16, 8),
+        tiles=1,
+        block=256,
+        compact=False,
+    )
+
+
+# moe_fp8.fsc:19: dispatch by_token[t] -> by_expert[r(t, k), *] cast(x by scales)
+@triton.jit(do_not_specialize=range(7))
+def moe_fp8_node_dispatch(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+    rows_at_1: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    rows_at_1 = rows_at_1.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0, rows_at_1),
+        load_source=load_source,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
+
+
+# moe_fp8.fsc:20: combine reverse reduce sum(w)
+@triton.jit(do_not_specialize=range(8))
+def moe_fp8_node_combine(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
+    combine.combine(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=14336,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
