@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.source import SourceFile
+from tests.casts import specs as casts
 from tests.engine import specs
 
 
@@ -83,6 +84,7 @@ BATCHED = """
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
+    Example("applied", casts.SPECS["applied"], ("2x1",)),
     Example("moved", specs.MOVED, ("2x2",)),
     Example("patches", specs.patches(p=14), ("2x1",)),
     Example("pages", PAGES, ("2x1",)),

@@ -56,11 +56,11 @@ def test_messages(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_sizes_that_stay_exact_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    with Shuffle(specs.artifact(specs.MOVED), max_sources=5):
+    with Shuffle(specs.artifact(specs.routed(options="dedup(none)")), max_sources=5):
         pass
     [said] = (each for each in caplog.records if each.levelno == logging.WARNING)
-    assert "moved: sizes are exact, and max_sources has no effect: " in said.message
-    assert "its combine takes back 2 fields" in said.message
+    assert "routed: sizes are exact, and max_sources has no effect: " in said.message
+    assert "it says `dedup(none)`" in said.message
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", 1), ("INFO", 1), ("warning", 0), ("", 0)])
