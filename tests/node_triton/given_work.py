@@ -10,13 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.demo.verify import check_result, check_rows, expect, work_on
+from fuscoc_runtime.demo.verify import (
+    Expected,
+    by_slot,
+    check_result,
+    check_rows,
+    expect,
+    slot_keys,
+    work_on,
+)
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
-from tests.node_triton.rank_work import batch, by_field, open_shuffle, pretend, said_by
+from tests.node_triton.rank_work import batch, by_field, filled_up, open_shuffle, pretend, said_by
 
 
 def epochs(
@@ -67,6 +75,32 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     for _ in range(combines):
         result = by_field(shuffle.combine(worked, handle), first)
         check_result(expected.results[rank], result)
+
+
+def one_call(
+    group: Any,
+    artifact: str,
+    ranks: Sequence[RankData],
+    expected: Expected,
+    options: Mapping[str, Any],
+) -> None:
+    """A dispatch and, if there is one, its combine, compared with what is ``expected``."""
+    shuffle = open_shuffle(group, artifact, **options)
+    rank, spec = shuffle.rank, shuffle.spec
+    data, own = ranks[rank], expected.rows[rank]
+    first = spec.declared.fields[0].name
+    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+    num_slots = len(own.written)
+    num_rows = own.num_rows if spec.program.is_compact else num_slots
+    used = {name: each[:num_rows] for name, each in by_field(rows, first).items()}
+    check_rows(own, used, handle)
+    if expected.results is not None:
+        held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
+        outputs = filled_up(work_on(spec, held, own.written, slot_keys(own)), handle.num_slots)
+        result = shuffle.combine(outputs, handle)
+        check_result(expected.results[rank], by_field(result, next(iter(outputs))))
+    shuffle.check()
+    shuffle.close()
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -116,14 +116,20 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     if expected.results is None:
         return
     held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
-    outputs = {}
-    for name, worked in work_on(spec, held, own.written, slot_keys(own)).items():
-        outputs[name] = worked.new_empty(handle.num_slots, *worked.shape[1:])
-        outputs[name].view(torch.uint8).fill_(0xFF)
-        outputs[name][:num_slots] = worked
+    outputs = filled_up(work_on(spec, held, own.written, slot_keys(own)), handle.num_slots)
     for _ in range(combines):
         result = by_field(shuffle.combine(outputs, handle), next(iter(outputs)))
         check_result(expected.results[shuffle.rank], result)
+
+
+def filled_up(worked: Mapping[str, Tensor], num_slots: int) -> dict[str, Tensor]:
+    """Rows for all slots that a combine takes: behind those of a call, ones that must not count."""
+    outputs = {}
+    for name, each in worked.items():
+        outputs[name] = each.new_empty(num_slots, *each.shape[1:])
+        outputs[name].view(-1).view(torch.uint8).fill_(0xFF)
+        outputs[name][: len(each)] = each
+    return outputs
 
 
 def by_field(rows: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -163,12 +163,12 @@ def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
 @contextmanager
 def launching(interpreted: bool) -> Iterator[None]:
     """What a launch needs around it: Triton's mode, and in the interpreter exact conversions."""
-    with _interpreting(interpreted):
-        with (
-            exact_conversions() if interpreted else nullcontext(),
-            _patched_once() if interpreted else nullcontext(),
-        ):
-            yield
+    with (
+        _interpreting(interpreted),
+        exact_conversions() if interpreted else nullcontext(),
+        _patched_once() if interpreted else nullcontext(),
+    ):
+        yield
 
 
 @contextmanager
