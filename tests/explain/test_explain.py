@@ -137,7 +137,7 @@ def test_ulysses(ulysses: ShuffleSpec) -> None:
     assert [with_values(hop.copies, ON_2X4) for hop in facts.hops(ulysses)] == [1, 1, 0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_no_plan_has_more_rows(data: st.DataObject) -> None:
     spec = data.draw(specs())
@@ -153,7 +153,7 @@ def test_no_plan_has_more_rows(data: st.DataObject) -> None:
         assert rows <= bound, name
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(specs(), st.integers(1, 9), st.integers(1, 9))
 def test_strides_are_those_of_arrays(spec, rows: int, size: int) -> None:
     values = {"rows": rows, "length": rows, "size": size, "height": 2 * size, "width": 3 * size}

@@ -85,7 +85,7 @@ def test_specs_shrink_to_one_plain_field() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_points_and_slots_are_those_of_the_reference(data: st.DataObject) -> None:
     topology = data.draw(topologies(3, 2))
     spec = data.draw(specs(topology))
@@ -164,7 +164,7 @@ shuffle rows {
 
 @pytest.mark.parametrize("text", COMPUTED.values(), ids=COMPUTED)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_routings_of_computed_places_are_correct(text: str, data: st.DataObject) -> None:
     spec = load_spec(text)
     routing = data.draw(cases(spec, max_nodes=3, max_ranks_per_node=2))
@@ -195,7 +195,7 @@ def test_owners_of_a_block_placement() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_routings_come_back_from_files(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
