@@ -48,8 +48,9 @@ golden: $(READY)  ## rewrite golden files after a deliberate change; read the di
 	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen \
 		tests/node_triton/test_text.py
 
-docs: $(READY)  ## write docs/errors.md anew
+docs: $(READY)  ## write docs/errors.md and the table of docs/language.md anew
 	$(BIN)/python -m fuscoc.errors.reference docs/errors.md
+	$(BIN)/python -m tests.docs.constructs
 
 wheels: $(READY)  ## both distributions, as sdists and as wheels built from them, in dist/
 	$(BIN)/python -m build --outdir dist runtime

@@ -1,0 +1,206 @@
+"""Writes the table of constructs and backends into ``docs/language.md``.
+
+python -m tests.docs.constructs
+
+Every row is a spec, and every cell what the table of a backend's capabilities says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fuscoc.capabilities import CUDA, GENERAL, TRITON_NODE, find_fault
+from fuscoc.lang.check import check
+from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.lang.policy import CHOICES
+from fuscoc.lang.reductions import REDUCTIONS
+from fuscoc.source import SourceFile
+from tests.casts.specs import SPECS as CASTS
+from tests.casts.specs import routed
+from tests.docs.pages import ROOT
+from tests.test_capabilities import EXAMPLES, cast_spec, spec
+
+PAGE = ROOT / "docs" / "language.md"
+BEGIN, END = "<!-- constructs: make docs -->", "<!-- end of constructs -->"
+BACKENDS = {
+    "CUDA, one node": CUDA,
+    "Triton, one node": TRITON_NODE,
+    "Triton, any ranks": GENERAL,
+}
+ORDER = ("f32", "bf16", "f16", "f64", "f8e4m3", "f8e5m2", "i8", "i16", "i32", "i64", "u8")
+
+
+def example(name: str) -> str:
+    """A spec of the examples."""
+    return (ROOT / "examples" / f"{name}.fsc").read_text(encoding="utf-8")
+
+
+def objected(entry: str) -> str:
+    """The spec that an entry of the tables objects to."""
+    return EXAMPLES[entry].text
+
+
+GRID = objected("is_scattered")
+TURNED = objected("combines_in_another_order")
+BLOCKS = {
+    "indices": "t, k",
+    "fields": "x : bf16[4, 8]",
+    "table": "layout table[y] of bf16[8] dense(tokens * 4)",
+    "source": "blocks[t]",
+}
+VIEW = "view blocks[t] = table[t*4 .. t*4+4]"
+DENSE = """shuffle rows {
+  index t : tokens   index k : 2   index s : length
+  segment item { x : f32[8] }
+  layout table[t] of item
+  layout slots[s] of item dense(length)
+  route to(t, k) -> (rank, slot) = input places : int64[2]
+  dispatch table[t] -> slots[to(t, k).slot] on to(t, k).rank
+  combine reverse reduce sum
+}
+"""
+ROWS: dict[str, dict[str, str]] = {
+    "Sources": {
+        "rows": spec(),
+        "blocks of rows": spec(VIEW, **BLOCKS),
+        "blocks of rows, and back": spec(VIEW, **BLOCKS, combine="combine reverse reduce sum"),
+        "tiles of a grid": GRID,
+        "tiles of a grid, and back": GRID.rstrip("}\n") + "\ncombine reverse\n}\n",
+        "another order of the indices": TURNED.replace("combine reverse", ""),
+        "another order, and back": TURNED,
+        "ragged extents": objected("is_ragged"),
+        "routes that look routes up": objected("looks_places_up"),
+        "computed routes": example("hash_buckets"),
+    },
+    "Targets": {
+        "packed": spec(),
+        "packed, `align 128`": spec(packing="align 128"),
+        "packed, `align 1048576` of 2048 keys": objected("pads_far"),
+        "packed, `capacity max 4096`": spec(packing="capacity max 4096"),
+        "packed, `compact`": spec(packing="compact"),
+        "256 keys": spec(keys=256),
+        "4096 keys": objected("has_many_keys"),
+        "more than 65,536 keys": spec(keys=65537),
+        "65,536 keys, `compact`": objected("has_very_many_keys"),
+        "dense, slots from an input": DENSE,
+        "dense, pages from a cache": example("kv_pages"),
+        "dense, patches of pictures": example("vit_patches"),
+        "dense, static": example("ulysses"),
+    },
+    "Destinations of a segment": {
+        "up to 32": spec(fan=32),
+        "34": objected("fans_out_far"),
+        "more than 1024": objected("fans_out_very_far"),
+    },
+    "Fields": {
+        "8": spec(fields=", ".join(f"f{i} : i8" for i in range(8))),
+        "9": objected("has_many_fields"),
+    },
+    "Casts": {
+        "to fewer bytes": cast_spec(routed("x : f32[hidden]", "x : bf16[hidden]", "x")),
+        "to 8 bits": cast_spec(CASTS["blocks"].replace(", s : f32[hidden / 16]", "")).replace(
+            "x by s", "x"
+        ),
+        "to 8 bits, scales by blocks of 16": cast_spec(CASTS["blocks"]),
+        "to 8 bits, one scale for 50 elements": objected("scales_odd_blocks"),
+        "of 75 elements": objected("casts_odd_lengths"),
+        "to more bytes": objected("lengthens"),
+        "from 8 bits": objected("casts_narrow"),
+        "from 8 bits with scales": objected("applies_scales"),
+        "of rows of 160 KiB": objected("casts_long_rows"),
+    },
+    "The relation": {
+        "9 inputs": objected("has_many_inputs"),
+        "9 run-time extents": objected("has_many_extents"),
+    },
+}
+
+
+def backs() -> Iterator[tuple[str, str]]:
+    """Ways back: every reduction of every element type, each weight, and copies."""
+    yield "a copy", spec(indices="t", combine="combine reverse")
+    yield "a copy of several fields", objected("combines_fields")
+    for kind, reduction in REDUCTIONS.items():
+        back = f"combine reverse reduce {kind}"
+        for dtype in (each for each in ORDER if each in reduction.dtypes):
+            yield f"`reduce {kind}` of {dtype}", spec(fields=f"x : {dtype}[8]", combine=back)
+        several = spec(fields="x : f32[8], y : bf16[8]", combine=back)
+        yield f"`reduce {kind}` of several fields", several
+        for weight in ("f32", "bf16", "f16", "f64") if reduction.sums else ():
+            given = f"weight w(t, k) : {weight} = input weights"
+            weighed = spec(given, combine=f"{back}(w)")
+            yield f"weights of {weight}", weighed
+    yield "weights of f64 and rows of f64", objected("weighs_in_f64")
+
+
+def policies() -> Iterator[tuple[str, str]]:
+    """Every choice of every policy."""
+    for levels in ("node, rank", "rank", "node", "none"):
+        yield f"`dedup({levels})`", spec(options=f"dedup({levels})")
+    for knob, choices in CHOICES.items():
+        for choice in choices:
+            text = spec(options=f"{knob} {choice}")
+            if knob == "backend":
+                text = spec().replace("backend auto", f"backend {choice}")
+            yield f"`{knob} {choice}`", text
+    yield "`slice 1 MiB`", spec(options="slice 1 MiB")
+
+
+def rows() -> dict[str, dict[str, CheckedShuffle]]:
+    """The shuffles of the table, by group and construct."""
+    texts = {**ROWS, "The way back": dict(backs()), "Policies": dict(policies())}
+    found: dict[str, dict[str, CheckedShuffle]] = {}
+    for group, each in texts.items():
+        found[group] = {}
+        for words, text in each.items():
+            (found[group][words],) = check(SourceFile("rows.fsc", text))
+    return found
+
+
+def table() -> str:
+    """The table, with the reasons for what is missing below it."""
+    reasons: dict[str, int] = {}
+    lines = [f"| | {' | '.join(BACKENDS)} |", f"|---|{'---|' * len(BACKENDS)}"]
+    for group, shuffles in rows().items():
+        lines.append(f"| **{group}** |{' |' * len(BACKENDS)}")
+        for words, cells in _merged(shuffles, reasons):
+            lines.append(f"| {words} | {' | '.join(cells)} |")
+    notes = [f"{number}. {reason}" for reason, number in reasons.items()]
+    return "\n".join([*lines, "", "No, because", "", *notes])
+
+
+def _merged(
+    shuffles: dict[str, CheckedShuffle], reasons: dict[str, int]
+) -> list[tuple[str, list[str]]]:
+    """Rows of a group; those that differ in their last word alone are one."""
+    found: list[tuple[str, list[str]]] = []
+    for words, shuffle in shuffles.items():
+        cells = []
+        for entries in BACKENDS.values():
+            fault = find_fault(shuffle, entries)
+            number = fault and reasons.setdefault(fault.reason, len(reasons) + 1)
+            cells.append(f"no ({number})" if fault else "yes")
+        stem, _, last = words.rpartition(" ")
+        if found and stem.endswith(" of") and found[-1][1] == cells:
+            before = found[-1][0]
+            if before.startswith(stem):
+                found[-1] = f"{before}, {last}", cells
+                continue
+        found.append((words, cells))
+    return found
+
+
+def written(page: str) -> str:
+    """A page with the table as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, behind = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{behind}"
+
+
+def main(path: Path = PAGE) -> None:
+    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
