@@ -291,6 +291,8 @@ NODE = {
     "tile_sources": 8,
     "padded_keys": 8,
     "key_block": 8,
+    "partial_bytes": 4,
+    "places_results": False,
     "tile": {"row_parts": 1},
 }
 
