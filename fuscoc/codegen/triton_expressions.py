@@ -267,5 +267,8 @@ def wrapped(indent: str, text: str) -> list[str]:
             begin = position + 2
     if len(items) == 1 and not text[opening - 1].isidentifier():
         return [indent + text]  # a comma would make it a tuple
-    lines = [text[: opening + 1], *(f"    {item}," for item in items), ")"]
-    return [indent + line for line in lines]
+    lines = [indent + text[: opening + 1]]
+    for item in items:
+        *before, last = wrapped(f"{indent}    ", item)
+        lines += [*before, f"{last},"]
+    return [*lines, f"{indent})"]

@@ -166,8 +166,8 @@ def _casts(
             if cast.applied:
                 factors = tiles[cast.scales][number]
             else:
-                factors, amax = f"factor_{tile}", f"amax_{tile}"
-                scales.append(f"scale_{tile}")
+                factors, amax = (tile.replace("tile", name) for name in ("factor", "amax"))
+                scales.append(tile.replace("tile", "scale"))
                 lines.append(f"{amax} = {amax_of(tile, piece.size // num_blocks)}")
                 lines.append(f"{scales[-1]} = {scale_of(amax, field.elem)}")
                 lines.append(f"{factors} = {factor_of(amax, field.elem)}")
@@ -182,8 +182,10 @@ def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
     """Those of a combine: rows in slots and what peers send become sums, and those results."""
     assert shuffle.combine is not None
     reduces = shuffle.combine != "copy"
+    if not reduces:  # bits: there are no constants of 8-bit floats
+        fields = [replace(field, elem=f"i{8 * field.word_bytes}") for field in fields]
     rows = [replace(field, runs=None) for field in fields]
-    sums = [_accumulated(field) if reduces else field.dtype for field in rows]
+    sums = [tl(accumulator_dtype(field.elem)) if reduces else field.dtype for field in rows]
     partials = [
         replace(field, elem=partial_dtype(field.elem)) if reduces else field for field in rows
     ]
@@ -234,16 +236,15 @@ def _adds(
     made = list[str]()
     for field, wide in zip(rows, sums, strict=True):
         for tile in tiles[field.name]:
-            term = f"{tile}.to({wide}){weight}"
-            merged = MERGES[kind].format(f"sums[{len(made)}]", term)
-            begins = REDUCTIONS[kind].sums
-            made.append(merged if begins else f"tl.where(has > 0, {merged}, {term})")
+            before, term = f"sums[{len(made)}]", f"{tile}.to({wide}){weight}"
+            if REDUCTIONS[kind].sums:
+                made.append(MERGES[kind].format(before, term))
+                continue
+            loads.append(f"{tile} = {term}")
+            loads.append(f"more = {MERGES[kind].format(before, tile)}")
+            loads.append(f"{tile} = tl.where(has > 0, more, {tile})")
+            made.append(tile)
     return [*loads, f"return {as_tuple(made)}"]
-
-
-def _accumulated(field: RowField) -> str:
-    """What rows are reduced in."""
-    return tl(accumulator_dtype(field.elem))
 
 
 def _first_cell(shuffle: CudaShuffle, position: int) -> str:

@@ -20,7 +20,7 @@ from fuscoc.source import SourceFile
 from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
-from tests.engine.specs import FIELDS, GRID, routed
+from tests.engine.specs import FIELDS, GRID, MAXIMA, routed
 from tests.specs import EXAMPLE_NAMES, checked_example, moe, node_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +43,34 @@ GIVEN = {
     **{name: checked_example(name) for name in ("ulysses", "vit_patches", "kv_pages")},
     "grid": checked(GRID),
 }
-SHUFFLES |= GIVEN
+ANY = {
+    "casts": """
+    shuffle casts {
+      index t : tokens   index e : 12
+      segment wide { x : f8e5m2[40], y : bf16[96], z : f32[7], w : f8e4m3[64], v : f32[4] }
+      segment row { y : f8e4m3[96], s : f32[3], z : f16[7], x : bf16[40], w : f16[64] }
+      layout source[t] of wide
+      layout by_key[e, s] of row packed(s)
+      place e on rank by block
+      route r(t) -> e = input idx : int64
+      dispatch source[t] -> by_key[r(t), *] cast(x, y by s, z, w by v)
+      combine reverse
+    }""",
+    "sums": """
+    shuffle sums {
+      index t : tokens   index k : 40   index e : 9000
+      segment row { x : f16[5], y : f64[2], z : bf16[300] }
+      layout source[t] of row
+      layout by_key[e, s] of row packed(s) compact
+      place e on rank by block
+      route r(t, k) -> e = input idx : int64
+      weight w(t, k) : f32 = input weights
+      dispatch source[t] -> by_key[r(t, k), *]
+      combine reverse reduce sum(w)
+    }""",
+    "maxima": MAXIMA,
+}
+SHUFFLES |= GIVEN | {name: checked(text) for name, text in ANY.items()}
 
 
 @cache
@@ -80,6 +107,12 @@ def test_compiles_without_spills(name: str) -> None:
     assert set(compiled(name)) == roles
     for ptx in compiled(name).values():
         assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_any_rows_compile(name: str) -> None:
+    """What an interpreter takes, a compiler need not: constants of 8-bit floats, say."""
+    assert set(compiled(name)) == {"count", "exchange", "assign", "dispatch", "combine"}
 
 
 @pytest.mark.parametrize("name", GIVEN)

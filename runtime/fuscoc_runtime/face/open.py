@@ -89,6 +89,9 @@ def open_engine(
         and gpu is not None
     ):
         raise BackendError(shuffle.name, variant)
+    missing = missing_dtype(shuffle, gpu)
+    if isinstance(variant, str) and missing is not None:
+        raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
     node = choose_triton(shuffle, members.topology)
     if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
         if options.trace:
@@ -110,9 +113,6 @@ def open_engine(
         return NodeEngine(shuffle, members, kernels, backend, ragged)
     if options.max_sources is not None and members.rank == 0:
         _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
-    missing = missing_dtype(shuffle, gpu)
-    if missing is not None:
-        raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
     sms = sms_to_use(chosen, options.num_sms)
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
     model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)
