@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fuscoc.capabilities import CUDA, GENERAL, TRITON_NODE, find_fault
+from fuscoc.capabilities import CUDA, GENERAL, TRITON_NODE, demands_cuda, find_fault
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.policy import CHOICES
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- constructs: make docs -->", "<!-- end of constructs -->"
 BACKENDS = {
     "CUDA, one node": CUDA,
     "Triton, one node": TRITON_NODE,
-    "Triton, any ranks": GENERAL,
+    "Triton, any ranks": (demands_cuda, *GENERAL),
 }
 ORDER = ("f32", "bf16", "f16", "f64", "f8e4m3", "f8e5m2", "i8", "i16", "i32", "i64", "u8")
 

@@ -42,7 +42,7 @@ def routed_data(routing: list[list[list[int]]], dtype: torch.dtype, seed: int) -
     return ranks
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), topologies, st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 99))
 def test_any_routing(data: st.DataObject, topology: str, dtype: str, seed: int) -> None:
     routing = data.draw(routings(Topology.parse(topology).num_ranks))

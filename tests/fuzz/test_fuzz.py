@@ -23,7 +23,7 @@ from fuscoc.lang.check import check_file
 from fuscoc.source import SourceFile
 from tests.fuzz.mutations import Case, cases
 
-NUM_CASES = int(os.environ.get("FUSCOC_FUZZ", "250"))
+NUM_CASES = int(os.environ.get("FUSCOC_FUZZ", "150"))
 HANGS_AFTER = 20.0  # seconds of computing, a hundred times what the slowest case takes
 
 

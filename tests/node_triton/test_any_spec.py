@@ -73,7 +73,7 @@ def check(pool: Ranks, spec: Spec, routing: Routing) -> None:
 
 
 @given(case=cases())
-@settings(STATEFUL, max_examples=50)
+@settings(STATEFUL, max_examples=25)
 def test_any_spec(pool: Ranks, case: tuple[Spec, Routing]) -> None:
     check(pool, *case)
 

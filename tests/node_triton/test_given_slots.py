@@ -29,7 +29,9 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize(
+    "num_ranks", [*(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2)), 4]
+)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(pool: Pool, name: str, num_ranks: int) -> None:
     small = EXAMPLES[name]

@@ -128,7 +128,7 @@ def blocks(draw: st.DrawFn) -> tuple[CheckedShuffle, dict[str, int], tuple[int, 
     return checked, extents, tuple(starts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(blocks())
 def test_runs_name_the_elements_of_the_block(
     example: tuple[CheckedShuffle, dict[str, int], tuple[int, ...]],

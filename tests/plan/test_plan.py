@@ -158,7 +158,7 @@ def routed_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]
 
 
 @given(routed_case())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_routed(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 

@@ -55,7 +55,7 @@ def everything(draw: st.DrawFn) -> Case:
 
 
 @given(everything())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_invariants(case: Case) -> None:
     """All but the last, which costs half as much as everything else."""
     assert INVARIANTS[-1] is check_round_trip
@@ -63,7 +63,7 @@ def test_invariants(case: Case) -> None:
 
 
 @given(everything())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_saved_plans(case: Case) -> None:
     case.check([check_round_trip])
 

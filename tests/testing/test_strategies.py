@@ -85,7 +85,7 @@ def test_specs_shrink_to_one_plain_field() -> None:
 
 
 @given(st.data())
-@settings(max_examples=75)
+@settings(max_examples=40)
 def test_points_and_slots_are_those_of_the_reference(data: st.DataObject) -> None:
     topology = data.draw(topologies(3, 2))
     spec = data.draw(specs(topology))

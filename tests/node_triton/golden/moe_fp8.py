@@ -29,12 +29,12 @@ def load_source(part, source, cell):
     row_0 = tl.multiple_of((source[0] + cell * 14336).to(tl.pointer_type(tl.bfloat16)), 16)
     tile_0 = tl.load(row_0 + tl.arange(0, 8192), mask=tl.arange(0, 8192) < 7168, other=0)
     tile_0 = tile_0.to(tl.float32)
-    amax_tile_0 = largest_magnitudes(tile_0, 7)
-    scale_tile_0 = amax_tile_0 * 0.0022321429569274187
-    factor_tile_0 = tl.div_rn(448.0, amax_tile_0)
-    tile_0 = tl.reshape(tl.reshape(tile_0, (64, 128)) * tl.expand_dims(factor_tile_0, 1), (8192,))
+    amax_0 = largest_magnitudes(tile_0, 7)
+    scale_0 = amax_0 * 0.0022321429569274187
+    factor_0 = tl.div_rn(448.0, amax_0)
+    tile_0 = tl.reshape(tl.reshape(tile_0, (64, 128)) * tl.expand_dims(factor_0, 1), (8192,))
     tile_0 = tl.clamp(tile_0, -448.0, 448.0, tl.PropagateNan.ALL).to(tl.float8e4nv)
-    return (tile_0, scale_tile_0)
+    return (tile_0, scale_0)
 
 
 @triton.jit
