@@ -33,14 +33,16 @@ class Size:
 
 def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
     """Those of every kind of kernels that a shuffle has inside one node."""
-    fields = shuffle.program.buffers["target"]
-    row_bytes = sum(ITEM_BYTES[field.dtype] * field.num_elems for field in fields)
+    leaving, row_bytes = (
+        sum(ITEM_BYTES[each.dtype] * each.num_elems for each in shuffle.program.buffers[end])
+        for end in ("source", "target")
+    )
     combines = shuffle.program.combine is not None
     for variant in shuffle.cuda.variants if shuffle.cuda else ():
         for name, why in _cuda(variant, row_bytes, combines).items():
             yield Size(f"CUDA, {variant.arch}", name, variant.tile[name], why)
     if shuffle.node is not None:
-        for name, why in _triton(shuffle.node.tile, row_bytes).items():
+        for name, why in _triton(shuffle.node.tile, max(leaving, row_bytes)).items():
             yield Size("Triton", name, shuffle.node.tile[name], why)
 
 
@@ -76,7 +78,7 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         "plan_tiles": "times as many that it takes one after the other",
         "plan_block": "keys whose counts it holds at once",
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
-        "row_parts": f"the fewest parts of a row of {row_bytes:,} B that fit into registers, "
-        f"{PART_BYTES:,} B",
+        "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
+        f"fit into registers, {PART_BYTES:,} B",
         "row_warps": f"a power of two that holds a part, {BYTES_PER_LANE} B a lane",
     }

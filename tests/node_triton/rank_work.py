@@ -161,6 +161,28 @@ def gradients(group: Any, artifact: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def gradients_of_fields(group: Any, artifact: str) -> None:
+    """Of two fields and their weights, of points of which some are dropped."""
+    shuffle = open_shuffle(group, artifact)
+    random = torch.Generator().manual_seed(shuffle.rank)
+    tokens = 4 + shuffle.rank
+    idx = torch.randint(-1, 12, (tokens, 3), generator=random)
+    leaves = [torch.rand(tokens, n, generator=random).requires_grad_() for n in (24, 5, 3)]
+
+    def fused(x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        rows, handle = shuffle.dispatch(x, y, idx=idx, weights=weights)
+        results = shuffle.combine({name: each.sin() for name, each in rows.items()}, handle)
+        return sum((each.square().sum() for each in results.values()), torch.zeros(()))
+
+    def plain(x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        factor = (weights * (idx >= 0)).sum(1, keepdim=True)
+        return (x.sin() * factor).square().sum() + (y.sin() * factor).square().sum()
+
+    found, wanted = (torch.autograd.grad(layer(*leaves), leaves) for layer in (fused, plain))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def mistakes(group: Any, artifact: str) -> list[str]:
     """The errors that ``check`` raises after keys that do not exist and rows without a slot."""
     shuffle = open_shuffle(group, artifact, capacity=8)

@@ -171,3 +171,13 @@ def test_given_slots(pool: Pool) -> None:
     """Several fields on their way back from a dense target."""
     path = str(specs.artifact(specs.MOVED).path)
     pool.run(given_work.epochs, 3, path, [(2, 0, 4), (5, 3, 12)], 1, {"capacity": 99})
+
+
+def test_gradients_of_several_fields(pool: Pool) -> None:
+    text = rows(
+        "x : f32[24], y : f32[5]",
+        back="combine reverse reduce sum(w)",
+        fan=3,
+        weight=WEIGHT.format("f32"),
+    )
+    pool.run(rank_work.gradients_of_fields, 2, str(specs.artifact(text).path))
