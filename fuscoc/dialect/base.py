@@ -79,6 +79,17 @@ class Op(Fsc.Operation):
         except (TypeError, ValueError) as error:
             raise VerifyError(f"needs another '{name}' of {self.operation.name}") from error
 
+    def read_item(self, name: str, position: int) -> Any:
+        """One element of an array attribute: as ``read``, without the others, which may be many.
+
+        Raises:
+            VerifyError: there is no such array or element.
+        """
+        try:
+            return self.attrs[name].element.decode(self.attributes[name][position])
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise VerifyError(f"needs another '{name}' of {self.operation.name}") from error
+
     def follow(self, name: str) -> Any:
         """The operation that the symbol in attribute ``name`` refers to; None without one.
 

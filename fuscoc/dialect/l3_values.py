@@ -43,7 +43,7 @@ def element_of(array: Any) -> Any:
     block = array.owner
     if not isinstance(block, ir.Block) or block.owner.name != "fsc.kernel":
         raise VerifyError("must read an array that is an argument of its kernel")
-    return block.owner.opview.read("args")[array.arg_number]["element"]
+    return block.owner.opview.read_item("args", array.arg_number)["element"]
 
 
 def require(array, dtype, what):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fuscoc_runtime.demo.verify import (
     Expected,
-    by_slot,
+    MismatchError,
     check_result,
     check_rows,
     expect,
@@ -22,6 +22,7 @@ from fuscoc_runtime.demo.verify import (
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import KeyRangeError
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
 from tests.node_triton.rank_work import batch, by_field, filled_up, open_shuffle, pretend, said_by
@@ -79,28 +80,39 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
 
 def one_call(
     group: Any,
-    artifact: str,
+    artifact: Artifact,
     ranks: Sequence[RankData],
     expected: Expected,
     options: Mapping[str, Any],
-) -> None:
-    """A dispatch and, if there is one, its combine, compared with what is ``expected``."""
+) -> list[str]:
+    """A dispatch and, if there is one, its combine; what differs from what is ``expected``.
+
+    A rank that finds something goes on, so that the others need not wait for it.
+    """
     shuffle = open_shuffle(group, artifact, **options)
     rank, spec = shuffle.rank, shuffle.spec
     data, own = ranks[rank], expected.rows[rank]
-    first = spec.declared.fields[0].name
+    wrong = []
     rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
     num_slots = len(own.written)
     num_rows = own.num_rows if spec.program.is_compact else num_slots
-    used = {name: each[:num_rows] for name, each in by_field(rows, first).items()}
-    check_rows(own, used, handle)
+    fields = by_field(rows, spec.declared.fields[0].name)
+    try:
+        check_rows(own, {name: each[:num_rows] for name, each in fields.items()}, handle)
+    except MismatchError as error:
+        wrong.append(str(error))
     if expected.results is not None:
-        held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
-        outputs = filled_up(work_on(spec, held, own.written, slot_keys(own)), handle.num_slots)
+        worked = work_on(spec, own.fields, own.written, slot_keys(own))
+        outputs = filled_up(worked, handle.num_slots)
         result = shuffle.combine(outputs, handle)
-        check_result(expected.results[rank], by_field(result, next(iter(outputs))))
-    shuffle.check()
+        try:
+            check_result(expected.results[rank], by_field(result, next(iter(outputs))))
+        except MismatchError as error:
+            wrong.append(str(error))
+    if (said := said_by(shuffle.check)) != "no error":
+        wrong.append(said)
     shuffle.close()
+    return wrong
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.watch import GRACE_SECONDS
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, builtin_extents
@@ -32,7 +33,7 @@ TIMEOUT = 60.0
 MAX_SOURCES = 12
 
 
-def open_shuffle(group: Any, artifact: str, **options: Any) -> Shuffle:
+def open_shuffle(group: Any, artifact: Artifact | str, **options: Any) -> Shuffle:
     """With the Triton kernels of one node."""
     given = {"max_sources": MAX_SOURCES, "timeout": TIMEOUT, **options}
     shuffle = Shuffle(artifact, group=group, **given)
