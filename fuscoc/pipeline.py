@@ -22,6 +22,7 @@ from typing import Any
 
 from fuscoc.diagnostics import InternalError
 from fuscoc.dialect import new_context
+from fuscoc.dialect.attrs import attributes_remembered, verify
 from fuscoc.dialect.base import PassError
 from fuscoc.dialect.builder import build_module
 from fuscoc.dialect.mlir import ir
@@ -106,17 +107,21 @@ def compile_to_ir(
         raise ValueError(f"no pass '{after}'; there are {', '.join(PASS_NAMES)}")
     dumps: dict[str, str] = {}
 
+    steps = PASSES[: PASS_NAMES.index(after or PASS_NAMES[-1])]
+    last = {"L0": BUILD} | {step.level: step.name for step in steps}
+
     def finish(module: Any, name: str, level: str) -> None:
-        module.operation.verify()
-        dumps[level] = str(module)
+        verify(module)
+        if name == last[level] or print_between is not None:
+            dumps[level] = str(module)
         if print_between is not None:
             print_between(name, dumps[level])
 
-    with _one_thread, new_context():
+    with _one_thread, new_context(), attributes_remembered():
         with _located(checked, BUILD):
             module = build_module(checked)
             finish(module, BUILD, "L0")
-        for step in PASSES[: PASS_NAMES.index(after or PASS_NAMES[-1])]:
+        for step in steps:
             with _located(checked, step.name):
                 step.run(module)
                 finish(module, step.name, step.level)

@@ -3,7 +3,10 @@
 A verifier's message is put together from outside in: the operation, the attribute, what is wrong.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from fuscoc.dialect.mlir import ir
 
@@ -15,7 +18,12 @@ class VerifyError(Exception):
 
 
 class Attr:
-    """How one attribute is written, read and checked."""
+    """How one attribute is written, read and checked.
+
+    ``stands_alone``: whether ``check`` looks at nothing of the operation but the attribute.
+    """
+
+    stands_alone = True
 
     def __init__(self, *, optional=False):
         self.optional = optional
@@ -110,6 +118,7 @@ class Array(Attr):
         super().__init__(optional=optional)
         self.element = element
         self.distinct = distinct
+        self.stands_alone = element.stands_alone
 
     def encode(self, value):
         return ir.ArrayAttr.get([self.element.encode(item) for item in value])
@@ -133,6 +142,8 @@ class Array(Attr):
 
 class Ref(Attr):
     """A symbol that must name an operation of one of ``kinds`` (without the ``fsc.`` prefix)."""
+
+    stands_alone = False
 
     def __init__(self, *kinds, optional=False):
         super().__init__(optional=optional)
@@ -168,13 +179,53 @@ def resolve(op, ref):
 
 def defined(scope, name):
     """The operation that the regions of ``scope`` define under a name, or None."""
+    if _symbols is None:
+        return next((op for symbol, op in _definitions(scope) if symbol == name), None)
+    if scope not in _symbols:
+        _symbols[scope] = table = {}
+        for symbol, op in _definitions(scope):
+            table.setdefault(symbol, op)
+    return _symbols[scope].get(name)
+
+
+def _definitions(scope):
     for region in scope.operation.regions:
         for block in region:
             for op in block:
                 symbol = op.operation.attributes.get("sym_name", None)
-                if isinstance(symbol, ir.StringAttr) and symbol.value == name:
-                    return op.operation
-    return None
+                if isinstance(symbol, ir.StringAttr):
+                    yield symbol.value, op.operation
+
+
+_symbols = None  # by scope, while a module that nobody changes is verified
+_values, _checked = {}, set()  # what attributes read as; those that were found legal
+_remembers = False
+
+
+@contextmanager
+def attributes_remembered() -> Iterator[None]:
+    """Within it an attribute is decoded, and checked, once for all operations and passes that ask.
+
+    Attributes never change, and what is remembered keeps their context alive. For one thread.
+    """
+    global _remembers
+    _remembers = True
+    try:
+        yield
+    finally:
+        _remembers = False
+        _values.clear()
+        _checked.clear()
+
+
+def verify(module: Any) -> None:
+    """Verify a module; raises ``ir.MLIRError``. Scopes are searched for their symbols once."""
+    global _symbols
+    _symbols = {}
+    try:
+        module.operation.verify()
+    finally:
+        _symbols = None
 
 
 class Record(Attr):
@@ -183,6 +234,7 @@ class Record(Attr):
     def __init__(self, fields, *, optional=False):
         super().__init__(optional=optional)
         self.fields = fields
+        self.stands_alone = all(spec.stands_alone for spec in fields.values())
 
     def encode(self, value):
         return ir.DictAttr.get(encode_named(value, self.fields))
@@ -192,7 +244,8 @@ class Record(Attr):
         for name, spec in self.fields.items():
             if name not in given and not spec.optional:
                 raise ValueError(f"no key '{name}'")
-        return {name: decode_named(given.get(name), spec) for name, spec in self.fields.items()}
+        values = {name: decode_named(given.get(name), spec) for name, spec in self.fields.items()}
+        return MappingProxyType(values)
 
     def check(self, op, attr):
         if not isinstance(attr, ir.DictAttr):
@@ -216,7 +269,12 @@ def decode_named(attr, spec):
     """The Python value of an attribute; if it is absent None, or () for an array."""
     if attr is None:
         return () if isinstance(spec, Array) else None
-    return spec.decode(attr)
+    if not _remembers:
+        return spec.decode(attr)
+    key = spec, attr
+    if key not in _values:
+        _values[key] = spec.decode(attr)
+    return _values[key]
 
 
 def check_named(op, given, declared, noun):
@@ -227,10 +285,15 @@ def check_named(op, given, declared, noun):
     for name, attr in given.items():
         if name not in declared:
             raise VerifyError(f"has an unknown {noun} '{name}'")
+        spec = declared[name]
+        if (spec, attr) in _checked:
+            continue
         try:
-            declared[name].check(op, attr)
+            spec.check(op, attr)
         except VerifyError as error:
             raise VerifyError(f"{noun} '{name}' {error}") from None
+        if _remembers and spec.stands_alone:
+            _checked.add((spec, attr))
 
 
 def attributes(**specs):

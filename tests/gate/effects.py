@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from fuscoc.dialect import new_context
+from fuscoc.dialect.attrs import verify
 from fuscoc.dialect.base import PassError
 from fuscoc.dialect.mlir import PassManager, ir
 from fuscoc.pipeline import BUILD, PASSES, compile_to_ir
@@ -65,7 +66,7 @@ class Subject:
 
     def _lowered(self, at: int, module: Any) -> Outcome:
         try:
-            module.operation.verify()
+            verify(module)
             if at == len(PASSES):
                 _without_locations(module)
                 return observe.program(self.example.checked, module, self._interned)
