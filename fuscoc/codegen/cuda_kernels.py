@@ -63,8 +63,10 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         return None
     shuffle = node_shuffle(module)
     if isinstance(tiles[0], CudaPieceTile):
-        words = tuple(WordSizes(**each) for each in tiles[0].read("words"))
-        return _of_pieces(module, shuffle, PieceSizes(tiles[0].read("warps"), words), header)
+        (tile,) = tiles
+        words = tuple(WordSizes(**each) for each in tile.read("words"))
+        piece_sizes = PieceSizes(tile.read("warps"), tile.read("tile_bytes"), words)
+        return _of_pieces(module, shuffle, piece_sizes, header)
     print_functor = print_destinations if shuffle.given_slots else print_relation
     relation = print_functor(module, shuffle)
     variants = []

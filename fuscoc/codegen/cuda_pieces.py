@@ -53,7 +53,7 @@ def print_pieces(
         run_bytes = _run_bytes(shuffle.leaving[0])
         layout = PieceLayout(
             per_entry=len(pieces),
-            box_bytes=112 + 32 * (num_steps + 1),
+            box_bytes=208 + 32 * (num_steps + 1),
             mark_bytes=32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run_bytes),
             outer=len(op.read("outer")),
@@ -75,20 +75,20 @@ def print_pieces(
             "}  // namespace",
             "",
         ]
-    threads = sizes.warps * WARP
+    threads, tiles = sizes.warps * WARP, sizes.warps * (sizes.tile_bytes or 0)
     kernels = {
-        "plan": (PIECE_PLAN_THREADS, "place_pieces<Shape, Relation>"),
-        "dispatch": (threads, "dispatch<Move<Shape, Relation>>"),
-        "refuse": (REFUSE_THREADS, "refuse<Shape>"),
+        "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
+        "dispatch": (Launch(threads, tiles), "dispatch<Move<Shape, Relation>>"),
+        "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
     }
     if shuffle.combine is not None:
-        kernels["clear"] = threads, "clear<Shape>"
-        kernels["combine"] = threads, "give_back<Shape>"
+        kernels["clear"] = Launch(threads, 0), "clear<Shape>"
+        kernels["combine"] = Launch(threads, tiles), "give_back<Shape>"
     launches = {}
-    for role, (num_threads, body) in kernels.items():
+    for role, (launch, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
-        launches[name] = Launch(num_threads, 0)
-        text.append(print_kernel(name, num_threads, body))
+        launches[name] = launch
+        text.append(print_kernel(name, launch.threads, body))
     rows = tuple(row_bytes(field) for field in shuffle.leaving)
     return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
 
@@ -110,6 +110,7 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
         "num_loops": num_loops,
         "num_run_loops": max(map(len, runs)),
         "num_strides": num_strides(fields),
+        "tile_bytes": sizes.tile_bytes or 0,
     }
     yield "struct Shape {"
     for name, holds in traits.items():

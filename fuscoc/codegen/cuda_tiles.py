@@ -18,7 +18,9 @@ ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 PIECE_WARPS = 32  # of a CTA: 64 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
-PIECE_ARCH = "sm_80"  # and later ones: nothing of these kernels depends on shared memory
+TILE_WARPS, TILE_BYTES = 16, 7680  # of a CTA that transposes short runs; of each of them
+PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare
+PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,11 @@ class WordSizes:
 
 @dataclass(frozen=True)
 class PieceSizes:
-    """Sizes of kernels that move pieces: CTAs of ``warps`` warps."""
+    """Sizes of kernels that move pieces: CTAs of ``warps`` warps, each with ``tile_bytes`` of
+    shared memory, if any."""
 
     warps: int
+    tile_bytes: int | None
     words: tuple[WordSizes, ...]
 
 
@@ -88,9 +92,12 @@ class CudaSizes:
 
 def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
     """Words that divide runs, and as many warps as have 64 registers a thread: their lines in
-    flight cover the latency of HBM and NVLink."""
+    flight cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
+    way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
-    return PieceSizes(PIECE_WARPS, words)
+    if all(each.word_bytes == 16 for each in words):
+        return PieceSizes(PIECE_WARPS, None, words)
+    return PieceSizes(TILE_WARPS, TILE_BYTES, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

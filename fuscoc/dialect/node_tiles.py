@@ -7,7 +7,13 @@ less than a row, lie across each other in a buffer, or not fit into a GPU.
 from itertools import pairwise
 from math import gcd
 
-from fuscoc.codegen.cuda_tiles import MAX_TEAMS, TARGETS
+from fuscoc.codegen.cuda_tiles import (
+    LINE_BYTES,
+    MAX_TEAMS,
+    PIECE_ARCH,
+    PIECE_STATIC_SHARED,
+    TARGETS,
+)
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
 from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
@@ -102,14 +108,17 @@ class CudaTile(Op, name="cuda_tile"):
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``warps`` warps, which read fields in
-    ``words``.
+    ``words``. Where these are narrow, a warp has ``tile_bytes`` of shared memory, by way of which
+    it transposes short runs.
 
     ``"fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "x", word_bytes = 16 : i64}]} :
     () -> ()``
     """
 
     attrs = attributes(
-        warps=Integer(1), words=Array(Record({"field": Text(), "word_bytes": Unit(1)}))
+        warps=Integer(1),
+        tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
 
     @classmethod
@@ -121,6 +130,18 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
+        narrow = any(each["word_bytes"] < LINE_BYTES for each in op.read("words"))
+        tile_bytes = op.read("tile_bytes")
+        if narrow != (tile_bytes is not None):
+            raise VerifyError("needs 'tile_bytes' exactly where words are narrow")
+        if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
+            raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
+        (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
+        needed = op.read("warps") * (tile_bytes or 0) + PIECE_STATIC_SHARED
+        if needed > target.shared_bytes:
+            raise VerifyError(
+                f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"
+            )
 
 
 class TritonTile(Op, name="triton_tile"):

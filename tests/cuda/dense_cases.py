@@ -58,6 +58,32 @@ CASTS = """shuffle casts {
   dispatch table[t] -> there[to(t).slot] on to(t).rank  cast(x by scales)
 }
 """
+# Short runs that are transposed: rows of the result have a part of every rank.
+TRANSPOSED = """shuffle transposed {{
+  const rows = 48, columns = 60
+  index i : rows / ranks
+  index j : columns
+  segment one {{ x : {element} }}
+  layout table[i, j]   of one  dense(rows / ranks, columns)
+  layout turned[q, g]  of one  dense(columns / ranks, rows)
+  dispatch table[i, j] -> turned[j % (columns / ranks), rank * (rows / ranks) + i]
+    on j / (columns / ranks)
+  combine reverse
+}}
+"""
+# And in three dimensions, where rows of the result follow each other.
+TURNED = """shuffle turned {
+  const planes = 12, rows = 14, columns = 45
+  index a : planes / ranks
+  index i : rows
+  index j : columns
+  segment one { x : u8[3] }
+  layout table[a, i, j]  of one  dense(planes / ranks, rows, columns)
+  layout turned[g]       of one  dense(planes / ranks * rows * columns)
+  dispatch table[a, i, j] -> turned[(a * columns + j) * rows + i] on (rank + 1) % ranks
+  combine reverse
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +125,10 @@ CASES = {
     "boxes": DenseCase(BOXES),
     "sums": DenseCase(SUMS, 30),
     "casts": DenseCase(CASTS, 50),
+    "transposed_i16": DenseCase(TRANSPOSED.format(element="i16")),
+    "transposed_f64": DenseCase(TRANSPOSED.format(element="f64")),
+    "transposed_u8": DenseCase(TRANSPOSED.format(element="u8[5]")),
+    "turned": DenseCase(TURNED),
 }
 
 

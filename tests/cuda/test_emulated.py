@@ -43,6 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("boxes", 3, 90),
         ("sums", 2, 90),
         ("casts", 2, 80),
+        ("transposed_i16", 2, 90),
+        pytest.param("transposed_f64", 3, 80, marks=pytest.mark.nightly),
+        ("transposed_u8", 3, 90),
+        ("turned", 2, 90),
     ],
 )
 def test_calls(

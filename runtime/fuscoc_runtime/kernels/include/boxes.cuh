@@ -29,6 +29,18 @@ struct Step {
   i64 from, to;
 };
 
+// How a box that transposes short runs is cut into tiles; see `tiles.cuh`.
+struct Tiling {
+  u32 rows, columns;         // of a tile, in runs; 0: the box is copied in lines
+  u32 num_rows, num_columns; // of the matrix that is transposed,
+  u32 run;                   // and bytes of an element
+  u32 pitch;                 // bytes from column to column in shared memory
+  u32 apart;                 // rows of the matrix are ranges of their own
+  u32 transposes;            // or what is read lies as it goes
+  Divisor row, bands, chunks, matrices, pitch_lines;  // bytes; tiles; matrices of a range
+};
+constexpr i64 kMostTiles = 4;  // of a box, for each of the items that it would have otherwise
+
 // A box of one field. Its cells, one after the other in `rank`, are alike; ranges of `range_bytes` are
 // contiguous where they go, and read in runs. `step` has those from range to range, `num_outer`, and then
 // those from run to run of a range, the slowest first.
@@ -39,13 +51,13 @@ struct Box {
   i64 cell_from, cell_to;    // and from cell to cell
   i64 range_bytes, run_bytes;
   Divisor range_lines, run, run_lines;
-  u32 num_lines;             // of a cell, 0: nothing to copy
+  u32 num_lines;             // of a cell
+  u32 num_items;             // that warps take, 0: nothing to copy
   u32 flag;                  // of the first item of the first cell
   int num_cells, rank, rank_step;
   int num_outer, num_steps;
+  Tiling tiling;
   Step step[kSteps + 1];
-
-  __device__ __forceinline__ u32 items() const { return (num_lines + kItemLines - 1) / kItemLines; }
 };
 constexpr i64 kMostNumbers = i64(1) << 31;  // that a `Divisor` divides
 
@@ -112,6 +124,8 @@ __device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int nu
   box.run = Divisor::of(u32(run_bytes));
   box.run_lines = Divisor::of(u32(max(run_bytes / kLine, i64(1))));
   box.num_lines = u32(lines * ranges);
+  box.num_items = (box.num_lines + kItemLines - 1) / kItemLines;
+  box.tiling.rows = 0;
   box.num_steps = made;
   for (int i = 0; i < made; ++i) box.step[i] = {Divisor::of(u32(kept[i].count)), kept[i].at(from), kept[i].at(to)};
   return true;
@@ -342,17 +356,25 @@ struct BoxCopy {
       for (u32 line = begin + lane; line <= last; line += kWarp) {
         const u32 which = one ? number : box.range_lines.quotient(line);
         if (!one) enter(which);
-        const i64 at = i64(line - which * box.range_lines.by) * kLine - odd;
-        if (at >= 0 && at + kLine <= box.range_bytes) {
-          uint4 value = {~0u, ~0u, ~0u, ~0u};
-          if constexpr (kHow != kLost) value = read_line(range, u32(at));
-          *reinterpret_cast<uint4*>(range_to + at) = value;
-        } else {
-          const i64 low = max(at, i64(0)), high = min(at + kLine, box.range_bytes);
-          copy_units(range, range_to + low, u32(low), u32(max(high, low)));
-        }
+        copy_line(range, range_to, i64(line - which * box.range_lines.by) * kLine - odd, 0, box.range_bytes);
       }
     }
+  }
+  // The bytes of a line at byte `at` of a range that are among [low, high).
+  __device__ __forceinline__ void copy_line(const Range& range, char* range_to, i64 at, i64 low, i64 high) const {
+    if (at >= low && at + kLine <= high) {
+      uint4 value = {~0u, ~0u, ~0u, ~0u};
+      if constexpr (kHow != kLost) value = read_line(range, u32(at));
+      *reinterpret_cast<uint4*>(range_to + at) = value;
+    } else {
+      low = max(at, low);
+      copy_units(range, range_to + low, u32(low), u32(max(min(at + kLine, high), low)));
+    }
+  }
+  // Bytes [low, high) of a range.
+  __device__ __forceinline__ void copy_bytes(const Range& range, char* range_to, u32 low, u32 high, int lane) const {
+    const i64 odd = u32(reinterpret_cast<u64>(range_to) + low) % kLine;
+    for (i64 at = i64(low) - odd + lane * kLine; at < high; at += kWarp * kLine) copy_line(range, range_to, at, low, high);
   }
 
   __device__ __forceinline__ void item(u32 number, int lane) const {

@@ -23,9 +23,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
   const int warp, lane;
+  char* const staged;  // memory of this warp for tiles
 
   template <Reading kHow>
-  using Copy = BoxCopy<Shape::unit_bytes(0), kHow, Own::num_all_steps>;
+  __device__ __forceinline__ void copy(const Own& box, const char* from, char* to, u32 item) const {
+    copy_item<Shape::unit_bytes(0), kHow>(box, from, to, words().places[warp], staged, item, lane);
+  }
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
@@ -43,9 +46,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const u64 word = __ldcg(num_told(call, call.rank, from));
     return u32(word >> 32) == epoch() && this->joins(from) ? u32(word) : 0;
   }
-  __device__ __forceinline__ u32 items_of(const Own& box) const {
-    return (__ldcg(&box.num_lines) + kItemLines - 1) / kItemLines;
-  }
+  __device__ __forceinline__ u32 items_of(const Own& box) const { return __ldcg(&box.num_items); }
   __device__ __forceinline__ u32 sent_items(u32 index) const {
     const int from = source_of(index);
     const u32 box = index / (call.num_ranks - 1);
@@ -54,7 +55,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ u32 own_items(u32 box) const { return items_of(told(call.rank, box)); }
   __device__ __forceinline__ u32 arriving_items(u32 box) const {
     const Own& of = boxes_back<Shape>(call)[box];
-    return items_of(of) * u32(__ldcg(&of.num_cells));
+    const u32 items = items_of(of);
+    return items ? items * u32(__ldcg(&of.num_cells)) : 0;
   }
 
   // This warp's copy of a box, which it may have already.
@@ -67,7 +69,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ void send(u32 index, u32 item, const Own*& last) const {
     const int to = source_of(index);
     const Own& box = held(told(to, index / (call.num_ranks - 1)), last);
-    Copy<kSettled>{box, call.rows + box.from, call.window[to] + call.staging_at + box.to, words().places[warp]}.item(item, lane);
+    copy<kSettled>(box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item);
     __syncwarp();
     if (lane == 0) {
       fence_system();
@@ -76,24 +78,24 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
   __device__ void keep(u32 number, u32 item, const Own*& last) const {
     const Own& box = held(told(call.rank, number), last);
-    Copy<kSettled>{box, call.rows + box.from, call.result + box.to, words().places[warp]}.item(item, lane);
+    copy<kSettled>(box, call.rows + box.from, call.result + box.to, item);
   }
   __device__ void receive(u32 number, u32 item, const Own*& last) const {
     const Own& box = held(boxes_back<Shape>(call)[number], last);
-    const int cell = int(item / box.items()), rank = box.rank + cell * box.rank_step;
+    const int cell = int(item / box.num_items), rank = box.rank + cell * box.rank_step;
     if (rank == call.rank) return;  // which `keep` copies
-    const u32 inside = item % box.items();
+    const u32 inside = item % box.num_items;
     bool there = this->joins(rank);
     if (there && lane == 0) there = this->wait_for(rank, inside, flag(call.rank, box.flag + item));
     there = __shfl_sync(kAllLanes, there, 0);
     const char* const from = call.window[call.rank] + call.staging_at + box.from + cell * box.cell_from;
     char* const to = call.result + box.to + cell * box.cell_to;
-    if (there) Copy<kFresh>{box, from, to, words().places[warp]}.item(inside, lane);
+    if (there) copy<kFresh>(box, from, to, inside);
     else lose(box, to, inside);
   }
   // Which is rare, and need not be fast.
   __device__ __noinline__ void lose(const Own& box, char* to, u32 item) const {
-    Copy<kLost>{box, nullptr, to, words().places[warp]}.item(item, lane);
+    copy<kLost>(box, nullptr, to, item);
   }
 
   // Takes items from a counter, one ahead.
@@ -149,9 +151,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
 
 template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
+  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
   begin_back(call, shared);
-  const GiveBack<Shape> state{{call, shared}, int(threadIdx.x) / kWarp, int(threadIdx.x) % kWarp};
+  const int warp = int(threadIdx.x) / kWarp;
+  char* const staged = reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes;
+  const GiveBack<Shape> state{{call, shared}, warp, int(threadIdx.x) % kWarp, staged};
   if (goes_on(call, state, call.result_bytes)) state.run();
 }
 

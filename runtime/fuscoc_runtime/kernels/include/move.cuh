@@ -23,9 +23,11 @@ struct Move {
   const u32 epoch;
   const int lane;
   Shared& shared;
+  char* const staged;  // memory of this warp for tiles
 
-  __device__ Move(const Call& call, char*, u64*, u32 epoch)
-      : call(call), epoch(epoch), lane(threadIdx.x % kWarp), shared(memory()) {}
+  __device__ Move(const Call& call, char* dynamic, u64*, u32 epoch)
+      : call(call), epoch(epoch), lane(threadIdx.x % kWarp), shared(memory()),
+        staged(dynamic + threadIdx.x / kWarp * Shape::tile_bytes) {}
   __device__ static __forceinline__ Shared& memory() {
     __shared__ Shared shared;
     return shared;
@@ -38,7 +40,8 @@ struct Move {
   // Items of a box of any field, in all its cells.
   __device__ __forceinline__ u32 items_of(u32 box) const {
     const Own& of = boxes_forth<Shape>(call)[box];
-    return __ldcg(&of.num_lines) ? (__ldcg(&of.num_lines) + kItemLines - 1) / kItemLines * u32(__ldcg(&of.num_cells)) : 0;
+    const u32 items = __ldcg(&of.num_items);
+    return items ? items * u32(__ldcg(&of.num_cells)) : 0;
   }
 
   template <int kField = 0>
@@ -53,11 +56,10 @@ struct Move {
     const int turned = (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
     const int rank = box.rank + turned * box.rank_step;
     if (call.routing->refusing >> rank & 1) return;
-    const BoxCopy<Shape::unit_bytes(kField), kSettled, Own::num_all_steps> copy{
+    copy_item<Shape::unit_bytes(kField), kSettled>(
         box, call.source[kField] + box.from + turned * box.cell_from,
         call.window[rank] + call.rows_at[kField] + box.to + turned * box.cell_to,
-        shared.places[threadIdx.x / kWarp]};
-    copy.item(item / box.num_cells, lane);
+        shared.places[threadIdx.x / kWarp], staged, item / box.num_cells, lane);
   }
 
   __device__ void run(int warp, int num_warps) {

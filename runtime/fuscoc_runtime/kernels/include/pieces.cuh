@@ -10,10 +10,10 @@
 // together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
 // that is sent is an item that is received. Every item of a box has a flag there.
 #pragma once
-#include "boxes.cuh"
 #include "meet.cuh"
 #include "piece.cuh"
 #include "staged.cuh"
+#include "tiles.cuh"
 
 namespace fuscoc {
 
@@ -209,9 +209,11 @@ struct Pieces {
     const int num = sort_loops(loop, loops<kField>(piece, of, loop), kTarget);
     i64 range = Shape::run_bytes(kField);
     const int outer = count_outer(loop, num, kTarget, range);
-    made.num_lines = 0;
-    if (of.num && !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
-      drop(call.state->overflowed, of.num * of.points), made.num_lines = 0;
+    made.num_items = 0;
+    if (of.num && make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
+      cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
+    else
+      drop(call.state->overflowed, of.num * of.points);
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
     made.cell_from = src_step * Shape::cell_bytes(kField);
     made.cell_to = slot_step * Shape::row_bytes(kField);
@@ -221,7 +223,7 @@ struct Pieces {
     made.rank = int(piece.rank + of.first * of.step);
     made.rank_step = int(of.step);
     boxes_forth<Shape>(call)[box * Shape::num_fields + kField] = made;
-      }
+  }
 
   // Tells every rank the slots of its cell.
   __device__ __noinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
@@ -281,13 +283,15 @@ struct Pieces {
                 make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource);
     i64 staging = 0;
     if (fits) {
+      cut_tiles<unit>(mine, Shape::tile_bytes);
+      if (mine.tiling.rows) cut_alike(told, mine, true), cut_alike(home, mine, false);
       const i64 bytes = round_up(pitch * of.num + kLine, 128);
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
-      home.flag = atomicAdd(&shared.flags, home.items() * u32(of.num));
-      fits = staging + bytes <= call.staging_bytes && home.flag + home.items() * u32(of.num) <= call.max_flags;
+      home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
+      fits = staging + bytes <= call.staging_bytes && home.flag + home.num_items * u32(of.num) <= call.max_flags;
     }
     if (!fits) {
-      home.num_lines = 0;
+      home.num_items = 0;
       if (of.num) drop(call.state->overflowed, of.num * of.points);
     }
     home.from = staging + floor_mod(src, kLine);
@@ -306,14 +310,14 @@ struct Pieces {
       Own& there = boxes_told<Shape>(call, rank, call.rank)[box];
       const i64 c = fits ? cell_of(piece, of, rank) : -1;
       if (c < 0) {
-        there.num_lines = 0;
+        there.num_items = 0;
         continue;
       }
       const i64 number = c - of.first;
       Own& tell = rank == call.rank ? mine : told;
       tell.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
       tell.to = rank == call.rank ? home.to + number * src_step : home.from + number * pitch;
-      tell.flag = home.flag + u32(number) * home.items();
+      tell.flag = home.flag + u32(number) * home.num_items;
       there = tell;
     }
   }

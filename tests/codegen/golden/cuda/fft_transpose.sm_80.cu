@@ -22,6 +22,7 @@ struct Shape {
   static constexpr int num_loops = 3;
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
+  static constexpr int tile_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 2048; }
   __device__ static constexpr i64 cell_bytes(int field) { return 2048; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -34,7 +35,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 240);
+static_assert(sizeof(BoxOf<Shape>) == 336);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {

@@ -22,6 +22,7 @@ struct Shape {
   static constexpr int num_loops = 0;
   static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 1;
+  static constexpr int tile_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 2097152; }
   __device__ static constexpr i64 cell_bytes(int field) { return 65536; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -34,7 +35,7 @@ struct Shape {
     return (65536 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 176);
+static_assert(sizeof(BoxOf<Shape>) == 272);
 static_assert(sizeof(Marks<Shape::num_loops>) == 48);
 
 struct Relation {

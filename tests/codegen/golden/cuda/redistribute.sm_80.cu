@@ -23,6 +23,7 @@ struct Shape {
   static constexpr int num_loops = 2;
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
+  static constexpr int tile_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 4096; }
   __device__ static constexpr i64 cell_bytes(int field) { return 4096; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -35,7 +36,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 208);
+static_assert(sizeof(BoxOf<Shape>) == 304);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {

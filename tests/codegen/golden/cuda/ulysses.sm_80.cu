@@ -23,6 +23,7 @@ struct Shape {
   static constexpr int num_loops = 3;
   static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 0;
+  static constexpr int tile_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 16384; }
   __device__ static constexpr i64 cell_bytes(int field) { return 256; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -35,7 +36,7 @@ struct Shape {
     return (8192);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 272);
+static_assert(sizeof(BoxOf<Shape>) == 368);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
