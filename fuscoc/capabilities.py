@@ -31,15 +31,10 @@ from fuscoc.lang.checked import (
     CheckedShuffle,
     Const,
     Field,
-    IndexRef,
-    Inside,
     PackedTarget,
-    Scalar,
-    Subscript,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
 from fuscoc.lang.reductions import REDUCTIONS
-from fuscoc.lang.scalars import loads, parts
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -113,31 +108,6 @@ def pads_far(shuffle: CheckedShuffle) -> Faults:
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
 
-def is_ragged(shuffle: CheckedShuffle) -> Faults:
-    extents = [(index.extent, index.span) for index in shuffle.domain]
-    extents += [(dim, shuffle.source.span) for dim in shuffle.source.dims]
-    return (Fault(span, "its extents vary with the data") for size, span in extents if loads(size))
-
-
-def looks_places_up(shuffle: CheckedShuffle) -> Faults:
-    target = _packed(shuffle)
-    starts = [(each.start, each.span) for each in shuffle.source.subscripts]
-    return (
-        Fault(span, "where it looks values or segments up is read from an input")
-        for scalar, span in [(target.key, target.span), *starts]
-        if any(isinstance(part, Inside) for part in parts(scalar))
-    )
-
-
-def is_scattered(shuffle: CheckedShuffle) -> Faults:
-    """A segment's cells follow each other if behind its first range are whole dimensions."""
-    source = shuffle.source
-    ranges = [position for position, each in enumerate(source.subscripts) if _is_range(each)]
-    inner = slice(ranges[0] + 1, None) if ranges else slice(0)
-    if not all(map(_is_whole, source.subscripts[inner], source.dims[inner])):
-        yield Fault(source.span, f"a segment of `{source.layout}` is not contiguous")
-
-
 def fans_out_far(shuffle: CheckedShuffle) -> Faults:
     return _fans_out_beyond(shuffle, MAX_FANOUT)
 
@@ -173,24 +143,6 @@ def weighs_in_f64(shuffle: CheckedShuffle) -> Faults:
     wide = any(field.dtype == "f64" for field in shuffle.source.fields)
     if weight is not None and weight.dtype == "f64" and wide:
         yield Fault(weight.span, "its weights are f64, and so are what they weigh")
-
-
-def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
-    """Rows that come back are written one behind the other: segment i behind segment i - 1."""
-    source, outer = shuffle.source, shuffle.num_source_dims
-    subscripts, dims = source.subscripts, source.dims
-    in_order = (
-        len(subscripts) >= outer
-        and all(
-            subscript.start == IndexRef(index.name) and dim == index.extent
-            for subscript, dim, index in zip(subscripts, dims, shuffle.domain[:outer], strict=False)
-        )
-        and not any(map(_is_range, subscripts[:outer]))
-        and all(map(_is_whole, subscripts[outer:], dims[outer:]))
-    )
-    if shuffle.combine is not None and not in_order:
-        entries = f"the entries of `{source.layout}`, one each and in order"
-        yield Fault(source.span, f"it has a combine, and its segments are not {entries}")
 
 
 def has_many_inputs(shuffle: CheckedShuffle) -> Faults:
@@ -298,8 +250,6 @@ CUDA: Table = (
     fans_out_far,
     has_many_fields,
     combines_fields,
-    # Given slots go with a place for every segment, wherever and in whatever runs it lies.
-    *map(of_packed, (is_ragged, looks_places_up, is_scattered, combines_in_another_order)),
     has_many_inputs,
     has_many_extents,
     reduces_otherwise,
@@ -352,11 +302,3 @@ def _casts(shuffle: CheckedShuffle) -> Iterator[tuple[Cast, Field, Field]]:
     arriving = {field.name: field for field in shuffle.fields}
     for cast in shuffle.casts:
         yield cast, leaving[cast.field], arriving[cast.field]
-
-
-def _is_range(subscript: Subscript) -> bool:
-    return subscript.length is not None and subscript.length > 1
-
-
-def _is_whole(subscript: Subscript, dim: Scalar) -> bool:
-    return subscript.start == Const(0) and dim == Const(subscript.length or 1)

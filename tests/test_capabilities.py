@@ -94,38 +94,6 @@ EXAMPLES = {
         "by_key[r(t, k), *]",
         "it has 2048 keys from multiples of 1048576 on, more slots than its kernels count",
     ),
-    "is_ragged": Example(
-        spec(
-            "index line : size(t)",
-            indices="t",
-            table="layout table[t, line] of item",
-            source="table[t, line]",
-        ),
-        "line",
-        "its extents vary with the data",
-    ),
-    "looks_places_up": Example(
-        spec(
-            "index g : 5",
-            "route group(t, k) -> g = input groups : int64",
-            "route of_group(g) -> e = input keys : int64",
-            route="route r({0}) -> e = of_group(group({0}))",
-        ),
-        "by_key[r(t, k), *]",
-        "where it looks values or segments up is read from an input",
-    ),
-    "is_scattered": Example(
-        spec(
-            "index j : 2",
-            "view blocks[t, j] = table[t*2 .. t*2+2, j*2 .. j*2+2]",
-            indices="t, j",
-            fields="x : bf16[2, 2]",
-            table="layout table[y, z] of bf16 dense(tokens * 2, 4)",
-            source="blocks[t, j]",
-        ),
-        "blocks[t, j]",
-        "a segment of `table` is not contiguous",
-    ),
     "fans_out_far": Example(
         spec("index two : 2", indices="t, k, two", fan=17),
         "k",
@@ -154,18 +122,6 @@ EXAMPLES = {
         spec("index two : 2", indices="t, k, two", fan=513),
         "k",
         "a segment has 1026 destinations, more than 1024",
-    ),
-    "combines_in_another_order": Example(
-        spec(
-            "index j : 4",
-            "view turned[t, j] = table[j, t]",
-            indices="t, j",
-            table="layout table[j, t] of item",
-            source="turned[t, j]",
-            combine="combine reverse",
-        ),
-        "turned[t, j]",
-        "it has a combine, and its segments are not the entries of `table`, one each and in order",
     ),
     "has_many_inputs": Example(
         spec(

@@ -98,21 +98,16 @@ def print_kernel(name: str, threads: int, body: str) -> str:
 
 
 def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
-    """The kernels of a shuffle, by what they do. Given slots are not assigned, and are not known
-    before rows are sent, so that there are no staged calls."""
+    """The kernels of a shuffle, by what they do. There are staged calls only where rows can be
+    found before planning has stored their places."""
     row_buffers = sizes.dispatch_warps * sizes.buffer_bytes
     dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
-    if shuffle.given_slots:
-        launches = {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
-    else:
-        plan_shared = planner_bytes(shuffle.num_columns)
-        launches = {
-            "plan": Launch(PLAN_THREADS, plan_shared),
-            "dispatch": dispatch,
-            "staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
-            "refuse": refuse,
-        }
+    plan_shared = 0 if shuffle.given_slots else planner_bytes(shuffle.num_columns)
+    launches = {"plan": Launch(PLAN_THREADS, plan_shared), "dispatch": dispatch}
+    if not shuffle.is_placed:
+        launches["staged"] = Launch(PLAN_THREADS, max(plan_shared, row_buffers))
+    launches["refuse"] = refuse
     if shuffle.combine is not None:
         launches["combine"] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
     return launches
@@ -126,7 +121,7 @@ def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
         "dispatch": f"dispatch<{kind}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
-        "combine": f"combine<Shape::Source{', InPlace' if shuffle.given_slots else ''}>",
+        "combine": f"combine<Shape::Source{', InPlace' if shuffle.is_placed else ''}>",
     }
 
 
@@ -154,7 +149,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "buffer_bytes": sizes.buffer_bytes,
             "dispatch_warps": sizes.dispatch_warps,
         }
-    if leaves and shuffle.given_slots:
+    if leaves and shuffle.is_placed:
         constants["num_strides"] = num_strides(fields)
     if leaves:
         constants |= {
@@ -168,7 +163,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
         element = COMBINED[shuffle.combine].format(SUMMABLE.get(fields[0].dtype))
         lines.append(f"  using Element = {element};")
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
-    if leaves and shuffle.given_slots:
+    if leaves and shuffle.is_placed:
         traits.append(("scattered", any(field.loops for field in fields)))
     for trait, holds in traits:
         lines += [f"  static constexpr bool {trait} = {str(holds).lower()};"]

@@ -68,7 +68,8 @@ class CudaShuffle:
     something else, by ``casts`` or from scattered runs, ``source_fields`` leave. With ``compact`` a
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
-    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1.
+    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1, so
+    that nothing needs to be stored to find it.
     """
 
     name: str
@@ -93,9 +94,9 @@ class CudaShuffle:
         return 1 if self.given_slots else num_columns(self.num_keys, self.compact)
 
     @property
-    def places_results(self) -> bool:
-        """Whether what combine makes of a segment goes where the segment lies, which need not be
-        behind the one before; cells of no segment are left alone."""
+    def is_placed(self) -> bool:
+        """Whether segments need not lie one behind the other: planning stores a place for each.
+        What combine makes of one goes there, and cells of no segment are left alone."""
         return self.given_slots or not self.in_order
 
     @property

@@ -1,4 +1,5 @@
-"""Dense targets for the tests of CUDA kernels: the examples in small sizes, and what they lack.
+"""Specs for the tests of CUDA kernels: dense targets, the examples in small sizes and what they
+lack; and packed ones of segments that do not lie one behind the other.
 
 ``python -m tests.cuda.dense_cases FOLDER`` compiles them for a machine that has neither MLIR nor a
 compiler of CUDA; ``dense_run.py`` takes what is in the folder.
@@ -58,6 +59,57 @@ CASTS = """shuffle casts {
   dispatch table[t] -> there[to(t).slot] on to(t).rank  cast(x by scales)
 }
 """
+# Tiles of a grid by key, several places for each, and sums of them back in the grid.
+PACKED_TILES = """shuffle tiles {
+  index t : tokens
+  index j : 4
+  index k : 3
+  index e : 5
+  segment pair { x : bf16[2, 24] }
+  layout table[v, j] of bf16[24] dense(tokens * 2, 4)
+  layout by_key[e, s] of pair packed(s) align 4
+  place e on rank by cyclic
+  view pairs[t, j] = table[t*2 .. t*2+2, j]
+  route r(t, j, k) -> e = input keys : int64
+  weight w(t, j, k) : f32 = input weights
+  dispatch pairs[t, j] -> by_key[r(t, j, k), *]
+  combine reverse reduce sum(w)
+}
+"""
+# Patches of pictures of any sizes, whose keys are those of their pictures; runs of 6 bytes.
+PACKED_PATCHES = """shuffle packed_patches {
+  index n : images
+  index i : height(n) / 3
+  index j : width(n) / 2
+  index e : 6
+  segment patch { pixels : u8[3, 2, 3] }
+  layout pictures[n, y, x] of u8[3] dense(height(n), width(n))
+  view patches[n, i, j] = pictures[n, i*3 .. i*3+3, j*2 .. j*2+2]
+  layout by_key[e, s] of patch packed(s)
+  place e on rank by block
+  route key(n) -> e = input keys : int64
+  dispatch patches[n, i, j] -> by_key[key(n), *]
+  combine reverse
+}
+"""
+# Rows in another order, to keys that groups say, once for a rank.
+PACKED_TURNED = """shuffle packed_turned {
+  index t : tokens
+  index j : 4
+  index k : 3
+  index g : 5
+  index e : 8
+  segment item { x : f32[20] }
+  layout table[j, t] of item
+  layout by_key[e, s] of item packed(s) compact
+  view turned[t, j] = table[j, t]
+  place e on rank by table owner
+  route group(t, j, k) -> g = input groups : int64
+  route of_group(g) -> e = input keys : int64
+  dispatch turned[t, j] -> by_key[of_group(group(t, j, k)), *]
+  combine reverse reduce max
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -99,7 +151,13 @@ CASES = {
     "boxes": DenseCase(BOXES),
     "sums": DenseCase(SUMS, 30),
     "casts": DenseCase(CASTS, 50),
+    "packed_tiles": DenseCase(PACKED_TILES, 30),
+    "packed_patches": DenseCase(PACKED_PATCHES, 9),
+    "packed_turned": DenseCase(PACKED_TURNED, 40),
 }
+
+GIVEN = tuple(name for name in CASES if not name.startswith("packed"))
+"""Those whose relation gives slots."""
 
 
 def compile_cases(

@@ -1,4 +1,4 @@
-"""A dense case on one rank's GPU: its kernels, its calls, and what must come of them."""
+"""A case on one rank's GPU: its kernels, its calls, and what must come of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Batch:
     """What one rank passes to a call, on its device, and what must come of it.
 
     ``rows`` are uint8 [num_slots, bytes] by field, ``filled`` says which of them there are.
-    ``worked`` are the rows that combine takes; of a sum, the result may be off by ``allowed``.
+    Of a packed target every key of this rank has as many rows as ``key_counts`` says. ``worked``
+    are the rows that combine takes; of a sum, the result may be off by ``allowed``.
     """
 
     source: Mapping[str, Tensor]
@@ -61,6 +62,7 @@ class Batch:
     num_slots: int
     rows: tuple[Tensor, ...]
     filled: Tensor
+    key_counts: tuple[int, ...] = ()
     worked: Tensor | None = None
     result: Tensor | None = None
     allowed: Tensor | None = None
@@ -78,7 +80,8 @@ class Dense:
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
         most = num_points // self.shuffle.program.fanout + spare
-        capacity = max(self.num_slots(r, each) for d in data for r, each in enumerate(d)) + SPARE
+        layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
+        capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
@@ -108,9 +111,10 @@ class Dense:
             {name: each.to(self.device) for name, each in data.inputs.items()},
             {**data.extents, **builtin_extents(self.rank, self.num_ranks)},
             len(self._points(self.rank, data)) // self.shuffle.program.fanout,
-            self.num_slots(self.rank, data),
+            len(mine.written),
             tuple(in_bytes(each).to(self.device) for each in mine.fields.values()),
             mine.written.to(self.device),
+            mine.key_counts,
         )
         combine = self.shuffle.declared.combine
         if combine is None:
@@ -149,7 +153,7 @@ class Dense:
             [batch.extents[name] for name in program.extents],
             num_sources,
             None if weight is None else batch.inputs[weight.name],
-            num_slots=batch.num_slots,
+            num_slots=batch.num_slots if self.node.program.given_slots else 0,
             ragged=ragged,
         )
 
@@ -166,9 +170,18 @@ class Dense:
 
     def wrong_rows(self, batch: Batch, handle: Launched) -> Tensor:
         """int64 [], how many rows are not what they must be; on the device."""
-        wrong = (handle.filled != batch.filled).sum()
+        if handle.has_given_slots:
+            wrong = (handle.filled != batch.filled).sum()
+        else:
+            counts = torch.tensor(batch.key_counts, dtype=torch.int32, device=self.device)
+            wrong = (handle.key_counts[: len(counts)] != counts).sum()
         for held, wanted in zip(self.node.rows, batch.rows, strict=True):
             found = in_bytes(held)
+            if handle.row_index is not None:  # what slots refer to
+                index, count = handle.row_index, batch.num_slots
+                wrong = wrong + ((index[:count] >= 0) != batch.filled).sum()
+                found = found[index.clamp(min=0)]
+                found = torch.where((index >= 0)[:, None], found, UNTOUCHED)
             filled = torch.zeros(len(found), dtype=torch.bool, device=self.device)
             filled[: batch.num_slots] = batch.filled
             right = torch.full_like(found, UNTOUCHED)
@@ -199,8 +212,7 @@ def ranks_of(dense_path: Path, tokens: int, seeds: range) -> list[list[RankData]
     topology = Topology(1, dist.get_world_size())
     calls = [generate(shuffle, topology, tokens, seed) for seed in seeds]
     target = shuffle.declared.target
-    assert target.kind == "dense"
-    if not isinstance(target.length, Extent):
+    if target.kind == "packed" or not isinstance(target.length, Extent):
         return calls
     name = target.length.name
     longest = max(each.extents[name] for call in calls for each in call)

@@ -1,4 +1,5 @@
-"""Dense targets through the CUDA kernels on real GPUs; run by torchrun.
+"""Targets of given slots and segments with places through the CUDA kernels on real GPUs; run by
+torchrun.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.dense_run FOLDER`` takes what
 ``python -m tests.cuda.dense_cases FOLDER`` has compiled, which may be another machine's, and exits

@@ -41,8 +41,34 @@ def objected(entry: str) -> str:
     return EXAMPLES[entry].text
 
 
-GRID = objected("is_scattered")
-TURNED = objected("combines_in_another_order")
+GRID = spec(
+    "index j : 2",
+    "view blocks[t, j] = table[t*2 .. t*2+2, j*2 .. j*2+2]",
+    indices="t, j",
+    fields="x : bf16[2, 2]",
+    table="layout table[y, z] of bf16 dense(tokens * 2, 4)",
+    source="blocks[t, j]",
+)
+TURNED = spec(
+    "index j : 4",
+    "view turned[t, j] = table[j, t]",
+    indices="t, j",
+    table="layout table[j, t] of item",
+    source="turned[t, j]",
+    combine="combine reverse",
+)
+RAGGED = spec(
+    "index line : size(t)",
+    indices="t",
+    table="layout table[t, line] of item",
+    source="table[t, line]",
+)
+CHAINED = spec(
+    "index g : 5",
+    "route group(t, k) -> g = input groups : int64",
+    "route of_group(g) -> e = input keys : int64",
+    route="route r({0}) -> e = of_group(group({0}))",
+)
 BLOCKS = {
     "indices": "t, k",
     "fields": "x : bf16[4, 8]",
@@ -69,8 +95,8 @@ ROWS: dict[str, dict[str, str]] = {
         "tiles of a grid, and back": GRID.rstrip("}\n") + "\ncombine reverse\n}\n",
         "another order of the indices": TURNED.replace("combine reverse", ""),
         "another order, and back": TURNED,
-        "ragged extents": objected("is_ragged"),
-        "routes that look routes up": objected("looks_places_up"),
+        "ragged extents": RAGGED,
+        "routes that look routes up": CHAINED,
         "computed routes": example("hash_buckets"),
     },
     "Targets": {

@@ -70,6 +70,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         teams=variant.tile.get("teams", 0),
         compact=program.is_compact,
         given_slots=program.target.kind == "dense",
+        places_results=shuffle.cuda.places_results,
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell
         pieces=shuffle.cuda.pieces,
         ragged=program.relation.extents_kernel is not None,

@@ -50,7 +50,7 @@ class CudaNode:
     @property
     def zeroes_results(self) -> bool:
         """Whether combine needs a result that is 0: segments may leave cells of it alone."""
-        return self.program.given_slots
+        return self.program.places_results
 
     _of_handles = frozenset({"points", "row_index", "claims", "barrier", "refused"})
 
@@ -177,7 +177,7 @@ class CudaNode:
         """Memory of this rank alone, by the name that a call has for it: once for every memory of a
         handle, or once for all."""
         program, limits = self.program, self.limits
-        num_words = limits.max_sources * (1 + program.num_strides) * program.given_slots
+        num_words = limits.max_sources * (1 + program.num_strides) * program.places_results
         num_points = limits.max_sources * program.fanout * program.compact
         return {
             "places": [
@@ -198,7 +198,7 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        if num_ranks == 1 or program.compact or program.given_slots or not self._is_hopper:
+        if num_ranks == 1 or program.compact or program.places_results or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
 
@@ -307,8 +307,8 @@ class CudaNode:
         stream: torch.cuda.Stream | None = None,
     ) -> Sequence[torch.Tensor]:
         """Sum each segment's rows [capacity, elements] of the one field, weighted, into its result
-        [num_sources, …]; a combine that copies has one row a segment. If slots are given, the
-        result is all of the source and zero: segments that came to no slot are left out.
+        [num_sources, …]; a combine that copies has one row a segment. If results are placed,
+        they are all of the source and zero: segments that came to no slot are left out.
 
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made, because a rank has refused the call or its dispatch, or
@@ -413,7 +413,7 @@ class CudaNode:
     def _bind_sizes(self, ragged: RaggedSizes | EntrySizes | None) -> None:
         call = self._call
         call.num_cells = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
-        if not self.program.given_slots or self.program.pieces is not None:
+        if not self.program.places_results or self.program.pieces is not None:
             return
         call.outer = call.points_before = call.cells_before = call.num_points = 0
         if isinstance(ragged, RaggedSizes):

@@ -24,9 +24,9 @@ class NodeProgram:
     (dtype, elements of a row), and so is ``summed``, for a row that combine sums where that is not
     the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
     it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
-    the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
-    of a segment are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged``
-    source are as many as inputs say.
+    the relation gives every point its slot, and there are no keys. With ``places_results`` planning
+    stores where every segment lies; ``num_strides`` between its runs are known in calls alone.
+    Where slots follow from ``pieces``, those of a ``ragged`` source are as many as inputs say.
     """
 
     name: str
@@ -41,6 +41,7 @@ class NodeProgram:
     summed: tuple[torch.dtype, int] | None = None
     compact: bool = False
     given_slots: bool = False
+    places_results: bool = False
     num_strides: int = 0
     pieces: PiecesSpec | None = None
     ragged: bool = False
