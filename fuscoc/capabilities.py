@@ -19,9 +19,7 @@ from typing import TypeAlias
 from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
 from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import (
-    COMBINED,
     MAX_RANKS,
-    SUMMABLE,
     CudaField,
     num_columns,
 )
@@ -34,7 +32,6 @@ from fuscoc.lang.checked import (
     PackedTarget,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
-from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -156,14 +153,6 @@ def has_many_extents(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.dispatch_span, f"it has more than {MAX_INPUTS} run-time extents")
 
 
-def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
-    combine, field = shuffle.combine, shuffle.source.fields[0]
-    if combine is not None and combine.kind not in COMBINED:
-        yield Fault(combine.span, f"its combine makes {REDUCTIONS[combine.kind].noun}")
-    if combine is not None and combine.kind != "copy" and field.dtype not in SUMMABLE:
-        yield Fault(field.span, f"a {combine.kind} needs a field of bf16, f16 or f32")
-
-
 def applies_scales(shuffle: CheckedShuffle) -> Faults:
     leaving = {field.name for field in shuffle.source.fields}
     return (
@@ -252,7 +241,6 @@ CUDA: Table = (
     combines_fields,
     has_many_inputs,
     has_many_extents,
-    reduces_otherwise,
     applies_scales,
     lengthens,
     casts_narrow,

@@ -136,11 +136,6 @@ EXAMPLES = {
         "dispatch table[t] -> by_key[r(t, k), *] backend auto",
         "it has more than 8 run-time extents",
     ),
-    "reduces_otherwise": Example(
-        spec(fields="x : i32[4]", combine="combine reverse reduce max"),
-        "x",
-        "a max needs a field of bf16, f16 or f32",
-    ),
     "applies_scales": Example(cast_spec(CASTS["applied"]), "x by s", "`x` leaves with its scales"),
     "lengthens": Example(cast_spec(CASTS["longer"]), "x", "`x` gets longer on the way"),
     "casts_narrow": Example(cast_spec(CASTS["both 8 bits"]), "x", "`x` leaves as f8e5m2"),

@@ -20,7 +20,7 @@ from fuscoc.codegen.cuda_tiles import (
 )
 from fuscoc.codegen.cuda_types import (
     COMBINED,
-    SUMMABLE,
+    REDUCED,
     CudaShuffle,
     row_bytes,
 )
@@ -160,7 +160,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
         }
     lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
     if shuffle.combine is not None and leaves:
-        element = COMBINED[shuffle.combine].format(SUMMABLE.get(fields[0].dtype))
+        element = COMBINED[shuffle.combine].format(REDUCED.get(fields[0].dtype))
         lines.append(f"  using Element = {element};")
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
     if leaves and shuffle.is_placed:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.lang.dtypes import ITEM_BYTES
 
 WARP = 32
 MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
@@ -171,8 +172,12 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         return idle_lanes, -(COMBINE_WARPS // team_warps * team_warps), -columns
 
     sizes = [(warps, 1) for warps in range(1, 9)]
-    # Two vectors a thread only where no lane is idle: an idle one repeats the last vector.
-    sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
+    # The maxima of 16 bytes are as many registers, those that other vectors in flight would have.
+    in_flight = VECTORS_IN_FLIGHT
+    if ITEM_BYTES[shuffle.leaving[0].dtype] == 1 and shuffle.combine == "max":
+        in_flight = 2
+    else:  # two vectors a thread only where no lane is idle: an idle one repeats the last vector
+        sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
     team_warps, team_vectors = min(sizes, key=preference)
     return CudaSizes(
         dispatch_warps=warps,
@@ -183,5 +188,5 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         teams=min(MAX_TEAMS, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=VECTORS_IN_FLIGHT // team_vectors,
+        team_batch=in_flight // team_vectors,
     )

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 # What CUDA kernels reduce, by their own names.
-SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
+REDUCED = {
+    "bf16": "Bf16",
+    "f16": "F16",
+    "f32": "F32",
+    "f64": "Number<double>",
+    "i8": "Number<signed char>",
+    "i16": "Number<short>",
+    "i32": "Number<int>",
+    "i64": "Number<i64>",
+    "u8": "Number<unsigned char>",
+}
 # What combine makes of elements of such a type, by the headers' own names.
 COMBINED = {"copy": "Raw", "sum": "{}", "max": "Largest<{}>"}
 

@@ -99,7 +99,7 @@ PACKED_TURNED = """shuffle packed_turned {
   index k : 3
   index g : 5
   index e : 8
-  segment item { x : f32[20] }
+  segment item { x : i8[20] }
   layout table[j, t] of item
   layout by_key[e, s] of item packed(s) compact
   view turned[t, j] = table[j, t]
@@ -108,6 +108,21 @@ PACKED_TURNED = """shuffle packed_turned {
   route of_group(g) -> e = input keys : int64
   dispatch turned[t, j] -> by_key[of_group(group(t, j, k)), *]
   combine reverse reduce max
+}
+"""
+# Sums that are made in f64.
+PACKED_DOUBLES = """shuffle packed_doubles {
+  index t : tokens
+  index k : 3
+  index e : 8
+  segment item { x : f64[5] }
+  layout table[t] of item
+  layout by_key[e, s] of item packed(s)
+  place e on rank by cyclic
+  route r(t, k) -> e = input keys : int64
+  weight w(t, k) : f32 = input weights
+  dispatch table[t] -> by_key[r(t, k), *]
+  combine reverse reduce sum(w)
 }
 """
 
@@ -154,6 +169,7 @@ CASES = {
     "packed_tiles": DenseCase(PACKED_TILES, 30),
     "packed_patches": DenseCase(PACKED_PATCHES, 9),
     "packed_turned": DenseCase(PACKED_TURNED, 40),
+    "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("packed_tiles", 2, 90),
         ("packed_patches", 3, 80),
         ("packed_turned", 2, 90),
+        ("packed_doubles", 2, 80),
     ],
 )
 def test_calls(
