@@ -16,22 +16,19 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TypeAlias
 
-from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
-from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
+from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import (
     MAX_RANKS,
+    CudaCast,
     CudaField,
     num_columns,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import (
-    Cast,
     CheckedShuffle,
     Const,
-    Field,
     PackedTarget,
 )
-from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -153,53 +150,16 @@ def has_many_extents(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.dispatch_span, f"it has more than {MAX_INPUTS} run-time extents")
 
 
-def applies_scales(shuffle: CheckedShuffle) -> Faults:
-    leaving = {field.name for field in shuffle.source.fields}
-    return (
-        Fault(cast.span, f"`{cast.field}` leaves with its scales")
-        for cast in shuffle.casts
-        if cast.scales in leaving
-    )
-
-
-def lengthens(shuffle: CheckedShuffle) -> Faults:
-    return (
-        Fault(cast.span, f"`{cast.field}` gets longer on the way")
-        for cast, leaving, arriving in _casts(shuffle)
-        if ITEM_BYTES[arriving.dtype] > ITEM_BYTES[leaving.dtype]
-    )
-
-
-def casts_narrow(shuffle: CheckedShuffle) -> Faults:
-    return (
-        Fault(cast.span, f"`{cast.field}` leaves as {leaving.dtype}")
-        for cast, leaving, _ in _casts(shuffle)
-        if leaving.dtype in NARROW
-    )
-
-
-def scales_odd_blocks(shuffle: CheckedShuffle) -> Faults:
-    """A block is held by consecutive lanes of a warp."""
-    known = [None, *(LANE_ELEMENTS << step for step in range(WARP.bit_length()))]
-    return (
-        Fault(cast.span, f"the scales of `{cast.field}` are for {cast.block} elements each")
-        for cast in shuffle.casts
-        if cast.block not in known
-    )
-
-
-def casts_odd_lengths(shuffle: CheckedShuffle) -> Faults:
-    for cast, _, arriving in _casts(shuffle):
-        size, step = math.prod(arriving.shape), max(cast.block or 0, LANE_ELEMENTS)
-        if size % step:
-            yield Fault(cast.span, f"`{cast.field}` has {size} elements, no multiple of {step}")
-
-
 def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
     """A row is cast in one part, in the buffer of a warp."""
     if shuffle.casts:
         fields, leaving = _arriving(shuffle), _leaving(shuffle)
-        if any(num_passes(fields, leaving, target) > 1 for target in TARGETS):
+        names = {field.name for field in leaving}
+        casts = [
+            CudaCast(each.field, each.scales, each.block, applied=each.scales in names)
+            for each in shuffle.casts
+        ]
+        if any(num_passes(fields, leaving, casts, target) > 1 for target in TARGETS):
             span = shuffle.casts[0].span
             yield Fault(span, "a row that is cast is too long for shared memory")
 
@@ -241,11 +201,6 @@ CUDA: Table = (
     combines_fields,
     has_many_inputs,
     has_many_extents,
-    applies_scales,
-    lengthens,
-    casts_narrow,
-    scales_odd_blocks,
-    casts_odd_lengths,
     casts_long_rows,
     of_packed(has_many_keys),
 )
@@ -282,11 +237,3 @@ def _arriving(shuffle: CheckedShuffle) -> tuple[CudaField, ...]:
     """The fields of a row of the target."""
     sizes = [(field, math.prod(field.shape)) for field in shuffle.fields]
     return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
-
-
-def _casts(shuffle: CheckedShuffle) -> Iterator[tuple[Cast, Field, Field]]:
-    """Every cast, with its field as it leaves and as it arrives."""
-    leaving = {field.name: field for field in shuffle.source.fields}
-    arriving = {field.name: field for field in shuffle.fields}
-    for cast in shuffle.casts:
-        yield cast, leaving[cast.field], arriving[cast.field]

@@ -20,7 +20,6 @@ from fuscoc.lang.check import check, check_file
 from fuscoc.lang.policy import CHOICES
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.source import SourceFile
-from tests.casts.specs import SPECS as CASTS
 from tests.casts.specs import routed as routed_cast
 
 
@@ -135,15 +134,6 @@ EXAMPLES = {
         spec(*(f"index i{i} : n{i}" for i in NINE), route=sum_of([f"n{i}" for i in NINE])),
         "dispatch table[t] -> by_key[r(t, k), *] backend auto",
         "it has more than 8 run-time extents",
-    ),
-    "applies_scales": Example(cast_spec(CASTS["applied"]), "x by s", "`x` leaves with its scales"),
-    "lengthens": Example(cast_spec(CASTS["longer"]), "x", "`x` gets longer on the way"),
-    "casts_narrow": Example(cast_spec(CASTS["both 8 bits"]), "x", "`x` leaves as f8e5m2"),
-    "scales_odd_blocks": Example(
-        cast_spec(CASTS["one scale"]), "x by s", "the scales of `x` are for 50 elements each"
-    ),
-    "casts_odd_lengths": Example(
-        cast_spec(CASTS["no scales"]), "x", "`x` has 75 elements, no multiple of 8"
     ),
     "casts_long_rows": Example(
         cast_spec(routed_cast("x : f32[hidden]", "x : f8e4m3[hidden]", "x", hidden=40960)),

@@ -137,6 +137,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
     units, offsets, parts = zip(
         *((each.word_bytes, each.buffer_at, each.part_bytes) for each in taken), strict=True
     )
+    left_at = tuple(each.buffer_at for each in sizes.leaving)
     constants = {
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
@@ -188,7 +189,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
         "    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);",
         "  }",
         *(print_runs(fields) if leaves and any(field.loops for field in fields) else []),
-        *([] if leaves else print_casts(shuffle.casts, shuffle.leaving, fields, offsets)),
+        *([] if leaves else print_casts(shuffle.casts, shuffle.leaving, fields, offsets, left_at)),
         "};",
     ]
     return "\n".join(lines)

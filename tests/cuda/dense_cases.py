@@ -125,6 +125,26 @@ PACKED_DOUBLES = """shuffle packed_doubles {
   combine reverse reduce sum(w)
 }
 """
+# Casts that are not made in place: of odd lengths and blocks, to more bytes, by scales that came.
+PACKED_CASTS = """shuffle packed_casts {
+  index t : tokens
+  index k : 2
+  index x : 8
+  segment wide {
+    a : f32[50], b : bf16[75], c : bf16[7], d : f8e5m2[19], e : f8e4m3[64], es : f32[4],
+    f : f32[24]
+  }
+  segment narrow {
+    a : f8e4m3[50], as : f32, b : f8e5m2[75], c : f32[7], d : f8e4m3[19], e : bf16[64],
+    f : f8e5m2[24], fs : f32[6]
+  }
+  layout table[t] of wide
+  layout by_key[x, s] of narrow packed(s)
+  place x on rank by cyclic
+  route r(t, k) -> x = input keys : int64
+  dispatch table[t] -> by_key[r(t, k), *] cast(a by as, b, c, d, e by es, f by fs)
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -170,6 +190,7 @@ CASES = {
     "packed_patches": DenseCase(PACKED_PATCHES, 9),
     "packed_turned": DenseCase(PACKED_TURNED, 40),
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
+    "packed_casts": DenseCase(PACKED_CASTS, 40),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

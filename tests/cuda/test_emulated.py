@@ -48,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("packed_patches", 3, 80),
         ("packed_turned", 2, 90),
         ("packed_doubles", 2, 80),
+        ("packed_casts", 2, 90),
     ],
 )
 def test_calls(

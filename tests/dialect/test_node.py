@@ -10,6 +10,7 @@ import pytest
 from fuscoc.driver import check_source
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
+from tests.casts.specs import routed
 from tests.cuda.dense_cases import BOXES
 from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
@@ -340,6 +341,20 @@ def test_a_row_is_cast_whole() -> None:
     text = compile_to_ir(moe_fp8(), after="choose-tiles").text
     halves = edited(text, ("num_passes = 1", "num_passes = 2"))
     assert CUDA + "must not cast 'x' in parts" in error_of(halves)
+
+
+APART = [
+    ("buffer_at = 256", "buffer_at = 0", "must not cast 'x' in place"),
+    ("buffer_at = 256", "buffer_at = 128", "has no room in its buffer for the fields of both ends"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), APART)
+def test_what_gets_longer_has_a_place_of_its_own(old: str, new: str, reason: str) -> None:
+    longer = routed("x : bf16[hidden]", "x : f32[hidden]", "x", combine="")
+    (checked,) = check_source(SourceFile("longer.fsc", longer), {}).shuffles
+    text = compile_to_ir(checked, after="choose-tiles").text
+    assert CUDA + reason in error_of(edited(text, (old, new)))
 
 
 def test_rows_are_read_in_words_of_their_runs() -> None:

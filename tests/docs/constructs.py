@@ -129,11 +129,11 @@ ROWS: dict[str, dict[str, str]] = {
             "x by s", "x"
         ),
         "to 8 bits, scales by blocks of 16": cast_spec(CASTS["blocks"]),
-        "to 8 bits, one scale for 50 elements": objected("scales_odd_blocks"),
-        "of 75 elements": objected("casts_odd_lengths"),
-        "to more bytes": objected("lengthens"),
-        "from 8 bits": objected("casts_narrow"),
-        "from 8 bits with scales": objected("applies_scales"),
+        "to 8 bits, one scale for 50 elements": cast_spec(CASTS["one scale"]),
+        "of 75 elements": cast_spec(CASTS["no scales"]),
+        "to more bytes": cast_spec(CASTS["longer"]),
+        "from 8 bits": cast_spec(CASTS["both 8 bits"]),
+        "from 8 bits with scales": cast_spec(CASTS["applied"]),
         "of rows of 160 KiB": objected("casts_long_rows"),
     },
     "The relation": {
