@@ -15,6 +15,7 @@ from fuscoc_runtime import reference
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import domain_points
 from fuscoc_runtime.demo.verify import tolerance
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.cuda import new_node, node_program
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
@@ -122,12 +123,14 @@ class Dense:
         worked = []
         for rank, rows in enumerate(expected):
             random = torch.Generator().manual_seed(1000 * seed + rank)
-            [(name, each)] = rows.fields.items()
+            [field] = self.shuffle.program.buffers["source"]  # what comes back was never cast
+            dtype, shape = TORCH_DTYPES[field.dtype], (len(rows.written), *field.shape)
             if combine.kind == "copy":
-                made = torch.randint(256, in_bytes(each).shape, generator=random).to(torch.uint8)
-                worked.append({name: made.view(each.dtype).view(each.shape)})
+                nbytes = torch.Size(shape).numel() * dtype.itemsize
+                made = torch.randint(256, (nbytes,), generator=random).to(torch.uint8).view(dtype)
             else:
-                worked.append({name: torch.randn(each.shape, generator=random).to(each.dtype)})
+                made = torch.randn(shape, generator=random).to(dtype)
+            worked.append({field.name: made.view(shape)})
         result = reference.combine(self.shuffle, ranks, worked)[self.rank]
         [(name, wanted)] = result.fields.items()
         dtype, allowed = data.source[name].dtype, None
@@ -152,7 +155,7 @@ class Dense:
             [batch.inputs[name] for name in program.inputs],
             [batch.extents[name] for name in program.extents],
             num_sources,
-            None if weight is None else batch.inputs[weight.name],
+            None if weight is None else batch.inputs[weight.name].to(torch.float32),
             num_slots=batch.num_slots if self.node.program.given_slots else 0,
             ragged=ragged,
         )
