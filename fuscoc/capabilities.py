@@ -125,12 +125,6 @@ def has_many_fields(shuffle: CheckedShuffle) -> Faults:
         yield Fault(fields[MAX_FIELDS].span, reason)
 
 
-def combines_fields(shuffle: CheckedShuffle) -> Faults:
-    fields = shuffle.source.fields
-    if shuffle.combine is not None and len(fields) > 1:
-        yield Fault(shuffle.combine.span, f"its combine takes back {len(fields)} fields")
-
-
 def weighs_in_f64(shuffle: CheckedShuffle) -> Faults:
     """Weights travel in f32, beside the slot of their point."""
     weight = shuffle.combine.weight if shuffle.combine is not None else None
@@ -198,7 +192,6 @@ CUDA: Table = (
     *_NODE,
     fans_out_far,
     has_many_fields,
-    combines_fields,
     has_many_inputs,
     has_many_extents,
     casts_long_rows,

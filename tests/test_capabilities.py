@@ -103,11 +103,6 @@ EXAMPLES = {
         "f8",
         "a segment has 9 fields, more than 8",
     ),
-    "combines_fields": Example(
-        spec(indices="t", fields="x : f32, y : f32", combine="combine reverse"),
-        "combine reverse",
-        "its combine takes back 2 fields",
-    ),
     "weighs_in_f64": Example(
         spec(
             "weight w(t, k) : f64 = input weights",

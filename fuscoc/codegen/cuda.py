@@ -21,6 +21,7 @@ from fuscoc.codegen.cuda_tiles import (
 from fuscoc.codegen.cuda_types import (
     COMBINED,
     REDUCED,
+    CudaField,
     CudaShuffle,
     row_bytes,
 )
@@ -108,9 +109,28 @@ def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     if not shuffle.is_placed:
         launches["staged"] = Launch(PLAN_THREADS, max(plan_shared, row_buffers))
     launches["refuse"] = refuse
-    if shuffle.combine is not None:
-        launches["combine"] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
+    for role in _combines(shuffle):
+        launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
     return launches
+
+
+def _combines(shuffle: CudaShuffle) -> dict[str, str]:
+    """The kernels of a way back, one for every field, and what of the headers each is."""
+    if shuffle.combine is None:
+        return {}
+    result = ", InPlace" if shuffle.is_placed else ""
+    if len(shuffle.leaving) == 1:
+        return {"combine": f"combine<Shape::Source{result}>"}
+    return {
+        f"combine_{number}" if number else "combine": (
+            f"combine<OfField<Shape::Source, {_element(shuffle.combine, field)}, {number}>{result}>"
+        )
+        for number, field in enumerate(shuffle.leaving)
+    }
+
+
+def _element(kind: str, field: CudaField) -> str:
+    return COMBINED[kind].format(REDUCED.get(field.dtype))
 
 
 def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
@@ -121,7 +141,7 @@ def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
         "dispatch": f"dispatch<{kind}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
-        "combine": f"combine<Shape::Source{', InPlace' if shuffle.is_placed else ''}>",
+        **_combines(shuffle),
     }
 
 
@@ -160,9 +180,8 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "team_batch": sizes.team_batch,
         }
     lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
-    if shuffle.combine is not None and leaves:
-        element = COMBINED[shuffle.combine].format(REDUCED.get(fields[0].dtype))
-        lines.append(f"  using Element = {element};")
+    if shuffle.combine is not None and leaves and len(fields) == 1:
+        lines.append(f"  using Element = {_element(shuffle.combine, fields[0])};")
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
     if leaves and shuffle.is_placed:
         traits.append(("scattered", any(field.loops for field in fields)))

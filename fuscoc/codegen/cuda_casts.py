@@ -53,8 +53,8 @@ def print_casts(
         types = f"{CAST_TYPES[sources[cast.field].dtype]}, {CAST_TYPES[target.dtype]}"
         scales = "nullptr"
         if cast.scales is not None:
-            place = (left if cast.applied else at)[cast.scales]
-            scales = f"reinterpret_cast<float*>(row + {place})"
+            ends = left if cast.applied else at
+            scales = f"reinterpret_cast<float*>(row + {ends[cast.scales]})"
         sizes, place = f"{target.elems}, {cast.block or 0}", f"row + {at[cast.field]}"
         if left[cast.field] == at[cast.field]:
             lines.append(f"    cast_elements<{types}, {sizes}>({place}, {scales}, lane);")

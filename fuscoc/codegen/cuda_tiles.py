@@ -189,21 +189,26 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     layout = buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
     arriving, leaving = field_sizes(shuffle, layout, passes)
     warps = min(MAX_DISPATCH_WARPS, target.room // layout.nbytes)
-    vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
+    vectors = [row_bytes(field) // unit_bytes(field) for field in shuffle.leaving]
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
         team_warps, team_vectors = size
         columns = team_warps * WARP * team_vectors
-        idle_lanes = -(-vectors // columns) * columns - vectors
+        idle_lanes = sum(-each % columns for each in vectors)
         return idle_lanes, -(COMBINE_WARPS // team_warps * team_warps), -columns
 
     sizes = [(warps, 1) for warps in range(1, 9)]
     # The maxima of 16 bytes are as many registers, those that other vectors in flight would have.
     in_flight = VECTORS_IN_FLIGHT
-    if ITEM_BYTES[shuffle.leaving[0].dtype] == 1 and shuffle.combine == "max":
+    of_bytes = any(ITEM_BYTES[field.dtype] == 1 for field in shuffle.leaving)
+    if of_bytes and shuffle.combine == "max":
         in_flight = 2
     else:  # two vectors a thread only where no lane is idle: an idle one repeats the last vector
-        sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
+        sizes += [
+            (warps, 2)
+            for warps in range(1, 9)
+            if all(each % (warps * WARP * 2) == 0 for each in vectors)
+        ]
     team_warps, team_vectors = min(sizes, key=preference)
     return CudaSizes(
         dispatch_warps=warps,

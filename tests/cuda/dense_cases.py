@@ -145,6 +145,24 @@ PACKED_CASTS = """shuffle packed_casts {
   dispatch table[t] -> by_key[r(t, k), *] cast(a by as, b, c, d, e by es, f by fs)
 }
 """
+# Several fields that come back, of several types.
+PACKED_FIELDS = """shuffle packed_fields {
+  index t : tokens
+  index j : 3
+  index k : 3
+  index e : 8
+  segment cell { x : f32[40], y : bf16[3], z : f64 }
+  segment item { x : f32[4, 40], y : bf16[4, 3], z : f64[4] }
+  layout table[v, j] of cell dense(tokens * 4, 3)
+  layout by_key[e, s] of item packed(s)
+  view blocks[t, j] = table[t*4 .. t*4+4, j]
+  place e on rank by cyclic
+  route r(t, j, k) -> e = input keys : int64
+  weight w(t, j, k) : f32 = input weights
+  dispatch blocks[t, j] -> by_key[r(t, j, k), *]
+  combine reverse reduce sum(w)
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -191,6 +209,7 @@ CASES = {
     "packed_turned": DenseCase(PACKED_TURNED, 40),
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
     "packed_casts": DenseCase(PACKED_CASTS, 40),
+    "packed_fields": DenseCase(PACKED_FIELDS, 12),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

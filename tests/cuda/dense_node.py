@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -53,7 +53,7 @@ class Batch:
 
     ``rows`` are uint8 [num_slots, bytes] by field, ``filled`` says which of them there are.
     Of a packed target every key of this rank has as many rows as ``key_counts`` says. ``worked``
-    are the rows that combine takes; of a sum, the result may be off by ``allowed``.
+    are the rows that combine takes; a result that is a sum may be off by ``allowed``.
     """
 
     source: Mapping[str, Tensor]
@@ -64,9 +64,9 @@ class Batch:
     rows: tuple[Tensor, ...]
     filled: Tensor
     key_counts: tuple[int, ...] = ()
-    worked: Tensor | None = None
-    result: Tensor | None = None
-    allowed: Tensor | None = None
+    worked: Mapping[str, Tensor] | None = None
+    result: Mapping[str, Tensor] = field(default_factory=dict)
+    allowed: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Dense:
@@ -122,24 +122,25 @@ class Dense:
             return batch
         worked = []
         for rank, rows in enumerate(expected):
-            random = torch.Generator().manual_seed(1000 * seed + rank)
-            [field] = self.shuffle.program.buffers["source"]  # what comes back was never cast
-            dtype, shape = TORCH_DTYPES[field.dtype], (len(rows.written), *field.shape)
-            if combine.kind == "copy":
-                nbytes = torch.Size(shape).numel() * dtype.itemsize
-                made = torch.randint(256, (nbytes,), generator=random).to(torch.uint8).view(dtype)
-            else:
-                made = torch.randn(shape, generator=random).to(dtype)
-            worked.append({field.name: made.view(shape)})
+            random, made = torch.Generator().manual_seed(1000 * seed + rank), dict[str, Tensor]()
+            for each in self.shuffle.program.buffers["source"]:  # what comes back was never cast
+                dtype, shape = TORCH_DTYPES[each.dtype], (len(rows.written), *each.shape)
+                if combine.kind == "copy":
+                    nbytes = torch.Size(shape).numel() * dtype.itemsize
+                    values = torch.randint(256, (nbytes,), generator=random).to(torch.uint8)
+                    made[each.name] = values.view(dtype).view(shape)
+                else:
+                    made[each.name] = torch.randn(shape, generator=random).to(dtype)
+            worked.append(made)
         result = reference.combine(self.shuffle, ranks, worked)[self.rank]
-        [(name, wanted)] = result.fields.items()
-        dtype, allowed = data.source[name].dtype, None
-        if name in result.magnitude:
-            allowed = tolerance(dtype, result.magnitude[name]).to(self.device)
+        allowed = {
+            name: tolerance(data.source[name].dtype, each).to(self.device)
+            for name, each in result.magnitude.items()
+        }
         return replace(
             batch,
-            worked=worked[self.rank][name].to(self.device),
-            result=wanted.to(self.device),
+            worked={name: each.to(self.device) for name, each in worked[self.rank].items()},
+            result={name: each.to(self.device) for name, each in result.fields.items()},
             allowed=allowed,
         )
 
@@ -160,11 +161,12 @@ class Dense:
             ragged=ragged,
         )
 
-    def combine(self, batch: Batch, handle: Launched) -> Tensor:
-        [source] = batch.source.values()
+    def combine(self, batch: Batch, handle: Launched) -> dict[str, Tensor]:
         assert batch.worked is not None
-        result = torch.full_like(source, 0 if self.node.zeroes_results else 77)
-        return self.node.combine([batch.worked], handle, [result])[0]
+        before = 0 if self.node.zeroes_results else 77
+        results = {name: torch.full_like(each, before) for name, each in batch.source.items()}
+        self.node.combine(list(batch.worked.values()), handle, list(results.values()))
+        return results
 
     def wipe(self) -> None:
         """Make every row of the window one that nobody has written."""
@@ -193,12 +195,16 @@ class Dense:
             wrong = wrong + (found != right).any(1).sum()
         return wrong
 
-    def wrong_result(self, batch: Batch, result: Tensor) -> Tensor:
+    def wrong_result(self, batch: Batch, results: Mapping[str, Tensor]) -> Tensor:
         """int64 [], how many elements of a combine are not what they must be; on the device."""
-        assert batch.result is not None
-        if batch.allowed is None:
-            return (in_bytes(result) != in_bytes(batch.result)).sum()
-        return (~((result.double() - batch.result).abs() <= batch.allowed)).sum()
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        for name, wanted in batch.result.items():
+            found, allowed = results[name], batch.allowed.get(name)
+            if allowed is None:
+                wrong += (in_bytes(found) != in_bytes(wanted)).sum()
+            else:
+                wrong += (~((found.double() - wanted).abs() <= allowed)).sum()
+        return wrong
 
     def troubles(self) -> Trouble:
         return parse_state(self.node.state.tolist())

@@ -49,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("packed_turned", 2, 90),
         ("packed_doubles", 2, 80),
         ("packed_casts", 2, 90),
+        ("packed_fields", 2, 90),
     ],
 )
 def test_calls(

@@ -146,7 +146,8 @@ ROWS: dict[str, dict[str, str]] = {
 def backs() -> Iterator[tuple[str, str]]:
     """Ways back: every reduction of every element type, each weight, and copies."""
     yield "a copy", spec(indices="t", combine="combine reverse")
-    yield "a copy of several fields", objected("combines_fields")
+    two = spec(indices="t", fields="x : f32, y : f32", combine="combine reverse")
+    yield "a copy of several fields", two
     for kind, reduction in REDUCTIONS.items():
         back = f"combine reverse reduce {kind}"
         for dtype in (each for each in ORDER if each in reduction.dtypes):
