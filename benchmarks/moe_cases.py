@@ -116,7 +116,6 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
     """The program of ``shuffle``, whose relation is the model's."""
     sizes = sizes or choose_sizes(shuffle, gpu_target())
     printed = print_cuda(shuffle, relation(model, shuffle), sizes)
-    [summed, *_] = shuffle.leaving
     return NodeProgram(
         name=shuffle.name,
         text=printed.text,
@@ -126,7 +125,7 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
         num_keys=shuffle.num_keys,
         weighted=shuffle.weighted,
         teams=printed.sizes.teams,
-        summed=(TORCH_DTYPES[summed.dtype], summed.elems),
+        summed=tuple((TORCH_DTYPES[each.dtype], each.elems) for each in shuffle.leaving),
         compact=shuffle.compact,
     )
 

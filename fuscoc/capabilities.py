@@ -16,30 +16,19 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TypeAlias
 
-from fuscoc.codegen.cuda_casts import LANE_ELEMENTS
-from fuscoc.codegen.cuda_tiles import TARGETS, WARP, num_passes, planner_bytes
+from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import (
-    COMBINED,
     MAX_RANKS,
-    SUMMABLE,
+    CudaCast,
     CudaField,
     num_columns,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import (
-    Cast,
     CheckedShuffle,
     Const,
-    Field,
-    IndexRef,
-    Inside,
     PackedTarget,
-    Scalar,
-    Subscript,
 )
-from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
-from fuscoc.lang.reductions import REDUCTIONS
-from fuscoc.lang.scalars import loads, parts
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -113,31 +102,6 @@ def pads_far(shuffle: CheckedShuffle) -> Faults:
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
 
-def is_ragged(shuffle: CheckedShuffle) -> Faults:
-    extents = [(index.extent, index.span) for index in shuffle.domain]
-    extents += [(dim, shuffle.source.span) for dim in shuffle.source.dims]
-    return (Fault(span, "its extents vary with the data") for size, span in extents if loads(size))
-
-
-def looks_places_up(shuffle: CheckedShuffle) -> Faults:
-    target = _packed(shuffle)
-    starts = [(each.start, each.span) for each in shuffle.source.subscripts]
-    return (
-        Fault(span, "where it looks values or segments up is read from an input")
-        for scalar, span in [(target.key, target.span), *starts]
-        if any(isinstance(part, Inside) for part in parts(scalar))
-    )
-
-
-def is_scattered(shuffle: CheckedShuffle) -> Faults:
-    """A segment's cells follow each other if behind its first range are whole dimensions."""
-    source = shuffle.source
-    ranges = [position for position, each in enumerate(source.subscripts) if _is_range(each)]
-    inner = slice(ranges[0] + 1, None) if ranges else slice(0)
-    if not all(map(_is_whole, source.subscripts[inner], source.dims[inner])):
-        yield Fault(source.span, f"a segment of `{source.layout}` is not contiguous")
-
-
 def fans_out_far(shuffle: CheckedShuffle) -> Faults:
     return _fans_out_beyond(shuffle, MAX_FANOUT)
 
@@ -161,36 +125,12 @@ def has_many_fields(shuffle: CheckedShuffle) -> Faults:
         yield Fault(fields[MAX_FIELDS].span, reason)
 
 
-def combines_fields(shuffle: CheckedShuffle) -> Faults:
-    fields = shuffle.source.fields
-    if shuffle.combine is not None and len(fields) > 1:
-        yield Fault(shuffle.combine.span, f"its combine takes back {len(fields)} fields")
-
-
 def weighs_in_f64(shuffle: CheckedShuffle) -> Faults:
     """Weights travel in f32, beside the slot of their point."""
     weight = shuffle.combine.weight if shuffle.combine is not None else None
     wide = any(field.dtype == "f64" for field in shuffle.source.fields)
     if weight is not None and weight.dtype == "f64" and wide:
         yield Fault(weight.span, "its weights are f64, and so are what they weigh")
-
-
-def combines_in_another_order(shuffle: CheckedShuffle) -> Faults:
-    """Rows that come back are written one behind the other: segment i behind segment i - 1."""
-    source, outer = shuffle.source, shuffle.num_source_dims
-    subscripts, dims = source.subscripts, source.dims
-    in_order = (
-        len(subscripts) >= outer
-        and all(
-            subscript.start == IndexRef(index.name) and dim == index.extent
-            for subscript, dim, index in zip(subscripts, dims, shuffle.domain[:outer], strict=False)
-        )
-        and not any(map(_is_range, subscripts[:outer]))
-        and all(map(_is_whole, subscripts[outer:], dims[outer:]))
-    )
-    if shuffle.combine is not None and not in_order:
-        entries = f"the entries of `{source.layout}`, one each and in order"
-        yield Fault(source.span, f"it has a combine, and its segments are not {entries}")
 
 
 def has_many_inputs(shuffle: CheckedShuffle) -> Faults:
@@ -204,61 +144,16 @@ def has_many_extents(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.dispatch_span, f"it has more than {MAX_INPUTS} run-time extents")
 
 
-def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
-    combine, field = shuffle.combine, shuffle.source.fields[0]
-    if combine is not None and combine.kind not in COMBINED:
-        yield Fault(combine.span, f"its combine makes {REDUCTIONS[combine.kind].noun}")
-    if combine is not None and combine.kind != "copy" and field.dtype not in SUMMABLE:
-        yield Fault(field.span, f"a {combine.kind} needs a field of bf16, f16 or f32")
-
-
-def applies_scales(shuffle: CheckedShuffle) -> Faults:
-    leaving = {field.name for field in shuffle.source.fields}
-    return (
-        Fault(cast.span, f"`{cast.field}` leaves with its scales")
-        for cast in shuffle.casts
-        if cast.scales in leaving
-    )
-
-
-def lengthens(shuffle: CheckedShuffle) -> Faults:
-    return (
-        Fault(cast.span, f"`{cast.field}` gets longer on the way")
-        for cast, leaving, arriving in _casts(shuffle)
-        if ITEM_BYTES[arriving.dtype] > ITEM_BYTES[leaving.dtype]
-    )
-
-
-def casts_narrow(shuffle: CheckedShuffle) -> Faults:
-    return (
-        Fault(cast.span, f"`{cast.field}` leaves as {leaving.dtype}")
-        for cast, leaving, _ in _casts(shuffle)
-        if leaving.dtype in NARROW
-    )
-
-
-def scales_odd_blocks(shuffle: CheckedShuffle) -> Faults:
-    """A block is held by consecutive lanes of a warp."""
-    known = [None, *(LANE_ELEMENTS << step for step in range(WARP.bit_length()))]
-    return (
-        Fault(cast.span, f"the scales of `{cast.field}` are for {cast.block} elements each")
-        for cast in shuffle.casts
-        if cast.block not in known
-    )
-
-
-def casts_odd_lengths(shuffle: CheckedShuffle) -> Faults:
-    for cast, _, arriving in _casts(shuffle):
-        size, step = math.prod(arriving.shape), max(cast.block or 0, LANE_ELEMENTS)
-        if size % step:
-            yield Fault(cast.span, f"`{cast.field}` has {size} elements, no multiple of {step}")
-
-
 def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
     """A row is cast in one part, in the buffer of a warp."""
     if shuffle.casts:
         fields, leaving = _arriving(shuffle), _leaving(shuffle)
-        if any(num_passes(fields, leaving, target) > 1 for target in TARGETS):
+        names = {field.name for field in leaving}
+        casts = [
+            CudaCast(each.field, each.scales, each.block, applied=each.scales in names)
+            for each in shuffle.casts
+        ]
+        if any(num_passes(fields, leaving, casts, target) > 1 for target in TARGETS):
             span = shuffle.casts[0].span
             yield Fault(span, "a row that is cast is too long for shared memory")
 
@@ -297,17 +192,8 @@ CUDA: Table = (
     *_NODE,
     fans_out_far,
     has_many_fields,
-    combines_fields,
-    # Given slots go with a place for every segment, wherever and in whatever runs it lies.
-    *map(of_packed, (is_ragged, looks_places_up, is_scattered, combines_in_another_order)),
     has_many_inputs,
     has_many_extents,
-    reduces_otherwise,
-    applies_scales,
-    lengthens,
-    casts_narrow,
-    scales_odd_blocks,
-    casts_odd_lengths,
     casts_long_rows,
     of_packed(has_many_keys),
 )
@@ -344,19 +230,3 @@ def _arriving(shuffle: CheckedShuffle) -> tuple[CudaField, ...]:
     """The fields of a row of the target."""
     sizes = [(field, math.prod(field.shape)) for field in shuffle.fields]
     return tuple(CudaField(field.name, field.dtype, size, size) for field, size in sizes)
-
-
-def _casts(shuffle: CheckedShuffle) -> Iterator[tuple[Cast, Field, Field]]:
-    """Every cast, with its field as it leaves and as it arrives."""
-    leaving = {field.name: field for field in shuffle.source.fields}
-    arriving = {field.name: field for field in shuffle.fields}
-    for cast in shuffle.casts:
-        yield cast, leaving[cast.field], arriving[cast.field]
-
-
-def _is_range(subscript: Subscript) -> bool:
-    return subscript.length is not None and subscript.length > 1
-
-
-def _is_whole(subscript: Subscript, dim: Scalar) -> bool:
-    return subscript.start == Const(0) and dim == Const(subscript.length or 1)

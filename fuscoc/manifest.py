@@ -195,6 +195,7 @@ def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:
             "required": item.checked.policy.backend == "cuda",
             "inputs": list(kernels.inputs),
             "weighted": kernels.weighted,
+            "places_results": kernels.places_results,
             "row_bytes": list(kernels.variants[0].source.row_bytes),
             "pieces": None if kernels.pieces is None else asdict(kernels.pieces),
             "variants": [

@@ -20,7 +20,6 @@ from fuscoc.lang.check import check, check_file
 from fuscoc.lang.policy import CHOICES
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.source import SourceFile
-from tests.casts.specs import SPECS as CASTS
 from tests.casts.specs import routed as routed_cast
 
 
@@ -94,38 +93,6 @@ EXAMPLES = {
         "by_key[r(t, k), *]",
         "it has 2048 keys from multiples of 1048576 on, more slots than its kernels count",
     ),
-    "is_ragged": Example(
-        spec(
-            "index line : size(t)",
-            indices="t",
-            table="layout table[t, line] of item",
-            source="table[t, line]",
-        ),
-        "line",
-        "its extents vary with the data",
-    ),
-    "looks_places_up": Example(
-        spec(
-            "index g : 5",
-            "route group(t, k) -> g = input groups : int64",
-            "route of_group(g) -> e = input keys : int64",
-            route="route r({0}) -> e = of_group(group({0}))",
-        ),
-        "by_key[r(t, k), *]",
-        "where it looks values or segments up is read from an input",
-    ),
-    "is_scattered": Example(
-        spec(
-            "index j : 2",
-            "view blocks[t, j] = table[t*2 .. t*2+2, j*2 .. j*2+2]",
-            indices="t, j",
-            fields="x : bf16[2, 2]",
-            table="layout table[y, z] of bf16 dense(tokens * 2, 4)",
-            source="blocks[t, j]",
-        ),
-        "blocks[t, j]",
-        "a segment of `table` is not contiguous",
-    ),
     "fans_out_far": Example(
         spec("index two : 2", indices="t, k, two", fan=17),
         "k",
@@ -135,11 +102,6 @@ EXAMPLES = {
         spec(fields=", ".join(f"f{i} : f32" for i in NINE)),
         "f8",
         "a segment has 9 fields, more than 8",
-    ),
-    "combines_fields": Example(
-        spec(indices="t", fields="x : f32, y : f32", combine="combine reverse"),
-        "combine reverse",
-        "its combine takes back 2 fields",
     ),
     "weighs_in_f64": Example(
         spec(
@@ -155,18 +117,6 @@ EXAMPLES = {
         "k",
         "a segment has 1026 destinations, more than 1024",
     ),
-    "combines_in_another_order": Example(
-        spec(
-            "index j : 4",
-            "view turned[t, j] = table[j, t]",
-            indices="t, j",
-            table="layout table[j, t] of item",
-            source="turned[t, j]",
-            combine="combine reverse",
-        ),
-        "turned[t, j]",
-        "it has a combine, and its segments are not the entries of `table`, one each and in order",
-    ),
     "has_many_inputs": Example(
         spec(
             *(f"route of{i}(t, k) -> value = input given{i} : int64" for i in NINE),
@@ -179,20 +129,6 @@ EXAMPLES = {
         spec(*(f"index i{i} : n{i}" for i in NINE), route=sum_of([f"n{i}" for i in NINE])),
         "dispatch table[t] -> by_key[r(t, k), *] backend auto",
         "it has more than 8 run-time extents",
-    ),
-    "reduces_otherwise": Example(
-        spec(fields="x : i32[4]", combine="combine reverse reduce max"),
-        "x",
-        "a max needs a field of bf16, f16 or f32",
-    ),
-    "applies_scales": Example(cast_spec(CASTS["applied"]), "x by s", "`x` leaves with its scales"),
-    "lengthens": Example(cast_spec(CASTS["longer"]), "x", "`x` gets longer on the way"),
-    "casts_narrow": Example(cast_spec(CASTS["both 8 bits"]), "x", "`x` leaves as f8e5m2"),
-    "scales_odd_blocks": Example(
-        cast_spec(CASTS["one scale"]), "x by s", "the scales of `x` are for 50 elements each"
-    ),
-    "casts_odd_lengths": Example(
-        cast_spec(CASTS["no scales"]), "x", "`x` has 75 elements, no multiple of 8"
     ),
     "casts_long_rows": Example(
         cast_spec(routed_cast("x : f32[hidden]", "x : f8e4m3[hidden]", "x", hidden=40960)),

@@ -20,7 +20,8 @@ from fuscoc.codegen.cuda_tiles import (
 )
 from fuscoc.codegen.cuda_types import (
     COMBINED,
-    SUMMABLE,
+    REDUCED,
+    CudaField,
     CudaShuffle,
     row_bytes,
 )
@@ -98,24 +99,38 @@ def print_kernel(name: str, threads: int, body: str) -> str:
 
 
 def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
-    """The kernels of a shuffle, by what they do. Given slots are not assigned, and are not known
-    before rows are sent, so that there are no staged calls."""
+    """The kernels of a shuffle, by what they do. There are staged calls only where rows can be
+    found before planning has stored their places."""
     row_buffers = sizes.dispatch_warps * sizes.buffer_bytes
     dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
-    if shuffle.given_slots:
-        launches = {"plan": Launch(PLAN_THREADS, 0), "dispatch": dispatch, "refuse": refuse}
-    else:
-        plan_shared = planner_bytes(shuffle.num_columns)
-        launches = {
-            "plan": Launch(PLAN_THREADS, plan_shared),
-            "dispatch": dispatch,
-            "staged": Launch(PLAN_THREADS, max(plan_shared, row_buffers)),
-            "refuse": refuse,
-        }
-    if shuffle.combine is not None:
-        launches["combine"] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
+    plan_shared = 0 if shuffle.given_slots else planner_bytes(shuffle.num_columns)
+    launches = {"plan": Launch(PLAN_THREADS, plan_shared), "dispatch": dispatch}
+    if not shuffle.is_placed:
+        launches["staged"] = Launch(PLAN_THREADS, max(plan_shared, row_buffers))
+    launches["refuse"] = refuse
+    for role in _combines(shuffle):
+        launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
     return launches
+
+
+def _combines(shuffle: CudaShuffle) -> dict[str, str]:
+    """The kernels of a way back, one for every field, and what of the headers each is."""
+    if shuffle.combine is None:
+        return {}
+    result = ", InPlace" if shuffle.is_placed else ""
+    if len(shuffle.leaving) == 1:
+        return {"combine": f"combine<Shape::Source{result}>"}
+    return {
+        f"combine_{number}" if number else "combine": (
+            f"combine<OfField<Shape::Source, {_element(shuffle.combine, field)}, {number}>{result}>"
+        )
+        for number, field in enumerate(shuffle.leaving)
+    }
+
+
+def _element(kind: str, field: CudaField) -> str:
+    return COMBINED[kind].format(REDUCED.get(field.dtype))
 
 
 def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
@@ -126,7 +141,7 @@ def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
         "dispatch": f"dispatch<{kind}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
-        "combine": f"combine<Shape::Source{', InPlace' if shuffle.given_slots else ''}>",
+        **_combines(shuffle),
     }
 
 
@@ -142,6 +157,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
     units, offsets, parts = zip(
         *((each.word_bytes, each.buffer_at, each.part_bytes) for each in taken), strict=True
     )
+    left_at = tuple(each.buffer_at for each in sizes.leaving)
     constants = {
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
@@ -154,7 +170,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "buffer_bytes": sizes.buffer_bytes,
             "dispatch_warps": sizes.dispatch_warps,
         }
-    if leaves and shuffle.given_slots:
+    if leaves and shuffle.is_placed:
         constants["num_strides"] = num_strides(fields)
     if leaves:
         constants |= {
@@ -164,11 +180,10 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "team_batch": sizes.team_batch,
         }
     lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
-    if shuffle.combine is not None and leaves:
-        element = COMBINED[shuffle.combine].format(SUMMABLE.get(fields[0].dtype))
-        lines.append(f"  using Element = {element};")
+    if shuffle.combine is not None and leaves and len(fields) == 1:
+        lines.append(f"  using Element = {_element(shuffle.combine, fields[0])};")
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
-    if leaves and shuffle.given_slots:
+    if leaves and shuffle.is_placed:
         traits.append(("scattered", any(field.loops for field in fields)))
     for trait, holds in traits:
         lines += [f"  static constexpr bool {trait} = {str(holds).lower()};"]
@@ -193,7 +208,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
         "    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);",
         "  }",
         *(print_runs(fields) if leaves and any(field.loops for field in fields) else []),
-        *([] if leaves else print_casts(shuffle.casts, shuffle.leaving, fields, offsets)),
+        *([] if leaves else print_casts(shuffle.casts, shuffle.leaving, fields, offsets, left_at)),
         "};",
     ]
     return "\n".join(lines)

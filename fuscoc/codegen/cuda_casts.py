@@ -1,7 +1,8 @@
 """Casts in the CUDA kernels: what cast.cuh can do, and the call that does it.
 
-A warp turns the row in its row buffer into the row that arrives, eight elements a lane, in place:
-so rows do not get longer, and consecutive lanes hold a block.
+A warp turns the row in its row buffer into the row that arrives: in place, eight elements a lane,
+if it does not get longer and consecutive lanes hold a block; or else from one part of the buffer to
+another, in single elements.
 """
 
 from __future__ import annotations
@@ -9,10 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField
+from fuscoc.lang.dtypes import ITEM_BYTES, NARROW
 
 # What rows may be cast from and to on the way, and the types of cast.cuh.
 CAST_TYPES = {"bf16": "Bf16", "f16": "F16", "f32": "F32", "f8e4m3": "E4m3", "f8e5m2": "E5m2"}
 LANE_ELEMENTS = 8
+WARP_ELEMENTS = 32 * LANE_ELEMENTS
+
+
+def in_place(cast: CudaCast, leaving: CudaField, arriving: CudaField) -> bool:
+    """Whether a warp can cast a field where it lies."""
+    return not cast.applied and fits_in_place(
+        leaving.dtype, arriving.dtype, arriving.elems, cast.block
+    )
+
+
+def fits_in_place(leaves: str, arrives: str, elems: int, block: int | None) -> bool:
+    """The same of so many elements that leave as one type and arrive as another."""
+    part = block or LANE_ELEMENTS
+    shared = WARP_ELEMENTS % part == part % LANE_ELEMENTS == elems % part == 0
+    return shared and leaves not in NARROW and ITEM_BYTES[arrives] <= ITEM_BYTES[leaves]
 
 
 def print_casts(
@@ -20,12 +37,15 @@ def print_casts(
     leaving: Sequence[CudaField],
     arriving: Sequence[CudaField],
     offsets: Sequence[int],
+    left_at: Sequence[int],
 ) -> list[str]:
-    """A member of ``Shape`` that casts a row; ``offsets`` are those of arriving fields in it.
+    """A member of ``Shape`` that casts a row; ``offsets`` are those of arriving fields in the
+    buffer, ``left_at`` those of leaving ones.
 
     Without ``casts`` it does nothing, to rows that are no others than in the source.
     """
     at = {field.name: offset for field, offset in zip(arriving, offsets, strict=True)}
+    left = {field.name: offset for field, offset in zip(leaving, left_at, strict=True)}
     sources, targets = ({field.name: field for field in fields} for fields in (leaving, arriving))
     lines = ["  __device__ static __forceinline__ void cast(char* row, int lane) {"]
     for cast in casts:
@@ -33,9 +53,15 @@ def print_casts(
         types = f"{CAST_TYPES[sources[cast.field].dtype]}, {CAST_TYPES[target.dtype]}"
         scales = "nullptr"
         if cast.scales is not None:
-            scales = f"reinterpret_cast<float*>(row + {at[cast.scales]})"
+            ends = left if cast.applied else at
+            scales = f"reinterpret_cast<float*>(row + {ends[cast.scales]})"
+        sizes, place = f"{target.elems}, {cast.block or 0}", f"row + {at[cast.field]}"
+        if left[cast.field] == at[cast.field]:
+            lines.append(f"    cast_elements<{types}, {sizes}>({place}, {scales}, lane);")
+            continue
+        applied = str(cast.applied).lower()
         lines.append(
-            f"    cast_elements<{types}, {target.elems}, {cast.block or 0}>"
-            f"(row + {at[cast.field]}, {scales}, lane);"
+            f"    cast_apart<{types}, {sizes}, {applied}>"
+            f"(row + {left[cast.field]}, {place}, {scales}, lane);"
         )
     return [*lines, "  }"]

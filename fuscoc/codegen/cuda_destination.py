@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuscoc.codegen.cuda_relation import CudaText, fused_relation
+from fuscoc.codegen.cuda_relation import CudaText, fused_relation, point_indices
 from fuscoc.codegen.cuda_types import CudaShuffle
-from fuscoc.codegen.regions import Region, divisors
+from fuscoc.codegen.regions import Region
 
 
 def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
@@ -20,7 +20,7 @@ def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
         _, op, point = fused_relation(module)
         text = CudaText(shuffle)
         arguments = op.relation.blocks[0].arguments
-        region = Region(text, dict(zip(arguments, _indices(shuffle, op, text), strict=True)))
+        region = Region(text, dict(zip(arguments, point_indices(shuffle, op, text), strict=True)))
         place = ", ".join(region.value(each) for each in (point.src_offset, *point.src_strides))
         rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
         result = f"{{{rank}, {slot}, {{{place}}}}}"
@@ -36,21 +36,3 @@ def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
                 "};",
             ]
         )
-
-
-def _indices(shuffle: CudaShuffle, op: Any, text: CudaText) -> list[str]:
-    """The domain's indices at ``point``, which counts the domain row by row."""
-    names = op.read("indices")
-    if not shuffle.ragged:
-        sizes = Region(text, {})
-        return sizes.row_major("point", names, sizes.extents(names[1:], divisors(op)))
-    with text.named(names[0]):
-        outer = text.of_call("outer", "point")
-    (argument,) = op.domain.blocks[0].arguments
-    sizes = Region(text, {argument: outer})
-    extents = sizes.extents(names[2:], divisors(op))
-    with text.named("first"):
-        first = text.of_call("points_before", outer)
-    with text.named("inner"):
-        inner = text.arithmetic("subi", "point", first)
-    return [outer, *sizes.row_major(inner, names[1:], extents)]

@@ -43,6 +43,7 @@ class CudaKernels:
 
     inputs: tuple[str, ...]
     weighted: bool
+    places_results: bool
     variants: tuple[CudaVariant, ...]
     pieces: PieceLayout | None = None
 
@@ -79,7 +80,7 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         source = print_cuda(shuffle, relation, CudaSizes(**sizes), header=header)
         variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
-    return CudaKernels(names, shuffle.weighted, tuple(variants))
+    return CudaKernels(names, shuffle.weighted, shuffle.is_placed, tuple(variants))
 
 
 def _of_pieces(
@@ -90,4 +91,4 @@ def _of_pieces(
     source, layout = print_pieces(module, shuffle, sizes, header)
     variant = CudaVariant(target, f"kernels/{shuffle.name}.cu", source)
     names = tuple(given.name for given in shuffle.inputs)
-    return CudaKernels(names, shuffle.weighted, (variant,), layout)
+    return CudaKernels(names, shuffle.weighted, shuffle.is_placed, (variant,), layout)

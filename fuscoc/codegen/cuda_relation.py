@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaShuffle
-from fuscoc.codegen.language import DROPPED, RaggedLanguage
+from fuscoc.codegen.language import DROPPED, OUT_OF_RANGE, RaggedLanguage
 from fuscoc.codegen.regions import Region, divisors, regions_of
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.fused import NodeCount, NodePoints
@@ -23,8 +23,6 @@ COMPARISONS = {"eq": "==", "ne": "!=", "slt": "<", "sge": ">="}
 SYMBOLS = ARITHMETIC | CONDITIONS | COMPARISONS
 PER_RANK = "((num_keys + call.num_ranks - 1) / call.num_ranks)"
 
-Result = Callable[[Region[str], Point], str]
-
 
 def print_relation(module: Any, shuffle: CudaShuffle) -> str:
     """The functor of a module, from fuse-node on; ``shuffle`` says in which order a call
@@ -36,17 +34,17 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
         table = placement.read("table")
         places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
         place = CudaText(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
-        num_indices, num_source_dims = len(op.read("indices")), op.read("num_source_dims")
+        source = _source_place if shuffle.is_placed else _source_cell
         return "\n".join(
             [
                 "struct Relation {",
                 "  const Call& call;",
                 f"  static constexpr int num_keys = {placement.read('num_keys')};",
-                *_function("key", "point", _key, shuffle, op, point, num_indices),
+                *_key(shuffle, op, point),
                 "  __device__ __forceinline__ int place(int key) const {",
                 f"    return int({place});",
                 "  }",
-                *_function("source_cell", "source", _cell, shuffle, op, point, num_source_dims),
+                *source(shuffle, op, point),
                 "};",
             ]
         )
@@ -59,38 +57,71 @@ def fused_relation(module: Any) -> tuple[Any, Any, Point]:
     return node, op, point
 
 
-def _key(region: Region[str], point: Point) -> str:
-    key, dropped = region.value(point.place), region.dropped(point, packed=True)
-    language = region.language
-    return key if dropped is None else language.select(dropped, language.constant(DROPPED), key)
-
-
-def _cell(region: Region[str], point: Point) -> str:
-    return region.value(point.src_offset)
-
-
-def _function(
-    name: str,
-    linear: str,
-    result: Result,
-    shuffle: CudaShuffle,
-    op: Any,
-    point: Point,
-    num_indices: int,
-) -> list[str]:
-    """A function of a place in the first ``num_indices`` indices, row by row."""
+def _key(shuffle: CudaShuffle, op: Any, point: Point) -> list[str]:
+    """The key of a point. Where a place that it looks up does not exist, it is none."""
     text = CudaText(shuffle)
-    names, sizes = op.read("indices")[:num_indices], Region(text, {})
-    extents = sizes.extents(names[1:], divisors(op)[: num_indices - 1])
-    indices = sizes.row_major(linear, names, extents)
-    arguments = op.relation.blocks[0].arguments
-    returned = result(Region(text, dict(zip(arguments, indices, strict=False))), point)
+    region = _region(text, op, point_indices(shuffle, op, text))
+    if shuffle.is_placed:  # its segment's place may be looked up, too
+        for each in (point.src_offset, *point.src_strides):
+            region.value(each)
+    key, dropped = region.value(point.place), region.dropped(point, packed=True)
+    if region.places:
+        exist = text.fold("andi", list(region.places.values()))
+        key = text.select(exist, key, text.constant(OUT_OF_RANGE))
+    if dropped is not None:
+        key = text.select(dropped, text.constant(DROPPED), key)
+    return _function("i64 key(i64 point)", text, key, f"return {key};")
+
+
+def _source_cell(shuffle: CudaShuffle, op: Any, point: Point) -> list[str]:
+    """The first cell of a segment: those of all lie one behind the other."""
+    text, count = CudaText(shuffle), op.read("num_source_dims")
+    names, sizes = op.read("indices")[:count], Region(text, {})
+    extents = sizes.extents(names[1:], divisors(op)[: count - 1])
+    region = _region(text, op, sizes.row_major("source", names, extents))
+    cell = region.value(point.src_offset)
+    return _function("i64 source_cell(i64 source)", text, cell, f"return {cell};")
+
+
+def _source_place(shuffle: CudaShuffle, op: Any, point: Point) -> list[str]:
+    """The place of a segment, by the first of its points."""
+    text = CudaText(shuffle)
+    region = _region(text, op, point_indices(shuffle, op, text))
+    words = [region.value(each) for each in (point.src_offset, *point.src_strides)]
+    stores = [f"place[{number}] = {word};" for number, word in enumerate(words)]
+    return _function("void source_place(i64 point, i64* place)", text, ", ".join(words), *stores)
+
+
+def _region(text: CudaText, op: Any, indices: list[str]) -> Region[str]:
+    return Region(text, dict(zip(op.relation.blocks[0].arguments, indices, strict=False)))
+
+
+def _function(head: str, text: CudaText, result: str, *body: str) -> list[str]:
+    """A member function, with the variables that ``result`` depends on."""
     return [
-        f"  __device__ __forceinline__ i64 {name}(i64 {linear}) const {{",
-        *text.declarations(returned),
-        f"    return {returned};",
+        f"  __device__ __forceinline__ {head} const {{",
+        *text.declarations(result),
+        *(f"    {line}" for line in body),
         "  }",
     ]
+
+
+def point_indices(shuffle: CudaShuffle, op: Any, text: CudaText) -> list[str]:
+    """The domain's indices at ``point``, which counts the domain row by row."""
+    names = op.read("indices")
+    if not shuffle.ragged:
+        sizes = Region(text, {})
+        return sizes.row_major("point", names, sizes.extents(names[1:], divisors(op)))
+    with text.named(names[0]):
+        outer = text.of_call("outer", "point")
+    (argument,) = op.domain.blocks[0].arguments
+    sizes = Region(text, {argument: outer})
+    extents = sizes.extents(names[2:], divisors(op))
+    with text.named("first"):
+        first = text.of_call("points_before", outer)
+    with text.named("inner"):
+        inner = text.arithmetic("subi", "point", first)
+    return [outer, *sizes.row_major(inner, names[1:], extents)]
 
 
 class CudaText(RaggedLanguage[str]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_casts import in_place
+from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.lang.dtypes import ITEM_BYTES
 
 WARP = 32
 MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
@@ -110,53 +112,78 @@ def planner_bytes(columns: int) -> int:
     return PLAN_THREADS // WARP * columns * 2 + 13 * columns + 64
 
 
-def buffer_layout(
-    fields: Sequence[CudaField], leaving: Sequence[CudaField], num_passes: int
-) -> tuple[tuple[int, ...], int]:
-    """Offset of each arriving field's part in a warp's row buffer, and the buffer's bytes.
+@dataclass(frozen=True)
+class BufferLayout:
+    """Where a warp's row buffer has the parts of fields as they arrive, and as they leave."""
 
-    A field that is cast in the buffer has room for what it was.
-    """
-    left = {field.name: field for field in leaving}
-    offsets, end = [], 0
-    for field in fields:
-        forms = (field, left.get(field.name, field))
-        offsets.append(end)
+    arriving: dict[str, int]
+    leaving: dict[str, int]
+    nbytes: int
+
+
+def buffer_layout(
+    fields: Sequence[CudaField],
+    leaving: Sequence[CudaField],
+    casts: Sequence[CudaCast],
+    num_passes: int,
+) -> BufferLayout:
+    """A field that is cast in place has room for what it was. Others of casts leave from behind the
+    row that arrives."""
+    left, arrives = ({field.name: field for field in each} for each in (leaving, fields))
+    apart = {
+        cast.field for cast in casts if not in_place(cast, left[cast.field], arrives[cast.field])
+    }
+    arriving_at, leaving_at, end = dict[str, int](), dict[str, int](), 0
+
+    def place(at: dict[str, int], name: str, *forms: CudaField) -> None:
+        nonlocal end
+        at[name] = end
         end += -(-max(part_bytes(form, num_passes) for form in forms) // 128) * 128
-    return tuple(offsets), end
+
+    for name, field in arrives.items():
+        place(arriving_at, name, field, *([left[name]] if name in left.keys() - apart else []))
+    for name, field in left.items():
+        if name in arrives.keys() - apart:
+            leaving_at[name] = arriving_at[name]
+        else:
+            place(leaving_at, name, field)
+    return BufferLayout(arriving_at, leaving_at, end)
 
 
 def num_passes(
-    fields: Sequence[CudaField], leaving: Sequence[CudaField], target: CudaTarget
+    fields: Sequence[CudaField],
+    leaving: Sequence[CudaField],
+    casts: Sequence[CudaCast],
+    target: CudaTarget,
 ) -> int:
     """Parts of a row, so that four warps of a CTA have buffers for one each."""
     passes = 1
-    while buffer_layout(fields, leaving, passes)[1] * ROWS_IN_FLIGHT > target.room:
+    while buffer_layout(fields, leaving, casts, passes).nbytes * ROWS_IN_FLIGHT > target.room:
         passes += 1
     return passes
 
 
 def field_sizes(
-    shuffle: CudaShuffle, passes: int
+    shuffle: CudaShuffle, layout: BufferLayout, passes: int
 ) -> tuple[tuple[FieldSizes, ...], tuple[FieldSizes, ...]]:
     """The fields of a row as it arrives and, if that is another one, as it leaves.
 
     Both ends are cut alike, though words may be shorter where a row leaves; but a field that is
     cast has parts of its own at each end.
     """
-    offsets, _ = buffer_layout(shuffle.fields, shuffle.leaving, passes)
     arriving = {
-        field.name: FieldSizes(field.name, unit_bytes(field), part_bytes(field, passes), offset)
-        for field, offset in zip(shuffle.fields, offsets, strict=True)
+        field.name: FieldSizes(
+            field.name, unit_bytes(field), part_bytes(field, passes), layout.arriving[field.name]
+        )
+        for field in shuffle.fields
     }
-    cast = [each.field for each in shuffle.casts]
+    cast = {name for each in shuffle.casts for name in (each.field, each.scales)}
     leaving = [
-        replace(
-            arriving[field.name],
-            word_bytes=unit_bytes(field),
-            part_bytes=part_bytes(field, passes)
-            if field.name in cast
-            else arriving[field.name].part_bytes,
+        FieldSizes(
+            field.name,
+            unit_bytes(field),
+            part_bytes(field, passes) if field.name in cast else arriving[field.name].part_bytes,
+            layout.leaving[field.name],
         )
         for field in shuffle.source_fields
     ]
@@ -165,30 +192,39 @@ def field_sizes(
 
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
-    passes = num_passes(shuffle.fields, shuffle.leaving, target)
-    _, buffer_bytes = buffer_layout(shuffle.fields, shuffle.leaving, passes)
-    arriving, leaving = field_sizes(shuffle, passes)
-    warps = min(MAX_DISPATCH_WARPS, target.room // buffer_bytes)
-    vectors = -(-row_bytes(shuffle.leaving[0]) // unit_bytes(shuffle.leaving[0]))
+    passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
+    layout = buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
+    arriving, leaving = field_sizes(shuffle, layout, passes)
+    warps = min(MAX_DISPATCH_WARPS, target.room // layout.nbytes)
+    vectors = [row_bytes(field) // unit_bytes(field) for field in shuffle.leaving]
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
         team_warps, team_vectors = size
         columns = team_warps * WARP * team_vectors
-        idle_lanes = -(-vectors // columns) * columns - vectors
+        idle_lanes = sum(-each % columns for each in vectors)
         return idle_lanes, -(COMBINE_WARPS // team_warps * team_warps), -columns
 
     sizes = [(warps, 1) for warps in range(1, 9)]
-    # Two vectors a thread only where no lane is idle: an idle one repeats the last vector.
-    sizes += [(warps, 2) for warps in range(1, 9) if vectors % (warps * WARP * 2) == 0]
+    # The maxima of 16 bytes are as many registers, those that other vectors in flight would have.
+    in_flight = VECTORS_IN_FLIGHT
+    of_bytes = any(ITEM_BYTES[field.dtype] == 1 for field in shuffle.leaving)
+    if of_bytes and shuffle.combine == "max":
+        in_flight = 2
+    else:  # two vectors a thread only where no lane is idle: an idle one repeats the last vector
+        sizes += [
+            (warps, 2)
+            for warps in range(1, 9)
+            if all(each % (warps * WARP * 2) == 0 for each in vectors)
+        ]
     team_warps, team_vectors = min(sizes, key=preference)
     return CudaSizes(
         dispatch_warps=warps,
-        buffer_bytes=buffer_bytes,
+        buffer_bytes=layout.nbytes,
         num_passes=passes,
         arriving=arriving,
         leaving=leaving,
         teams=min(MAX_TEAMS, COMBINE_WARPS // team_warps),
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=VECTORS_IN_FLIGHT // team_vectors,
+        team_batch=in_flight // team_vectors,
     )

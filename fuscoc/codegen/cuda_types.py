@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 # What CUDA kernels reduce, by their own names.
-SUMMABLE = {"bf16": "Bf16", "f16": "F16", "f32": "F32"}
+REDUCED = {
+    "bf16": "Bf16",
+    "f16": "F16",
+    "f32": "F32",
+    "f64": "Number<double>",
+    "i8": "Number<signed char>",
+    "i16": "Number<short>",
+    "i32": "Number<int>",
+    "i64": "Number<i64>",
+    "u8": "Number<unsigned char>",
+}
 # What combine makes of elements of such a type, by the headers' own names.
 COMBINED = {"copy": "Raw", "sum": "{}", "max": "Largest<{}>"}
 
@@ -68,7 +78,8 @@ class CudaShuffle:
     something else, by ``casts`` or from scattered runs, ``source_fields`` leave. With ``compact`` a
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
-    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1.
+    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1, so
+    that nothing needs to be stored to find it.
     """
 
     name: str
@@ -93,9 +104,9 @@ class CudaShuffle:
         return 1 if self.given_slots else num_columns(self.num_keys, self.compact)
 
     @property
-    def places_results(self) -> bool:
-        """Whether what combine makes of a segment goes where the segment lies, which need not be
-        behind the one before; cells of no segment are left alone."""
+    def is_placed(self) -> bool:
+        """Whether segments need not lie one behind the other: planning stores a place for each.
+        What combine makes of one goes there, and cells of no segment are left alone."""
         return self.given_slots or not self.in_order
 
     @property

@@ -125,7 +125,7 @@ class Region(Generic[Value]):
             case Lookup():
                 return language.lookup(op.read("input"), *operands)
             case CellBase():
-                assert isinstance(language, RaggedLanguage), "capabilities.is_ragged comes first"
+                assert isinstance(language, RaggedLanguage)
                 base: Value = language.cell_base(*operands)
                 return base
             case Owner():

@@ -103,7 +103,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
         partial_bytes=partial_bytes(shuffle)[1],
-        places_results=shuffle.places_results,
+        places_results=shuffle.is_placed,
         tile=tile,
     )
 
@@ -188,7 +188,7 @@ class _Printer:
             "partial_bytes": partial_bytes(self.shuffle)[1],
             **self.row_sizes(),
         }
-        if self.shuffle.places_results:
+        if self.shuffle.is_placed:
             constants |= {"places": True, "strided": is_strided(self.shuffle)}
         parameters = {name: name for name in ("ticket", "rows_ticket", "weights")}
         for each in given.values():

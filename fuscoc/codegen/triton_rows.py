@@ -218,7 +218,7 @@ def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
         _function("store_partial(part, row, tiles)", _stores(partials, sent, narrow)),
         _function("lost()", [f"return {lost}"]),
     ]
-    if shuffle.places_results:
+    if shuffle.is_placed:
         at = [f"result[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
         stores = [*_strides(shuffle), *_stores(fields, at, casts)]
         return [*functions, _function("store_result(part, result, cell, tiles)", stores)]

@@ -7,6 +7,7 @@ less than a row, lie across each other in a buffer, or not fit into a GPU.
 from itertools import pairwise
 from math import gcd
 
+from fuscoc.codegen.cuda_casts import fits_in_place
 from fuscoc.codegen.cuda_tiles import (
     LINE_BYTES,
     MAX_TEAMS,
@@ -98,7 +99,7 @@ class CudaTile(Op, name="cuda_tile"):
         _check_parts(op, "arriving", arrived)
         if changes:
             _check_parts(op, "leaving", left)
-            _check_ends(op, left, arrived)
+            _check_ends(op, left, arrived, _casts(stores))
         _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         needed = op.read("dispatch_warps") * op.read("buffer_bytes")
@@ -246,26 +247,45 @@ def _check_parts(op, name, fields):
             raise VerifyError(f"does not move all of '{field}'")
         if each["buffer_at"] % BUFFER_ALIGN:
             raise VerifyError(f"needs a multiple of {BUFFER_ALIGN} where '{field}' begins")
-    places = sorted((each["buffer_at"], each["part_bytes"]) for each in given)
-    places.append((op.read("buffer_bytes"), 0))
+    places = [(each["buffer_at"], each["part_bytes"]) for each in given]
+    _check_room(op, places, f"'{name}'")
+
+
+def _check_room(op, places, name):
+    places = [*sorted(places), (op.read("buffer_bytes"), 0)]
     if any(at + size > behind for (at, size), (behind, _) in pairwise(places)):
-        raise VerifyError(f"has no room in its buffer for the fields of '{name}'")
+        raise VerifyError(f"has no room in its buffer for the fields of {name}")
 
 
-def _check_ends(op, left, arrived):
-    """A field is stored from where it was loaded to, in the same parts; one that is cast, whole."""
+def _check_ends(op, left, arrived, casts):
+    """A field is stored from where it was loaded to, in the same parts. One that is cast is so
+    whole: where it lies, if it can be, or from a place of its own."""
     dtypes, read = {name: dtype for name, dtype, _ in left}, {}
     for each in op.read("leaving"):
         read[each["field"]] = each
-    for each, (field, dtype, _) in zip(op.read("arriving"), arrived, strict=True):
+    places = []
+    for each, (field, dtype, row_bytes) in zip(op.read("arriving"), arrived, strict=True):
+        places.append((each["buffer_at"], each["part_bytes"]))
         if field not in read:
             continue  # scales that are made
-        if each["buffer_at"] != read[field]["buffer_at"]:
-            raise VerifyError(f"stores '{field}' from elsewhere than it is loaded to")
-        if dtypes[field] != dtype and op.read("num_passes") > 1:
+        if field in casts and op.read("num_passes") > 1:
             raise VerifyError(f"must not cast '{field}' in parts")
-        if dtypes[field] == dtype and each["part_bytes"] != read[field]["part_bytes"]:
+        lies = each["buffer_at"] == read[field]["buffer_at"]
+        if field not in casts and not lies:
+            raise VerifyError(f"stores '{field}' from elsewhere than it is loaded to")
+        if field not in casts and each["part_bytes"] != read[field]["part_bytes"]:
             raise VerifyError(f"stores '{field}' in other parts than it is loaded in")
+        if lies:
+            size = max(each["part_bytes"], read.pop(field)["part_bytes"])
+            places[-1] = each["buffer_at"], size
+        if lies and field in casts:
+            scales, block = casts[field]
+            elems = row_bytes // num_bytes(dtype)
+            fits = fits_in_place(dtypes[field], dtype, elems, block if scales else None)
+            if not fits or scales in dtypes:
+                raise VerifyError(f"must not cast '{field}' in place")
+    places += [(each["buffer_at"], each["part_bytes"]) for each in read.values()]
+    _check_room(op, places, "both ends")
 
 
 def _check_words(given, name, loads):

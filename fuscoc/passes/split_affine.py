@@ -40,8 +40,9 @@ def _keeps_rows(node: Any) -> bool:
     loads = ops_of(copy, LoadField)
     stored = [op.operands[0] for op in copy.rows.blocks[0] if not op.results]
     back = ops_of(node, NodeReduce)
-    one = not back or (back[0].kind == "copy" and points.read("fanout") == 1)
-    return one and stored == [load.value for load in loads]
+    one = len(loads) == points.read("fanout") == 1
+    alone = all(reduce.kind == "copy" and one for reduce in back)
+    return alone and stored == [load.value for load in loads]
 
 
 def _split(node: Any, given: Any) -> None:

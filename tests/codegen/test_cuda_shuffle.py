@@ -7,17 +7,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 
 from fuscoc.artifact import MANIFEST
-from fuscoc.capabilities import combines_in_another_order, find_fault, is_ragged, is_scattered
 from fuscoc.codegen.cuda_kernels import cuda_kernels
 from fuscoc.codegen.cuda_tiles import TARGETS
 from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.l0 import Shuffle
-from fuscoc.dialect.relation import CellBase
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import (
     BinaryOp,
@@ -30,11 +25,9 @@ from fuscoc.lang.checked import (
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir, parse_module
 from fuscoc.source import SourceFile
-from fuscoc.testing.texts import texts
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.schema import Manifest
 from tests.artifact.test_manifest import compiled
-from tests.codegen.specs import SPECS
 from tests.specs import EXAMPLE_NAMES, checked_example, cuda_of, moe
 
 
@@ -44,16 +37,6 @@ def shuffle_of(checked: CheckedShuffle) -> CudaShuffle:
 
 def text_of(checked: CheckedShuffle) -> str:
     return cuda_of(checked).variants[0].source.text
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_contiguous_means_what_the_passes_find(name: str) -> None:
-    """Every shuffle that is refused for it has runs apart, and no other has."""
-    checked = SPECS[name]()
-    module = compile_to_ir(checked, after="coalesce-segments").module
-    (shuffle,) = ops_of(module, Shuffle)
-    apart = any(runs["run_dims"] for runs in shuffle.read("runs"))
-    assert apart == bool(list(is_scattered(checked)))
 
 
 @pytest.mark.parametrize("name", ["moe", "fft_transpose", "ulysses", "vit_patches"])
@@ -88,21 +71,11 @@ def test_results_are_placed(name: str) -> None:
     """Unless segments lie one behind the other."""
     checked = checked_example(name)
     (spec,) = decode(Manifest, json.loads(compiled(checked)[MANIFEST])).shuffles
-    in_order = find_fault(checked, (combines_in_another_order,)) is None
-    placed = isinstance(checked.target, DenseTarget) or not in_order
-    assert shuffle_of(checked).places_results == placed
+    placed = isinstance(checked.target, DenseTarget)  # those of the packed examples do
+    assert shuffle_of(checked).is_placed == placed
+    assert spec.cuda is not None
     assert spec.node is not None
-    assert spec.node.places_results == placed
-
-
-@given(texts())
-@settings(max_examples=40)
-def test_ragged_means_what_the_passes_find(text: str) -> None:
-    """Every shuffle that is refused for it looks cells up that come before, and no other does."""
-    (checked,) = check(SourceFile("generated.fsc", text))
-    module = compile_to_ir(checked, after="coalesce-segments").module
-    (shuffle,) = ops_of(module, Shuffle)
-    assert bool(ops_of(shuffle, CellBase)) == bool(list(is_ragged(checked)))
+    assert spec.cuda.places_results == spec.node.places_results == placed
 
 
 def test_moe() -> None:
@@ -144,11 +117,15 @@ def test_the_header_shows_the_spec() -> None:
     assert text_of(replace(moe(), source_file=elsewhere)) == text_of(moe())
 
 
-def test_segments_may_lie_behind_others() -> None:
+def test_segments_that_lie_behind_others_have_places() -> None:
     (subscript,) = moe().source.subscripts
     behind = replace(subscript, start=BinaryOp("+", IndexRef("t"), Const(1)))
     moved = replace(moe(), source=replace(moe().source, subscripts=(behind,)))
-    assert "return (source + i64(1));" in text_of(replace(moved, combine=None))
+    assert shuffle_of(moved).is_placed
+    text = text_of(moved)
+    assert "place[0] = (t_ + i64(1));" in text
+    assert "combine<Shape::Source, InPlace>" in text
+    assert "moe_staged" not in text, "planning says where rows lie"
 
 
 def test_a_copy_moves_bits() -> None:

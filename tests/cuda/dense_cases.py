@@ -1,4 +1,5 @@
-"""Dense targets for the tests of CUDA kernels: the examples in small sizes, and what they lack.
+"""Specs for the tests of CUDA kernels: dense targets, the examples in small sizes and what they
+lack; and packed ones of segments that do not lie one behind the other.
 
 ``python -m tests.cuda.dense_cases FOLDER`` compiles them for a machine that has neither MLIR nor a
 compiler of CUDA; ``dense_run.py`` takes what is in the folder.
@@ -84,6 +85,110 @@ TURNED = """shuffle turned {
   combine reverse
 }
 """
+# Tiles of a grid by key, several places for each, and sums of them back in the grid.
+PACKED_TILES = """shuffle tiles {
+  index t : tokens
+  index j : 4
+  index k : 3
+  index e : 5
+  segment pair { x : bf16[2, 24] }
+  layout table[v, j] of bf16[24] dense(tokens * 2, 4)
+  layout by_key[e, s] of pair packed(s) align 4
+  place e on rank by cyclic
+  view pairs[t, j] = table[t*2 .. t*2+2, j]
+  route r(t, j, k) -> e = input keys : int64
+  weight w(t, j, k) : f32 = input weights
+  dispatch pairs[t, j] -> by_key[r(t, j, k), *]
+  combine reverse reduce sum(w)
+}
+"""
+# Patches of pictures of any sizes, whose keys are those of their pictures; runs of 6 bytes.
+PACKED_PATCHES = """shuffle packed_patches {
+  index n : images
+  index i : height(n) / 3
+  index j : width(n) / 2
+  index e : 6
+  segment patch { pixels : u8[3, 2, 3] }
+  layout pictures[n, y, x] of u8[3] dense(height(n), width(n))
+  view patches[n, i, j] = pictures[n, i*3 .. i*3+3, j*2 .. j*2+2]
+  layout by_key[e, s] of patch packed(s)
+  place e on rank by block
+  route key(n) -> e = input keys : int64
+  dispatch patches[n, i, j] -> by_key[key(n), *]
+  combine reverse
+}
+"""
+# Rows in another order, to keys that groups say, once for a rank.
+PACKED_TURNED = """shuffle packed_turned {
+  index t : tokens
+  index j : 4
+  index k : 3
+  index g : 5
+  index e : 8
+  segment item { x : i8[20] }
+  layout table[j, t] of item
+  layout by_key[e, s] of item packed(s) compact
+  view turned[t, j] = table[j, t]
+  place e on rank by table owner
+  route group(t, j, k) -> g = input groups : int64
+  route of_group(g) -> e = input keys : int64
+  dispatch turned[t, j] -> by_key[of_group(group(t, j, k)), *]
+  combine reverse reduce max
+}
+"""
+# Sums that are made in f64.
+PACKED_DOUBLES = """shuffle packed_doubles {
+  index t : tokens
+  index k : 3
+  index e : 8
+  segment item { x : f64[5] }
+  layout table[t] of item
+  layout by_key[e, s] of item packed(s)
+  place e on rank by cyclic
+  route r(t, k) -> e = input keys : int64
+  weight w(t, k) : f32 = input weights
+  dispatch table[t] -> by_key[r(t, k), *]
+  combine reverse reduce sum(w)
+}
+"""
+# Casts that are not made in place: of odd lengths and blocks, to more bytes, by scales that came.
+PACKED_CASTS = """shuffle packed_casts {
+  index t : tokens
+  index k : 2
+  index x : 8
+  segment wide {
+    a : f32[50], b : bf16[75], c : bf16[7], d : f8e5m2[19], e : f8e4m3[64], es : f32[4],
+    f : f32[24]
+  }
+  segment narrow {
+    a : f8e4m3[50], as : f32, b : f8e5m2[75], c : f32[7], d : f8e4m3[19], e : bf16[64],
+    f : f8e5m2[24], fs : f32[6]
+  }
+  layout table[t] of wide
+  layout by_key[x, s] of narrow packed(s)
+  place x on rank by cyclic
+  route r(t, k) -> x = input keys : int64
+  dispatch table[t] -> by_key[r(t, k), *] cast(a by as, b, c, d, e by es, f by fs)
+}
+"""
+# Several fields that come back, of several types.
+PACKED_FIELDS = """shuffle packed_fields {
+  index t : tokens
+  index j : 3
+  index k : 3
+  index e : 8
+  segment cell { x : f32[40], y : bf16[3], z : f64 }
+  segment item { x : f32[4, 40], y : bf16[4, 3], z : f64[4] }
+  layout table[v, j] of cell dense(tokens * 4, 3)
+  layout by_key[e, s] of item packed(s)
+  view blocks[t, j] = table[t*4 .. t*4+4, j]
+  place e on rank by cyclic
+  route r(t, j, k) -> e = input keys : int64
+  weight w(t, j, k) : f32 = input weights
+  dispatch blocks[t, j] -> by_key[r(t, j, k), *]
+  combine reverse reduce sum(w)
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +234,16 @@ CASES = {
     "transposed_f64": DenseCase(TRANSPOSED.format(element="f64")),
     "transposed_u8": DenseCase(TRANSPOSED.format(element="u8[5]")),
     "turned": DenseCase(TURNED),
+    "packed_tiles": DenseCase(PACKED_TILES, 30),
+    "packed_patches": DenseCase(PACKED_PATCHES, 9),
+    "packed_turned": DenseCase(PACKED_TURNED, 40),
+    "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
+    "packed_casts": DenseCase(PACKED_CASTS, 40),
+    "packed_fields": DenseCase(PACKED_FIELDS, 12),
 }
+
+GIVEN = tuple(name for name in CASES if not name.startswith("packed"))
+"""Those whose relation gives slots."""
 
 
 def compile_cases(

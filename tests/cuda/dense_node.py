@@ -1,10 +1,10 @@
-"""A dense case on one rank's GPU: its kernels, its calls, and what must come of them."""
+"""A case on one rank's GPU: its kernels, its calls, and what must come of them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from fuscoc_runtime import reference
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import domain_points
 from fuscoc_runtime.demo.verify import tolerance
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.cuda import new_node, node_program
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
@@ -51,7 +52,8 @@ class Batch:
     """What one rank passes to a call, on its device, and what must come of it.
 
     ``rows`` are uint8 [num_slots, bytes] by field, ``filled`` says which of them there are.
-    ``worked`` are the rows that combine takes; of a sum, the result may be off by ``allowed``.
+    Of a packed target every key of this rank has as many rows as ``key_counts`` says. ``worked``
+    are the rows that combine takes; a result that is a sum may be off by ``allowed``.
     """
 
     source: Mapping[str, Tensor]
@@ -61,9 +63,10 @@ class Batch:
     num_slots: int
     rows: tuple[Tensor, ...]
     filled: Tensor
-    worked: Tensor | None = None
-    result: Tensor | None = None
-    allowed: Tensor | None = None
+    key_counts: tuple[int, ...] = ()
+    worked: Mapping[str, Tensor] | None = None
+    result: Mapping[str, Tensor] = field(default_factory=dict)
+    allowed: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Dense:
@@ -78,7 +81,8 @@ class Dense:
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
         most = num_points // self.shuffle.program.fanout + spare
-        capacity = max(self.num_slots(r, each) for d in data for r, each in enumerate(d)) + SPARE
+        layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
+        capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
@@ -108,31 +112,35 @@ class Dense:
             {name: each.to(self.device) for name, each in data.inputs.items()},
             {**data.extents, **builtin_extents(self.rank, self.num_ranks)},
             len(self._points(self.rank, data)) // self.shuffle.program.fanout,
-            self.num_slots(self.rank, data),
+            len(mine.written),
             tuple(in_bytes(each).to(self.device) for each in mine.fields.values()),
             mine.written.to(self.device),
+            mine.key_counts,
         )
         combine = self.shuffle.declared.combine
         if combine is None:
             return batch
         worked = []
         for rank, rows in enumerate(expected):
-            random = torch.Generator().manual_seed(1000 * seed + rank)
-            [(name, each)] = rows.fields.items()
-            if combine.kind == "copy":
-                made = torch.randint(256, in_bytes(each).shape, generator=random).to(torch.uint8)
-                worked.append({name: made.view(each.dtype).view(each.shape)})
-            else:
-                worked.append({name: torch.randn(each.shape, generator=random).to(each.dtype)})
+            random, made = torch.Generator().manual_seed(1000 * seed + rank), dict[str, Tensor]()
+            for each in self.shuffle.program.buffers["source"]:  # what comes back was never cast
+                dtype, shape = TORCH_DTYPES[each.dtype], (len(rows.written), *each.shape)
+                if combine.kind == "copy":
+                    nbytes = torch.Size(shape).numel() * dtype.itemsize
+                    values = torch.randint(256, (nbytes,), generator=random).to(torch.uint8)
+                    made[each.name] = values.view(dtype).view(shape)
+                else:
+                    made[each.name] = torch.randn(shape, generator=random).to(dtype)
+            worked.append(made)
         result = reference.combine(self.shuffle, ranks, worked)[self.rank]
-        [(name, wanted)] = result.fields.items()
-        dtype, allowed = data.source[name].dtype, None
-        if name in result.magnitude:
-            allowed = tolerance(dtype, result.magnitude[name]).to(self.device)
+        allowed = {
+            name: tolerance(data.source[name].dtype, each).to(self.device)
+            for name, each in result.magnitude.items()
+        }
         return replace(
             batch,
-            worked=worked[self.rank][name].to(self.device),
-            result=wanted.to(self.device),
+            worked={name: each.to(self.device) for name, each in worked[self.rank].items()},
+            result={name: each.to(self.device) for name, each in result.fields.items()},
             allowed=allowed,
         )
 
@@ -148,16 +156,17 @@ class Dense:
             [batch.inputs[name] for name in program.inputs],
             [batch.extents[name] for name in program.extents],
             num_sources,
-            None if weight is None else batch.inputs[weight.name],
-            num_slots=batch.num_slots,
+            None if weight is None else batch.inputs[weight.name].to(torch.float32),
+            num_slots=batch.num_slots if self.node.program.given_slots else 0,
             ragged=ragged,
         )
 
-    def combine(self, batch: Batch, handle: Launched) -> Tensor:
-        [source] = batch.source.values()
+    def combine(self, batch: Batch, handle: Launched) -> dict[str, Tensor]:
         assert batch.worked is not None
-        result = torch.full_like(source, 0 if self.node.zeroes_results else 77)
-        return self.node.combine([batch.worked], handle, [result])[0]
+        before = 0 if self.node.zeroes_results else 77
+        results = {name: torch.full_like(each, before) for name, each in batch.source.items()}
+        self.node.combine(list(batch.worked.values()), handle, list(results.values()))
+        return results
 
     def wipe(self) -> None:
         """Make every row of the window one that nobody has written."""
@@ -166,9 +175,18 @@ class Dense:
 
     def wrong_rows(self, batch: Batch, handle: Launched) -> Tensor:
         """int64 [], how many rows are not what they must be; on the device."""
-        wrong = (handle.filled != batch.filled).sum()
+        if handle.has_given_slots:
+            wrong = (handle.filled != batch.filled).sum()
+        else:
+            counts = torch.tensor(batch.key_counts, dtype=torch.int32, device=self.device)
+            wrong = (handle.key_counts[: len(counts)] != counts).sum()
         for held, wanted in zip(self.node.rows, batch.rows, strict=True):
             found = in_bytes(held)
+            if handle.row_index is not None:  # what slots refer to
+                index, count = handle.row_index, batch.num_slots
+                wrong = wrong + ((index[:count] >= 0) != batch.filled).sum()
+                found = found[index.clamp(min=0)]
+                found = torch.where((index >= 0)[:, None], found, UNTOUCHED)
             filled = torch.zeros(len(found), dtype=torch.bool, device=self.device)
             filled[: batch.num_slots] = batch.filled
             right = torch.full_like(found, UNTOUCHED)
@@ -177,12 +195,16 @@ class Dense:
             wrong = wrong + (found != right).any(1).sum()
         return wrong
 
-    def wrong_result(self, batch: Batch, result: Tensor) -> Tensor:
+    def wrong_result(self, batch: Batch, results: Mapping[str, Tensor]) -> Tensor:
         """int64 [], how many elements of a combine are not what they must be; on the device."""
-        assert batch.result is not None
-        if batch.allowed is None:
-            return (in_bytes(result) != in_bytes(batch.result)).sum()
-        return (~((result.double() - batch.result).abs() <= batch.allowed)).sum()
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        for name, wanted in batch.result.items():
+            found, allowed = results[name], batch.allowed.get(name)
+            if allowed is None:
+                wrong += (in_bytes(found) != in_bytes(wanted)).sum()
+            else:
+                wrong += (~((found.double() - wanted).abs() <= allowed)).sum()
+        return wrong
 
     def troubles(self) -> Trouble:
         return parse_state(self.node.state.tolist())
@@ -199,8 +221,7 @@ def ranks_of(dense_path: Path, tokens: int, seeds: range) -> list[list[RankData]
     topology = Topology(1, dist.get_world_size())
     calls = [generate(shuffle, topology, tokens, seed) for seed in seeds]
     target = shuffle.declared.target
-    assert target.kind == "dense"
-    if not isinstance(target.length, Extent):
+    if target.kind == "packed" or not isinstance(target.length, Extent):
         return calls
     name = target.length.name
     longest = max(each.extents[name] for call in calls for each in call)

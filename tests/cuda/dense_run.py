@@ -1,4 +1,5 @@
-"""Dense targets through the CUDA kernels on real GPUs; run by torchrun.
+"""Targets of given slots and segments with places through the CUDA kernels on real GPUs; run by
+torchrun.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.dense_run FOLDER`` takes what
 ``python -m tests.cuda.dense_cases FOLDER`` has compiled, which may be another machine's, and exits
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime import Shuffle, reference
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.state import Trouble
 from tests.cuda.checks import settle
 from tests.cuda.dense_cases import CASES
@@ -83,11 +85,11 @@ class Run:
                 result = dense.combine(static, handle)
         for batch in variants:
             pairs = [(static.source, batch.source), (static.inputs, batch.inputs)]
+            if batch.worked is not None and static.worked is not None:
+                pairs.append((static.worked, batch.worked))
             for old, new in pairs:
                 for name in old:
                     old[name].copy_(new[name])
-            if batch.worked is not None and static.worked is not None:
-                static.worked.copy_(batch.worked)
             dense.wipe()
             torch.cuda.synchronize()
             dist.barrier()
@@ -133,7 +135,10 @@ class Run:
                 if not torch.equal(in_bytes(found)[batch.filled], wanted[batch.filled]):
                     wrong.append("rows differ")
             if batch.worked is not None:
-                result = shuffle.combine(batch.worked, handle)
+                one = len(batch.worked) == 1
+                [worked] = batch.worked.values() if one else [batch.worked]
+                found = shuffle.combine(worked, handle)
+                result = {next(iter(batch.source)): found} if one else found
                 wrong += ["results differ"] * bool(self.dense.wrong_result(batch, result))
             shuffle.check()
         shuffle.close()
@@ -142,31 +147,40 @@ class Run:
     def refusal(self) -> list[str]:
         """The last rank refuses a call: what others would get from it is NaN, no more."""
         dense, batch, last = self.dense, self.batches[0], dist.get_world_size() - 1
-        if last == 0 or batch.worked is None or not batch.worked.is_floating_point():
+        if last == 0 or batch.worked is None:
+            return []
+        if not all(each.is_floating_point() for each in batch.worked.values()):
             return []
         before, wrong = dense.troubles(), []
         if dense.rank == last:
             dense.node.refuse_dispatch()
         else:
             handle = dense.dispatch(batch)
-            result = dense.combine(batch, handle)
+            results = dense.combine(batch, handle)
             expected = reference.dispatch(dense.shuffle, self.data[0])
-            [name] = batch.source
+            fields = dense.shuffle.program.buffers["source"]
             values = [float("nan") if rank == last else 1.0 for rank in range(last + 1)]
             rows = [
-                {name: torch.full_like(each.fields[name], value)}
-                for each, value in zip(expected, values, strict=True)
+                {
+                    each.name: torch.full(
+                        (len(rank.written), *each.shape), value, dtype=TORCH_DTYPES[each.dtype]
+                    )
+                    for each in fields
+                }
+                for rank, value in zip(expected, values, strict=True)
             ]
-            wanted = reference.combine(dense.shuffle, self.data[0], rows)[dense.rank].fields[name]
-            lost = wanted.isnan().to(self.device)
+            wanted = reference.combine(dense.shuffle, self.data[0], rows)[dense.rank].fields
             torch.cuda.synchronize()
-            if not (in_bytes(result[lost]) == 0xFF).all() and batch.allowed is None:
-                wrong.append("a part of the rank that refused is not lost")
-            kept = replace(batch, result=torch.where(lost, result, batch.result))
-            if batch.allowed is None and int(dense.wrong_result(kept, result)):
+            kept = dict(batch.result)
+            for name, result in results.items():
+                lost = wanted[name].isnan().to(self.device)
+                if not (in_bytes(result[lost]) == 0xFF).all() and not batch.allowed:
+                    wrong.append("a part of the rank that refused is not lost")
+                kept[name] = torch.where(lost, result, batch.result[name])
+                if batch.allowed and not torch.equal(result.isnan(), lost):
+                    wrong.append("other sums are NaN than those of the rank that refused")
+            if not batch.allowed and int(dense.wrong_result(replace(batch, result=kept), results)):
                 wrong.append("more is lost than what the rank that refused had")
-            if batch.allowed is not None and not torch.equal(result.isnan(), lost):
-                wrong.append("other sums are NaN than those of the rank that refused")
         found = dense.errors(before)
         if found != ({} if dense.rank == last else {"RefusedCallError": 1}):
             wrong.append(f"a refusal was told as {found}")

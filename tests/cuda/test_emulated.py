@@ -1,4 +1,5 @@
-"""The CUDA kernels for given slots, thread by thread on the host, against the reference.
+"""The CUDA kernels for given slots and segments with places, thread by thread on the host, against
+the reference.
 
 That takes a minute and no GPU; dense_run.py makes the same checks on real ones.
 """
@@ -47,6 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("transposed_f64", 3, 80, marks=pytest.mark.nightly),
         ("transposed_u8", 3, 90),
         ("turned", 2, 90),
+        ("packed_tiles", 2, 90),
+        ("packed_patches", 3, 80),
+        ("packed_turned", 2, 90),
+        ("packed_doubles", 2, 80),
+        ("packed_casts", 2, 90),
+        ("packed_fields", 2, 90),
     ],
 )
 def test_calls(

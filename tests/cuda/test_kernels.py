@@ -14,9 +14,12 @@ import pytest
 
 from benchmarks.moe_cases import Model, program
 from fuscoc.codegen.cuda_tiles import STATIC_SHARED
+from fuscoc.lang.check import check
+from fuscoc.source import SourceFile
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
+from tests.cuda.dense_cases import CASES, GIVEN
 from tests.cuda.edges import COPIED, LARGEST, taking_back
 from tests.cuda.models import MODELS
 from tests.specs import checked_example, cuda_of
@@ -98,6 +101,22 @@ def test_given_slots_compile(name: str, arch: str, cache: Path, tmp_path: Path) 
     stacks.pop(f"{name}_plan")  # which sorts loops, in memory of its own
     assert max(map(int, stacks.values())) <= 128, "a warp keeps its place, and few numbers more"
     assert max(shared.values()) <= 48 * 1024, "static memory ends there"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", sorted(CASES.keys() - set(GIVEN)))
+def test_any_segments_compile_without_spills(
+    name: str, arch: str, cache: Path, tmp_path: Path
+) -> None:
+    source = CASES[name].source
+    assert isinstance(source, str)
+    (checked,) = check(SourceFile("case.fsc", source))
+    variant = cuda_of(checked).variant(arch)
+    assert variant is not None
+    stacks, _ = usage(cuda.cubin(variant.source.text, arch, cache), arch, tmp_path)
+    assert set(stacks) == set(variant.source.launches)
+    assert set(stacks.values()) == {"0"}
 
 
 @pytest.mark.parametrize("model", COPIED, ids=str)

@@ -10,6 +10,7 @@ import pytest
 from fuscoc.driver import check_source
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
+from tests.casts.specs import routed
 from tests.cuda.dense_cases import BOXES
 from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
@@ -342,6 +343,20 @@ def test_a_row_is_cast_whole() -> None:
     assert CUDA + "must not cast 'x' in parts" in error_of(halves)
 
 
+APART = [
+    ("buffer_at = 256", "buffer_at = 0", "must not cast 'x' in place"),
+    ("buffer_at = 256", "buffer_at = 128", "has no room in its buffer for the fields of both ends"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), APART)
+def test_what_gets_longer_has_a_place_of_its_own(old: str, new: str, reason: str) -> None:
+    longer = routed("x : bf16[hidden]", "x : f32[hidden]", "x", combine="")
+    (checked,) = check_source(SourceFile("longer.fsc", longer), {}).shuffles
+    text = compile_to_ir(checked, after="choose-tiles").text
+    assert CUDA + reason in error_of(edited(text, (old, new)))
+
+
 def test_rows_are_read_in_words_of_their_runs() -> None:
     text = scattered()
     reason = "must not read 'mark' in words of 8 bytes"
@@ -366,7 +381,10 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, new: str, tile: str) -
 
 
 PIECE_TILES = [
-    ("warps = 32", "warps = 33", "must not put more than 32 warps into a CTA"),
+    ("warps = 16", "warps = 33", "must not put more than 32 warps into a CTA"),
+    ("warps = 16", "warps = 17", "needs 171520 bytes of shared memory, and has 166912"),
+    ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
+    ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
 ]
 

@@ -41,8 +41,34 @@ def objected(entry: str) -> str:
     return EXAMPLES[entry].text
 
 
-GRID = objected("is_scattered")
-TURNED = objected("combines_in_another_order")
+GRID = spec(
+    "index j : 2",
+    "view blocks[t, j] = table[t*2 .. t*2+2, j*2 .. j*2+2]",
+    indices="t, j",
+    fields="x : bf16[2, 2]",
+    table="layout table[y, z] of bf16 dense(tokens * 2, 4)",
+    source="blocks[t, j]",
+)
+TURNED = spec(
+    "index j : 4",
+    "view turned[t, j] = table[j, t]",
+    indices="t, j",
+    table="layout table[j, t] of item",
+    source="turned[t, j]",
+    combine="combine reverse",
+)
+RAGGED = spec(
+    "index line : size(t)",
+    indices="t",
+    table="layout table[t, line] of item",
+    source="table[t, line]",
+)
+CHAINED = spec(
+    "index g : 5",
+    "route group(t, k) -> g = input groups : int64",
+    "route of_group(g) -> e = input keys : int64",
+    route="route r({0}) -> e = of_group(group({0}))",
+)
 BLOCKS = {
     "indices": "t, k",
     "fields": "x : bf16[4, 8]",
@@ -69,8 +95,8 @@ ROWS: dict[str, dict[str, str]] = {
         "tiles of a grid, and back": GRID.rstrip("}\n") + "\ncombine reverse\n}\n",
         "another order of the indices": TURNED.replace("combine reverse", ""),
         "another order, and back": TURNED,
-        "ragged extents": objected("is_ragged"),
-        "routes that look routes up": objected("looks_places_up"),
+        "ragged extents": RAGGED,
+        "routes that look routes up": CHAINED,
         "computed routes": example("hash_buckets"),
     },
     "Targets": {
@@ -103,11 +129,11 @@ ROWS: dict[str, dict[str, str]] = {
             "x by s", "x"
         ),
         "to 8 bits, scales by blocks of 16": cast_spec(CASTS["blocks"]),
-        "to 8 bits, one scale for 50 elements": objected("scales_odd_blocks"),
-        "of 75 elements": objected("casts_odd_lengths"),
-        "to more bytes": objected("lengthens"),
-        "from 8 bits": objected("casts_narrow"),
-        "from 8 bits with scales": objected("applies_scales"),
+        "to 8 bits, one scale for 50 elements": cast_spec(CASTS["one scale"]),
+        "of 75 elements": cast_spec(CASTS["no scales"]),
+        "to more bytes": cast_spec(CASTS["longer"]),
+        "from 8 bits": cast_spec(CASTS["both 8 bits"]),
+        "from 8 bits with scales": cast_spec(CASTS["applied"]),
         "of rows of 160 KiB": objected("casts_long_rows"),
     },
     "The relation": {
@@ -120,7 +146,8 @@ ROWS: dict[str, dict[str, str]] = {
 def backs() -> Iterator[tuple[str, str]]:
     """Ways back: every reduction of every element type, each weight, and copies."""
     yield "a copy", spec(indices="t", combine="combine reverse")
-    yield "a copy of several fields", objected("combines_fields")
+    two = spec(indices="t", fields="x : f32, y : f32", combine="combine reverse")
+    yield "a copy of several fields", two
     for kind, reduction in REDUCTIONS.items():
         back = f"combine reverse reduce {kind}"
         for dtype in (each for each in ORDER if each in reduction.dtypes):

@@ -59,12 +59,13 @@ class CudaSpec:
     """The CUDA kernels of a shuffle, without which it must not run on a GPU if ``required``.
 
     ``inputs`` are those of the relation, in argument order; ``pieces`` is None where planning
-    looks at every point.
+    looks at every point. ``places_results`` as of a `NodeSpec`.
     """
 
     required: bool
     inputs: tuple[str, ...]
     weighted: bool
+    places_results: bool
     row_bytes: tuple[int, ...]
     variants: tuple[CudaVariant, ...]
     pieces: PiecesSpec | None = None

@@ -170,6 +170,28 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
 inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+namespace emulation {
+
+// f16, to nearest even.
+inline unsigned half_of(float x) {
+  const unsigned sign = __float_as_uint(x) >> 31 << 15;
+  const float size = std::fabs(x);
+  if (x != x) return 0x7fff;
+  if (size >= 65520) return sign | 0x7c00;
+  if (size < 0x1p-14f) return sign | unsigned(std::nearbyint(std::ldexp(size, 24)));
+  int exponent;
+  const float fraction = std::frexp(size, &exponent);
+  return sign | (((exponent + 14) << 10) + unsigned(std::nearbyint(std::ldexp(fraction, 11))) - 1024);
+}
+inline float of_half(unsigned short word) {
+  const int exponent = word >> 10 & 31, mantissa = word & 1023;
+  float size = exponent ? std::ldexp(float(1024 + mantissa), exponent - 25) : std::ldexp(float(mantissa), -24);
+  if (exponent == 31) size = mantissa ? NAN : INFINITY;
+  return word >> 15 ? -size : size;
+}
+
+}  // namespace emulation
+
 template <class T>
 T __ldcg(const T* at) {
   emulation::check_aligned(at, sizeof(T));

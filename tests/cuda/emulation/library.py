@@ -54,6 +54,9 @@ BF16 = """const auto one = [](float x) {
       return x != x ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     };
     word = one(low) | one(high) << 16"""
+HALVES = "word = emulation::half_of(low) | emulation::half_of(high) << 16"
+WHOLES = "to[0] = emulation::of_half(word), to[1] = emulation::of_half(word >> 16)"
+LARGER = "larger = sum != sum || value < sum ? sum : value"
 INSTEAD = {
     "row_copy.cuh": {
         "try_wait": "done = 1",
@@ -62,7 +65,12 @@ INSTEAD = {
         "": "(void)0",
     },
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
-    "vector.cuh": {"cvt.rn.bf16x2": BF16, "": "abort()"},
+    "vector.cuh": {
+        "cvt.rn.bf16x2": BF16,
+        "cvt.rn.f16x2": HALVES,
+        "cvt.f32.f16": WHOLES,
+        "max.NaN": LARGER,
+    },
     "cast.cuh": {
         "rcp.approx": "inverse = 1.f / divisor",
         "cvt.rn.satfinite": "word = u16(narrow<Float8>(low) | narrow<Float8>(high) << 8)",

@@ -106,6 +106,11 @@ def synchronize(device: object = None) -> None:
     _own.launches.clear()
 
 
+def set_words(address: int, value: int, num_words: int, stream: int) -> None:
+    synchronize()
+    ctypes.memmove(address, value.to_bytes(4, "little") * num_words, 4 * num_words)
+
+
 def _window_allocator(world: World, device: torch.device) -> Callable[[int], Window]:
     def allocate(nbytes: int) -> Window:
         memory = torch.zeros(nbytes + ALIGNMENT, dtype=torch.uint8)
@@ -157,7 +162,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
     with ExitStack() as stack:
         for target, changes in (
             (nvlink, {"node_allocator": _window_allocator, "load_kernels": load, "dist": world}),
-            (nvlink, {"cubin": lambda text, arch: text.encode()}),
+            (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
             (dense_node, {"dist": world}),
             (dense_run, {"dist": world}),
             (checks, {"dist": world}),

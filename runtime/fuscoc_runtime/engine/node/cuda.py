@@ -55,7 +55,6 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
     """What a `CudaNode` executes. Machine code made with other device headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
-    leaving, *_ = program.buffers["source"]
     return NodeProgram(
         name=shuffle.name,
         text=artifact.code[variant.file].decode(),
@@ -63,13 +62,16 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         fields=tuple(
             (TORCH_DTYPES[field.dtype], field.num_elems) for field in program.buffers["target"]
         ),
-        summed=(TORCH_DTYPES[leaving.dtype], leaving.num_elems),
+        summed=tuple(
+            (TORCH_DTYPES[field.dtype], field.num_elems) for field in program.buffers["source"]
+        ),
         fanout=program.fanout,
         num_keys=program.target.num_keys if program.target.kind == "packed" else 0,
         weighted=shuffle.cuda.weighted,
         teams=variant.tile.get("teams", 0),
         compact=program.is_compact,
         given_slots=program.target.kind == "dense",
+        places_results=shuffle.cuda.places_results,
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell
         pieces=shuffle.cuda.pieces,
         ragged=program.relation.extents_kernel is not None,

@@ -50,7 +50,7 @@ class CudaNode:
     @property
     def zeroes_results(self) -> bool:
         """Whether combine needs a result that is 0: segments may leave cells of it alone."""
-        return self.program.given_slots
+        return self.program.places_results
 
     _of_handles = frozenset({"points", "row_index", "claims", "barrier", "refused"})
 
@@ -82,15 +82,20 @@ class CudaNode:
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels.get(f"{program.name}_staged")
         self._refuse = kernels[f"{program.name}_refuse"]
-        self._combine = kernels.get(f"{program.name}_combine")
+        combines = [f"{program.name}_combine"]
+        combines += [f"{combines[0]}_{number}" for number in range(1, len(program.summed))]
+        self._combines = [kernels[name] for name in combines if name in kernels]
         self._clear = kernels.get(f"{program.name}_clear")
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 
         self._row_bytes = [dtype.itemsize * elems for dtype, elems in program.fields]
-        dtype, elems = program.summed or program.fields[0]
         # Partial sums of f16 travel as f32: they could overflow where the whole sum does not.
-        self._partial_bytes = elems * (4 if dtype == torch.float16 else dtype.itemsize)
+        # Fields come back one after the other.
+        self._partial_bytes = max(
+            elems * (4 if dtype == torch.float16 else dtype.itemsize)
+            for dtype, elems in program.summed
+        )
         self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
@@ -158,7 +163,7 @@ class CudaNode:
             "barrier": [num_ranks * 8] * limits.num_entries,
             "refused": [num_ranks * 8] * limits.num_entries,
             "points": [sources * program.fanout * 8] * limits.num_entries,
-            "staging": [sources * self._partial_bytes if self._combine else 0],
+            "staging": [sources * self._partial_bytes if self._combines else 0],
             "staged": [2 * num_ranks * self._staged_sources * size for size in self._row_bytes],
             "row_index": [limits.capacity * 8 * program.compact] * limits.num_entries,
             "claims": [limits.capacity * 4 * program.given_slots] * limits.num_entries,
@@ -177,7 +182,7 @@ class CudaNode:
         """Memory of this rank alone, by the name that a call has for it: once for every memory of a
         handle, or once for all."""
         program, limits = self.program, self.limits
-        num_words = limits.max_sources * (1 + program.num_strides) * program.given_slots
+        num_words = limits.max_sources * (1 + program.num_strides) * program.places_results
         num_points = limits.max_sources * program.fanout * program.compact
         return {
             "places": [
@@ -198,7 +203,7 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        if num_ranks == 1 or program.compact or program.given_slots or not self._is_hopper:
+        if num_ranks == 1 or program.compact or program.places_results or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
 
@@ -306,9 +311,9 @@ class CudaNode:
         rows_ticket: int = 0,
         stream: torch.cuda.Stream | None = None,
     ) -> Sequence[torch.Tensor]:
-        """Sum each segment's rows [capacity, elements] of the one field, weighted, into its result
-        [num_sources, …]; a combine that copies has one row a segment. If slots are given, the
-        result is all of the source and zero: segments that came to no slot are left out.
+        """Sum each segment's rows [capacity, elements] of every field, weighted, into its result
+        [num_sources, …]; a combine that copies has one row a segment. If results are placed,
+        they are all of the source and zero: segments that came to no slot are left out.
 
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made, because a rank has refused the call or its dispatch, or
@@ -317,19 +322,20 @@ class CudaNode:
         Raises:
             ValueError: the handle's buffers have been reused by later dispatches.
         """
-        if self._combine is None:
+        if not self._combines:
             raise ValueError(f"{self.program.name} declares no combine")
         if not self.is_live(handle):
             raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
         self._bind(handle.entry)
         self._bind_points(handle)
-        call, [row], [result] = self._call, rows, results
-        call.rows, call.rows_ticket = row.data_ptr(), rows_ticket
-        call.result, call.result_bytes, call.refuses = result.data_ptr(), result.nbytes, 0
+        call, call.rows_ticket, call.refuses = self._call, rows_ticket, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        if self._clear is not None:
-            self._launch(self._clear, self._ctas, address)
-        self._launch(self._combine, self._ctas, address)
+        for kernel, row, result in zip(self._combines, rows, results, strict=True):
+            call.rows = row.data_ptr()
+            call.result, call.result_bytes = result.data_ptr(), result.nbytes
+            if self._clear is not None:
+                self._launch(self._clear, self._ctas, address)
+            self._launch(kernel, self._ctas, address)
         return results
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:
@@ -346,12 +352,13 @@ class CudaNode:
 
     def refuse_combine(self, handle: Launched, stream: torch.cuda.Stream | None = None) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
-        assert self._combine is not None
+        assert self._combines
         self._bind(handle.entry)
         call = self._call
         call.rows = call.rows_ticket = call.result = 0
         call.refuses = 1
-        self._combine.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
+        for kernel in self._combines:
+            kernel.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
 
     def _next_entry(self) -> RingEntry:
         return self._rings.next(torch.cuda.is_current_stream_capturing())
@@ -413,7 +420,7 @@ class CudaNode:
     def _bind_sizes(self, ragged: RaggedSizes | EntrySizes | None) -> None:
         call = self._call
         call.num_cells = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
-        if not self.program.given_slots or self.program.pieces is not None:
+        if not self.program.places_results or self.program.pieces is not None:
             return
         call.outer = call.points_before = call.cells_before = call.num_points = 0
         if isinstance(ragged, RaggedSizes):

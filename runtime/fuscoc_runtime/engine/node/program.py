@@ -19,28 +19,30 @@ MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more p
 class NodeProgram:
     """What the artifact says of a shuffle's CUDA kernels.
 
-    ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged`` unless slots are given,
-    ``_refuse`` and, when it sums, ``_combine`` to (threads, dynamic shared bytes); ``fields`` are
-    (dtype, elements of a row), and so is ``summed``, for a row that combine sums where that is not
-    the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
-    it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
-    the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
-    of a segment are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged``
-    source are as many as inputs say.
+    ``launches`` maps ``<name>_plan``, ``_dispatch``, ``_staged`` unless ``places_results``,
+    ``_refuse`` and, when it comes back, ``_combine`` to (threads, dynamic shared bytes); ``fields``
+    are (dtype, elements of a row), and so are ``summed``, of rows that come back; the second of
+    these has a ``_combine_1``, and so on. ``cubins`` is machine code of ``text`` by GPU, for those
+    that need not compile it. The target is ``compact`` if it has one row for a segment and a rank.
+    With ``given_slots`` the relation gives every point its slot, and there are no keys. With
+    ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
+    are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
+    as many as inputs say.
     """
 
     name: str
     text: str
     launches: dict[str, tuple[int, int]]
     fields: tuple[tuple[torch.dtype, int], ...]
+    summed: tuple[tuple[torch.dtype, int], ...]
     fanout: int
     num_keys: int
     weighted: bool
     teams: int
     cubins: Mapping[str, bytes] = field(default_factory=dict)
-    summed: tuple[torch.dtype, int] | None = None
     compact: bool = False
     given_slots: bool = False
+    places_results: bool = False
     num_strides: int = 0
     pieces: PiecesSpec | None = None
     ragged: bool = False

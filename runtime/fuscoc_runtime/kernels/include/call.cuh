@@ -140,6 +140,12 @@ __device__ __forceinline__ i64 code_slot(int code) { return code & ((1 << kSlotB
 template <class Shape>
 constexpr bool kGivenSlots = Shape::num_keys == 0;
 
+// Whether planning stores a place for every segment; if not, the relation computes where it lies.
+template <class Layout, class = void>
+constexpr bool kPlaced = false;
+template <class Layout>
+constexpr bool kPlaced<Layout, decltype(void(Layout::num_strides))> = true;
+
 // Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
 // it refused the call.
 __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {

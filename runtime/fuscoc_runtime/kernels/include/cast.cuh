@@ -1,5 +1,6 @@
 // Casts on the way: a warp turns the row in its buffer, as it left the source, into the row that
-// arrives. Rows do not get longer, so that it happens in place.
+// arrives. If it does not get longer and lanes hold whole parts of its blocks, that happens in place;
+// otherwise from one part of the buffer to another.
 #pragma once
 #include "vector.cuh"
 
@@ -40,6 +41,14 @@ struct Float8 {
 #else
     return narrow<Float8>(low) | narrow<Float8>(high) << 8;
 #endif
+  }
+  __device__ static __forceinline__ float widen(u32 byte) {
+    constexpr u32 kInfinity = kMantissaBits == 3 ? 0x7f : 0x7c;  // E4m3 has none: all that is not finite is NaN
+    const u32 bits = byte & 0x7f;
+    float value = __uint_as_float((bits << (23 - kMantissaBits)) + (u32(127 - bias) << 23));
+    if (bits >> kMantissaBits == 0) value = __fmul_rn(float(bits), __uint_as_float(u32(128 - bias - kMantissaBits) << 23));
+    if (bits >= kInfinity) value = __uint_as_float(kMantissaBits == 2 && bits == kInfinity ? 0x7f800000u : 0x7fffffffu);
+    return __uint_as_float(__float_as_uint(value) | byte >> 7 << 31);
   }
 };
 using E4m3 = Float8<3>;
@@ -151,6 +160,60 @@ __device__ __forceinline__ void cast_elements(char* row, float* scales, int lane
     for (int v = 0; v < kLaneVectors; ++v) {
       const int at = begin + v * kStep;
       if (kWhole || at < kElements) write_elements<To>(row + at * To::bytes, value[v]);
+    }
+  }
+  fence_bulk_proxy();
+  __syncwarp();
+}
+
+template <class From>
+__device__ __forceinline__ float read_element(const char* row, int i) {
+  if constexpr (From::bytes == 4) {
+    return reinterpret_cast<const float*>(row)[i];
+  } else if constexpr (From::bytes == 2) {
+    float pair[2];
+    From::unpack(reinterpret_cast<const u16*>(row)[i], pair);
+    return pair[0];
+  } else {
+    return From::widen(reinterpret_cast<const unsigned char*>(row)[i]);
+  }
+}
+template <class To>
+__device__ __forceinline__ void write_element(char* row, int i, float value) {
+  if constexpr (To::bytes == 4) reinterpret_cast<float*>(row)[i] = value;
+  else if constexpr (To::bytes == 2) reinterpret_cast<u16*>(row)[i] = u16(To::pack(value, 0.f));
+  else row[i] = char(To::pack(value, 0.f));
+}
+
+// The same of any types, numbers of elements and blocks, where `to` and `from` do not overlap. With
+// `kApplied` the scales have come with the elements; otherwise they are made. A lane has a block of its
+// own, or all share one that has an element for each.
+template <class From, class To, int kElements, int kBlock, bool kApplied>
+__device__ __forceinline__ void cast_apart(const char* from, char* to, float* scales, int lane) {
+  if constexpr (kBlock == 0 || kApplied) {
+#pragma unroll 1
+    for (int i = lane; i < kElements; i += kWarp) {
+      float value = read_element<From>(from, i);
+      if constexpr (kApplied) value = __fmul_rn(value, scales[i / kBlock]);
+      write_element<To>(to, i, value);
+    }
+  } else {
+    constexpr int kLanes = kBlock < kWarp ? 1 : kWarp;
+#pragma unroll 1
+    for (int block = lane / kLanes; block < kElements / kBlock; block += kWarp / kLanes) {
+      const int begin = block * kBlock + lane % kLanes, end = (block + 1) * kBlock;
+      float amax = kLeastAmax;
+#pragma unroll 1
+      for (int i = begin; i < end; i += kLanes) {
+        const float magnitude = fabsf(read_element<From>(from, i));
+        if (magnitude <= kLargest) amax = fmaxf(amax, magnitude);
+      }
+#pragma unroll
+      for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) amax = fmaxf(amax, __shfl_xor_sync(kAllLanes, amax, lanes));
+      if (lane % kLanes == 0) scales[block] = __fmul_rn(amax, 1.f / To::largest);
+      const float factor = divide(To::largest, amax);
+#pragma unroll 1
+      for (int i = begin; i < end; i += kLanes) write_element<To>(to, i, __fmul_rn(read_element<From>(from, i), factor));
     }
   }
   fence_bulk_proxy();

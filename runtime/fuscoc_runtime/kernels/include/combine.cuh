@@ -329,6 +329,18 @@ struct Combine : Back<CombineWords<Shape>> {
   }
 };
 
+// One of several fields of a row, which come back one after the other, each by a combine of its own: to
+// these it is a row of one field.
+template <class Shape, class FieldElement, int kField>
+struct OfField : Shape {
+  using Element = FieldElement;
+  __device__ static constexpr i64 row_bytes(int) { return Shape::row_bytes(kField); }
+  __device__ static constexpr i64 cell_bytes(int) { return Shape::cell_bytes(kField); }
+  __device__ static constexpr int unit_bytes(int) { return Shape::unit_bytes(kField); }
+  __device__ static constexpr int run_bytes(int) { return Shape::run_bytes(kField); }
+  __device__ static i64 run_offset(int, int run, const i64* strides) { return Shape::run_offset(kField, run, strides); }
+};
+
 template <class Shape, template <class> class Result = InOrder>
 __device__ __forceinline__ void combine(const Call& call) {
   using Kind = Combine<Shape, Result>;

@@ -44,7 +44,7 @@ struct Dispatch : Segments<Shape, Relation> {
       const int before = int(blockIdx.x) < send_ctas ? blockIdx.x * (num_warps - send_warps)
                                                      : blockIdx.x * num_warps - num_senders;
       expander = before + warp - (int(blockIdx.x) < send_ctas ? send_warps : 0);
-    } else if constexpr (!kGivenSlots<Shape>) {  // whose places the plan has to tell first
+    } else if constexpr (!kPlaced<typename Shape::Source>) {  // which the plan has to tell first
       if (call.num_ranks > 1)
         for (i64 source = sender; source < num_staged(); source += num_senders) stage(source);
     }

@@ -55,7 +55,7 @@ struct Placing {
         code = claim(to.rank, to.slot);
         if (point % Shape::fanout == 0)
           for (int i = 0; i < Place<Layout>::num_words; ++i)
-            call.places[point / Shape::fanout * Place<Layout>::num_words + i] = to.place[i];
+            Place<Layout>::stored(call, point / Shape::fanout)[i] = to.place[i];
       }
       call.codes[point] = code;
     }

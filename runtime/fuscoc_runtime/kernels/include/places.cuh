@@ -1,5 +1,5 @@
-// Where the segments of a source lie whose targets are given slots: each has a place, which planning has
-// stored, and fields that may lie there in runs, some cells apart.
+// Where the segments of a source lie that need not lie one behind the other: each has a place, which
+// planning has stored, and fields that may lie there in runs, some cells apart.
 #pragma once
 #include "call.cuh"
 
@@ -13,8 +13,10 @@ struct Place {
 
   __device__ __forceinline__ Place(const Call& call, i64 source) {
 #pragma unroll
-    for (int i = 0; i < num_words; ++i) word[i] = call.places[source * num_words + i];
+    for (int i = 0; i < num_words; ++i) word[i] = stored(call, source)[i];
   }
+  // Where planning stores it.
+  __device__ static __forceinline__ i64* stored(const Call& call, i64 source) { return call.places + source * num_words; }
   // Bytes from the begin of a field's tensor to that byte of the field.
   __device__ __forceinline__ i64 offset(int field, int byte) const {
     const i64 first = word[0] * Layout::cell_bytes(field);

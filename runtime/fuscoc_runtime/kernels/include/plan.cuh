@@ -12,7 +12,7 @@
 // A compact target has one row for a segment and a rank. Its rows are counted like those of further
 // keys, one for each rank, by the first point that a segment has there.
 #pragma once
-#include "call.cuh"
+#include "places.cuh"
 
 namespace fuscoc {
 
@@ -74,6 +74,7 @@ struct PlanShared {
 template <class Shape, class Relation>
 struct Plan {
   using Shared = PlanShared<Shape>;
+  using Layout = typename Shape::Source;
   static constexpr int num_keys = Shape::num_keys, columns = kPlanColumns<Shape>;
   // A warp looks at whole segments if it has to find their first points.
   static constexpr int warp_points = Shape::compact ? kWarp / Shape::fanout * Shape::fanout : kWarp;
@@ -110,7 +111,13 @@ struct Plan {
   }
   __device__ __forceinline__ i64 load_key(i64 tile) const {
     const i64 point = point_of(tile);
-    return point < num_points ? relation.key(point) : -1;
+    return point < there() ? relation.key(point) : -1;
+  }
+  // The points that there are: of a ragged domain the call has room for more.
+  __device__ __forceinline__ i64 there() const {
+    if constexpr (kPlaced<Layout>)
+      if (call.num_points) return min(*call.num_points, num_points);
+    return num_points;
   }
 
   // One tile of keys. Leaves in `chunk` the rows of every key in each warp; returns the point's key
@@ -329,6 +336,9 @@ struct Plan {
         prefix_over_warps();
       }
       const i64 index = point_of(t);
+      if constexpr (kPlaced<Layout>)
+        if (index < there() && index % Shape::fanout == 0)
+          relation.source_place(index, Place<Layout>::stored(call, index / Shape::fanout));
       if (index < num_points) {
         int code = -1, row = -1;
         if (point.key >= 0 && !shared.peers.failed) {

@@ -37,7 +37,7 @@ struct Segments {
            source_rank * call.max_sources + index;
   }
   __device__ __forceinline__ auto source_row(i64 source) const {
-    if constexpr (kGivenSlots<Shape>) {
+    if constexpr (kPlaced<typename Shape::Source>) {
       return PlacedRow<typename Shape::Source>{call, Place<typename Shape::Source>(call, source)};
     } else {
       const i64 cell = relation.source_cell(source);

@@ -56,6 +56,20 @@ struct F16 : Summed {
   }
 };
 
+// Numbers that terms are added as, and not by f32: f64 and, for maxima, integers.
+template <class Type>
+struct Number {
+  static constexpr int bytes = sizeof(Type);
+  using Partial = Number;
+  using Addend = Type;
+  __device__ static __forceinline__ Type start() { return 0; }
+  __device__ static __forceinline__ Type add(Type sum, Type value, float weight) { return fma(value, Type(weight), sum); }
+};
+template <class Element>
+constexpr bool kIsNumber = false;
+template <class Type>
+constexpr bool kIsNumber<Number<Type>> = true;
+
 // The same, but a "sum" is the largest term, or NaN.
 template <class Element>
 struct Largest : Element {
@@ -68,13 +82,28 @@ struct Largest : Element {
   }
 };
 
+template <class Type>
+struct Largest<Number<Type>> : Number<Type> {
+  using Partial = Largest;
+  __device__ static __forceinline__ Type start() {
+    if constexpr (Type(0.5) != 0) return Type(__uint_as_float(0xff800000u));
+    else if constexpr (Type(-1) < Type(0)) return Type(1ull << (8 * sizeof(Type) - 1));
+    else return 0;
+  }
+  __device__ static __forceinline__ Type add(Type sum, Type value, float) {
+    return value != value || value > sum ? value : sum;
+  }
+};
+template <class Type>
+constexpr bool kIsNumber<Largest<Number<Type>>> = true;
+
 // `kBytes` consecutive bytes of a row: 16 when rows allow it, else 8, 4, 2 or 1; of a wider partial
 // row twice that.
 template <class Element, int kBytes>
 struct Vector {
   static constexpr int bytes = kBytes;
   static constexpr int words = kBytes < 4 ? 1 : kBytes / 4;
-  static constexpr bool raw = Element::bytes == 1;
+  static constexpr bool number = kIsNumber<Element>, raw = Element::bytes == 1 && !number;
   static constexpr int addends = raw ? words : kBytes / Element::bytes;
   using Sum = typename Element::Addend[addends];
   u32 word[words];
@@ -122,27 +151,40 @@ struct Vector {
     for (int i = 0; i < addends; ++i) sum[i] = has_terms ? Element::start() : 0;
   }
   __device__ __forceinline__ void add_to(Sum& sum, float weight) const {
+    if constexpr (number) {
 #pragma unroll
-    for (int w = 0; w < words; ++w) {
-      if constexpr (raw) {
-        sum[w] = word[w];
-      } else if constexpr (Element::bytes == 4) {
-        sum[w] = Element::add(sum[w], __uint_as_float(word[w]), weight);
-      } else {
-        float value[2];
-        Element::unpack(word[w], value);
-        sum[w * 2] = Element::add(sum[w * 2], value[0], weight);
-        if constexpr (addends > 1) sum[w * 2 + 1] = Element::add(sum[w * 2 + 1], value[1], weight);
+      for (int i = 0; i < addends; ++i) {
+        typename Element::Addend value;
+        memcpy(&value, reinterpret_cast<const char*>(word) + i * Element::bytes, Element::bytes);
+        sum[i] = Element::add(sum[i], value, weight);
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < words; ++w) {
+        if constexpr (raw) {
+          sum[w] = word[w];
+        } else if constexpr (Element::bytes == 4) {
+          sum[w] = Element::add(sum[w], __uint_as_float(word[w]), weight);
+        } else {
+          float value[2];
+          Element::unpack(word[w], value);
+          sum[w * 2] = Element::add(sum[w * 2], value[0], weight);
+          if constexpr (addends > 1) sum[w * 2 + 1] = Element::add(sum[w * 2 + 1], value[1], weight);
+        }
       }
     }
   }
   __device__ __forceinline__ void from(const Sum& sum) {
+    if constexpr (number) {
+      memcpy(word, sum, kBytes);
+    } else {
 #pragma unroll
-    for (int w = 0; w < words; ++w) {
-      if constexpr (raw) word[w] = sum[w];
-      else if constexpr (Element::bytes == 4) word[w] = __float_as_uint(sum[w]);
-      else if constexpr (addends == 1) word[w] = Element::pack(sum[0], 0.f);
-      else word[w] = Element::pack(sum[w * 2], sum[w * 2 + 1]);
+      for (int w = 0; w < words; ++w) {
+        if constexpr (raw) word[w] = sum[w];
+        else if constexpr (Element::bytes == 4) word[w] = __float_as_uint(sum[w]);
+        else if constexpr (addends == 1) word[w] = Element::pack(sum[0], 0.f);
+        else word[w] = Element::pack(sum[w * 2], sum[w * 2 + 1]);
+      }
     }
   }
 };
