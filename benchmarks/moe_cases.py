@@ -128,6 +128,7 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
         teams=printed.sizes.teams,
         summed=(TORCH_DTYPES[summed.dtype], summed.elems),
         compact=shuffle.compact,
+        scatters=printed.sizes.dispatch_rows > 1,
     )
 
 

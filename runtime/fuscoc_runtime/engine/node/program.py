@@ -23,10 +23,11 @@ class NodeProgram:
     ``_refuse`` and, when it sums, ``_combine`` to (threads, dynamic shared bytes); ``fields`` are
     (dtype, elements of a row), and so is ``summed``, for a row that combine sums where that is not
     the first field. ``cubins`` is machine code of ``text`` by GPU, for those that need not compile
-    it. The target is ``compact`` if it has one row for a segment and a rank. With ``given_slots``
-    the relation gives every point its slot, and there are no keys; ``num_strides`` between the runs
-    of a segment are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged``
-    source are as many as inputs say.
+    it. The target is ``compact`` if it has one row for a segment and a rank. Dispatch ``scatters``
+    if a lane moves a row, whose slot it knows by then. With ``given_slots`` the relation gives
+    every point its slot, and there are no keys; ``num_strides`` between the runs of a segment are
+    known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are as
+    many as inputs say.
     """
 
     name: str
@@ -40,6 +41,7 @@ class NodeProgram:
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     summed: tuple[torch.dtype, int] | None = None
     compact: bool = False
+    scatters: bool = False
     given_slots: bool = False
     num_strides: int = 0
     pieces: PiecesSpec | None = None
