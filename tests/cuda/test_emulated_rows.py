@@ -47,7 +47,6 @@ def test_calls(model: Model, num_ranks: int) -> None:
     [
         pytest.param(edges.guards, 3, marks=pytest.mark.nightly),
         pytest.param(edges.copies, 2, marks=pytest.mark.nightly),
-        pytest.param(edges.refusals, 2, marks=pytest.mark.nightly),
     ],
     ids=str,
 )
