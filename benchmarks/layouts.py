@@ -4,11 +4,11 @@
     torchrun --nproc-per-node 2 -m benchmarks.layouts --out layouts.md
 
 ``--compile`` writes artifacts into ``build/layouts`` and needs no GPU. A case is moved there and
-back by fuscoc and by torch (permute, all-to-all, permute), in turn, and every result is compared
-bit by bit, in memory that was poisoned before. Time is that of the GPU between events behind a
-barrier, the largest over the ranks, the median of the turns. It holds the checks of slots, and both
-barriers of fuscoc. The bound is that of the bytes which leave a rank, at 355 GB/s; on one GPU,
-where none do, a copy of all bytes by the driver, measured in the same run.
+back by fuscoc and by torch (permute, all-to-all, permute; for buckets it sorts), in turn, and every
+result is compared bit by bit, in memory that was poisoned before. Time is that of the GPU between
+events behind a barrier, the largest over the ranks, the median of the turns. It holds the checks of
+slots, and both barriers of fuscoc. The bound is that of the bytes which leave a rank, at 355 GB/s;
+on one GPU, where none do, a copy of all bytes by the driver, measured in the same run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
     "vit": ("vit_patches", {}),
     "kv": ("kv_pages", {}),
+    "buckets_512": ("hash_buckets", {"width": 128}),
+    "buckets_64": ("hash_buckets", {"width": 16}),
+    "buckets_16": ("hash_buckets", {"width": 4}),
 }
+LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
+BUCKETS = 64
 
 
 def compile_all() -> None:
@@ -79,6 +84,8 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     if name in make:
         return make[name](rank, ranks, device)
     constants = SPECS[name][1]
+    if name in LOOKUPS:
+        return hashed(LOOKUPS[name], constants["width"] * 4, rank, ranks, device)
     if name == "redistribute":
         return dealt(constants["rows"], constants["columns"], ranks, device)
     if name == "fft":
@@ -192,6 +199,39 @@ def pages(rank: int, ranks: int, device: torch.device) -> Case:
     }
     remote = moves * layers * line // ranks * (ranks - 1)
     return Case(cache, inputs, moves, moves, remote, there, None)
+
+
+def hashed(lookups: int, row: int, rank: int, ranks: int, device: torch.device) -> Case:
+    """Rows of ``row`` bytes to the buckets of random ids; torch has to ask how many go where."""
+    x = random_bytes(lookups, row, device=device)
+    ids = torch.randint(1 << 40, (lookups,), device=device)
+    kept = {}
+
+    def moved(y: Tensor, outgoing: list[int], incoming: list[int]) -> Tensor:
+        if ranks == 1:
+            return y
+        came = y.new_empty(sum(incoming), *y.shape[1:])
+        dist.all_to_all_single(came, y, incoming, outgoing)
+        return came
+
+    def there(x: Tensor) -> Tensor:
+        bucket = ((ids * 31 + 7) % BUCKETS).to(torch.uint8)
+        owner = bucket % ranks
+        order = owner.argsort(stable=True)
+        counts = torch.bincount(owner, minlength=ranks)
+        outgoing, incoming = torch.stack([counts, exchanged(counts, ranks)]).tolist()
+        came = moved(x[order], outgoing, incoming)
+        place = moved(bucket[order], outgoing, incoming).argsort(stable=True)
+        kept.update(order=order, place=place, outgoing=outgoing, incoming=incoming)
+        return came[place]
+
+    def back(y: Tensor) -> Tensor:
+        came = torch.empty_like(y).index_copy_(0, kept["place"], y)
+        came = moved(came, kept["incoming"], kept["outgoing"])
+        return torch.empty_like(came).index_copy_(0, kept["order"], came)
+
+    remote = int(((ids * 31 + 7) % BUCKETS % ranks != rank).sum()) * row
+    return Case(x, {"ids": ids}, lookups, lookups + lookups // 8, remote, there, back)
 
 
 def shaped(tensor: Tensor, shuffle: Shuffle, source: bool) -> Tensor:

@@ -127,6 +127,7 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
         teams=printed.sizes.teams,
         summed=tuple((TORCH_DTYPES[each.dtype], each.elems) for each in shuffle.leaving),
         compact=shuffle.compact,
+        scatters=printed.sizes.dispatch_rows > 1,
     )
 
 

@@ -28,6 +28,8 @@ from fuscoc.codegen.cuda_types import (
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 REFUSE_THREADS = 256
+DISPATCHES = {"dispatch": "Dispatch", "compact": "CompactDispatch", "scatter": "Scatter"}
+"""Kinds of dispatch by their header."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,17 @@ def print_cuda(
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
     launches = _launches(shuffle, sizes)
-    bodies = _bodies(shuffle)
+    dispatch = (
+        "compact" if shuffle.compact else "dispatch" if sizes.dispatch_rows == 1 else "scatter"
+    )
+    bodies = _bodies(shuffle, DISPATCHES[dispatch])
     kernels = "\n".join(
         print_kernel(f"{shuffle.name}_{role}", launch.threads, bodies[role])
         for role, launch in launches.items()
     )
     includes = ["cast"] if shuffle.casts else []
     includes += ["place" if shuffle.given_slots else "plan"]
-    includes += ["compact" if shuffle.compact else "dispatch", "refuse"]
+    includes += [dispatch, "refuse"]
     includes += ["combine"] if shuffle.combine is not None else []
     planner = f"static_assert(sizeof(PlanShared<Shape>) <= {planner_bytes(shuffle.num_columns)});"
     text = "\n".join(
@@ -101,7 +106,7 @@ def print_kernel(name: str, threads: int, body: str) -> str:
 def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     """The kernels of a shuffle, by what they do. There are staged calls only where rows can be
     found before planning has stored their places."""
-    row_buffers = sizes.dispatch_warps * sizes.buffer_bytes
+    row_buffers = sizes.dispatch_warps * sizes.dispatch_rows * sizes.buffer_bytes
     dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
     plan_shared = 0 if shuffle.given_slots else planner_bytes(shuffle.num_columns)
@@ -133,12 +138,11 @@ def _element(kind: str, field: CudaField) -> str:
     return COMBINED[kind].format(REDUCED.get(field.dtype))
 
 
-def _bodies(shuffle: CudaShuffle) -> dict[str, str]:
+def _bodies(shuffle: CudaShuffle, dispatch: str) -> dict[str, str]:
     """What of the headers each kernel is."""
-    kind = "CompactDispatch" if shuffle.compact else "Dispatch"
     return {
         "plan": f"{'place' if shuffle.given_slots else 'plan'}<Shape, Relation>",
-        "dispatch": f"dispatch<{kind}<Shape, Relation>>",
+        "dispatch": f"dispatch<{dispatch}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
         **_combines(shuffle),
@@ -169,6 +173,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "align": shuffle.align,
             "buffer_bytes": sizes.buffer_bytes,
             "dispatch_warps": sizes.dispatch_warps,
+            "dispatch_rows": sizes.dispatch_rows,
         }
     if leaves and shuffle.is_placed:
         constants["num_strides"] = num_strides(fields)

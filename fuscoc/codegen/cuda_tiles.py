@@ -18,6 +18,8 @@ MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
+SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
+BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 32  # of a CTA: 64 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
 TILE_WARPS, TILE_BYTES = 16, 7680  # of a CTA that transposes short runs; of each of them
@@ -75,13 +77,15 @@ class FieldSizes:
 class CudaSizes:
     """Sizes chosen for a row.
 
-    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer of ``buffer_bytes``, rows
-    moved in ``num_passes`` parts of their ``arriving`` fields; ``leaving`` are those in the source,
-    where they are others. Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps
-    ``team_vectors`` vectors of the sum and loads those of ``team_batch`` rows at once.
+    Dispatch: CTAs of ``dispatch_warps`` warps, each with ``dispatch_rows`` buffers of
+    ``buffer_bytes`` for a row: one, or one a lane. Rows are moved in ``num_passes`` parts of their
+    ``arriving`` fields; ``leaving`` are those in the source, where they are others. Combine: CTAs
+    of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors`` vectors of the sum
+    and loads those of ``team_batch`` rows at once.
     """
 
     dispatch_warps: int
+    dispatch_rows: int
     buffer_bytes: int
     num_passes: int
     arriving: tuple[FieldSizes, ...]
@@ -150,6 +154,29 @@ def buffer_layout(
     return BufferLayout(arriving_at, leaving_at, end)
 
 
+def bulk_room(row: int) -> int:
+    """Bytes for a row that lies in its buffer as it does in its slot, modulo a line."""
+    return row if row % BULK_LINE == 0 else row + BULK_LINE - BULK_WORD
+
+
+def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> BufferLayout | None:
+    """`buffer_layout` of one lane's row, if a lane moves a row; None where a warp does.
+
+    Lanes need one destination each, fields that arrive as they leave and that bulk copies can
+    move, and rows so small that enough warps have 32 of them.
+    """
+    if target.arch != "sm_90" or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
+        return None
+    if shuffle.source_fields or any(unit_bytes(field) < BULK_WORD for field in shuffle.fields):
+        return None
+    at, end = dict[str, int](), 0
+    for field in shuffle.fields:
+        at[field.name] = end
+        end += -(-bulk_room(row_bytes(field)) // BULK_LINE) * BULK_LINE
+    fits = SCATTERING_WARPS * WARP * end <= target.room
+    return BufferLayout(at, at, end) if fits else None
+
+
 def num_passes(
     fields: Sequence[CudaField],
     leaving: Sequence[CudaField],
@@ -193,9 +220,11 @@ def field_sizes(
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
-    layout = buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
+    scattered = scattered_layout(shuffle, target)
+    rows = 1 if scattered is None else WARP
+    layout = scattered or buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
     arriving, leaving = field_sizes(shuffle, layout, passes)
-    warps = min(MAX_DISPATCH_WARPS, target.room // layout.nbytes)
+    warps = min(MAX_DISPATCH_WARPS, target.room // (rows * layout.nbytes))
     vectors = [row_bytes(field) // unit_bytes(field) for field in shuffle.leaving]
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
@@ -219,6 +248,7 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     team_warps, team_vectors = min(sizes, key=preference)
     return CudaSizes(
         dispatch_warps=warps,
+        dispatch_rows=rows,
         buffer_bytes=layout.nbytes,
         num_passes=passes,
         arriving=arriving,

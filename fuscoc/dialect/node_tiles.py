@@ -9,11 +9,14 @@ from math import gcd
 
 from fuscoc.codegen.cuda_casts import fits_in_place
 from fuscoc.codegen.cuda_tiles import (
+    BULK_WORD,
     LINE_BYTES,
     MAX_TEAMS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     TARGETS,
+    WARP,
+    bulk_room,
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
@@ -58,22 +61,23 @@ PIECE_SIZES = Record(
 class CudaTile(Op, name="cuda_tile"):
     """CUDA kernels for GPUs from ``arch`` on.
 
-    Dispatch: CTAs of ``dispatch_warps`` warps, each with a row buffer of ``buffer_bytes``, move
-    rows in ``num_passes`` parts. A field is moved in words of ``word_bytes``, a part of it is
-    ``part_bytes`` at ``buffer_at`` of the buffer; ``leaving`` says so of rows in the source, where
-    these are others than ``arriving`` ones. Combine: CTAs of ``teams`` teams of ``team_warps``
-    warps; a thread keeps ``team_vectors`` vectors of the result and loads those of ``team_batch``
-    rows at once.
+    Dispatch: CTAs of ``dispatch_warps`` warps, each with ``dispatch_rows`` buffers of
+    ``buffer_bytes``, one or one a lane, move rows in ``num_passes`` parts. A field is moved in
+    words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
+    ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
+    Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
+    vectors of the result and loads those of ``team_batch`` rows at once.
 
     ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
-    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_warps = 16 : i64,
-    num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams
-    = 4 : i64} : () -> ()``
+    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_rows = 1 : i64,
+    dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64,
+    team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
     """
 
     attrs = attributes(
         arch=Text(*(target.arch for target in TARGETS)),
         dispatch_warps=Integer(1),
+        dispatch_rows=Integer(1),
         buffer_bytes=Integer(1),
         num_passes=Integer(1),
         arriving=Array(FIELD_SIZES),
@@ -101,8 +105,11 @@ class CudaTile(Op, name="cuda_tile"):
             _check_parts(op, "leaving", left)
             _check_ends(op, left, arrived, _casts(stores))
         _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
+        if op.read("dispatch_rows") > 1:
+            _check_scattered(op)
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-        needed = op.read("dispatch_warps") * op.read("buffer_bytes")
+        rows = op.read("dispatch_warps") * op.read("dispatch_rows")
+        needed = rows * op.read("buffer_bytes")
         if needed > target.room:
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
@@ -255,6 +262,23 @@ def _check_room(op, places, name):
     places = [*sorted(places), (op.read("buffer_bytes"), 0)]
     if any(at + size > behind for (at, size), (behind, _) in pairwise(places)):
         raise VerifyError(f"has no room in its buffer for the fields of {name}")
+
+
+def _check_scattered(op):
+    """A lane moves a row whole, by bulk copies, to the one slot that it has."""
+    node = op.operation.parent
+    (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
+    if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
+        raise VerifyError("must not move a row a lane but to one slot each, which it is assigned")
+    if op.read("dispatch_rows") != WARP or op.read("num_passes") > 1 or op.read("leaving"):
+        raise VerifyError(f"must move {WARP} whole rows, or one, as they arrive")
+    given = op.read("arriving")
+    if op.read("arch") != "sm_90" or any(each["word_bytes"] != BULK_WORD for each in given):
+        raise VerifyError("needs bulk copies to move a row a lane")
+    ends = sorted((each["buffer_at"], bulk_room(each["part_bytes"])) for each in given)
+    ends.append((op.read("buffer_bytes"), 0))
+    if any(at + room > behind for (at, room), (behind, _) in pairwise(ends)):
+        raise VerifyError("needs room in buffers to place rows as in their slots")
 
 
 def _check_ends(op, left, arrived, casts):

@@ -57,7 +57,9 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
     found = {
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
-        "dispatch_warps": f"as many buffers of {tile['buffer_bytes']:,} B as {fits}, "
+        "dispatch_rows": "a warp moves a row" if tile["dispatch_rows"] == 1 else "a lane moves one",
+        "dispatch_warps": f"as many times {tile['dispatch_rows'] * tile['buffer_bytes']:,} B of a "
+        f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
     if combines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Literal
 
 import torch
@@ -36,7 +37,11 @@ BLOCK = 128
 COPIED = (
     Model(hidden=1001, experts=13, topk=1, dtype="u8", placement="cyclic", align=1),
     Model(hidden=640, experts=60, topk=1, dtype="i64", placement="expert_to_rank"),
+    Model(hidden=12, experts=13, topk=1, dtype="i32", placement="cyclic", align=1),
 )
+GUARDED = (Model(hidden=512, experts=8, topk=2), Model(hidden=512, experts=8, topk=1))
+"""Rows that warps move, and rows that lanes move."""
+UNSTAGED = MAX_STAGED_PLANS * PLAN_POINTS + 1
 QUANTISED = Model(hidden=1280, experts=24, topk=3, align=8)
 HALF = Model(hidden=512, experts=16, topk=3, dtype="f16")
 LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16)
@@ -66,15 +71,13 @@ def quantising(model: Model) -> NodeProgram:
 
 def guards(device: torch.device) -> bool:
     """Bad keys and an overflow are counted and nothing is written past the capacity."""
-    model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
-    printed = program(model)
-    for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
-        limits = Limits(most, 256)
-        engine = CudaNode(printed, limits, dist.group.WORLD, device)
+    for model, most in product(GUARDED, (128, UNSTAGED)):
+        num_tokens = 128 // model.topk
+        engine = CudaNode(program(model), Limits(most, 256), dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(5)
         source = make_source(model, num_tokens, generator)
-        weights = torch.rand(num_tokens, 2, device=device)
-        topk_idx = torch.zeros(num_tokens, 2, dtype=torch.int64, device=device)
+        weights = torch.rand(num_tokens, model.topk, device=device)
+        topk_idx = torch.zeros(num_tokens, model.topk, dtype=torch.int64, device=device)
         topk_idx[0, 0], topk_idx[1, 0] = 8, -2
         engine.dispatch(source, [topk_idx], [num_tokens], num_tokens, weights)
         torch.cuda.synchronize()
@@ -83,7 +86,7 @@ def guards(device: torch.device) -> bool:
         # Every rank sends all its rows to rank 0: the third rank's no longer fit.
         if dist.get_rank() >= 2 and not found.overflowed:
             wrong.append(f"overflow: {found}")
-        if settle(wrong, f"guards of {most}"):
+        if settle(wrong, f"guards of {most} {model}"):
             return True
     return False
 
@@ -92,8 +95,8 @@ def copies(device: torch.device) -> bool:
     """Rows of any type come back bit by bit; those that went nowhere are zeros."""
     num_ranks, rank = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator(device).manual_seed(7 + rank)
-    for model in COPIED:
-        limits = Limits(TOKENS, num_ranks * TOKENS + model.experts * model.align)
+    for model, most in product(COPIED, (TOKENS, UNSTAGED)):
+        limits = Limits(most, num_ranks * TOKENS + model.experts * model.align)
         engine = CudaNode(taking_back(model, "copy"), limits, dist.group.WORLD, device)
         wrong = []
         for tokens in (TOKENS, 100 + rank, 0):
@@ -106,7 +109,7 @@ def copies(device: torch.device) -> bool:
             wrong += troubles(engine)
             if not torch.equal(result, source[0] * (topk_idx >= 0)):
                 wrong.append(f"{tokens} tokens did not come back")
-        if settle(wrong, f"copies {model}"):
+        if settle(wrong, f"copies {model} of {most}"):
             return True
     return False
 
@@ -214,14 +217,13 @@ def refusals(device: torch.device) -> bool:
     last = num_ranks - 1
     if num_ranks == 1:
         return False
-    model, num_tokens = Model(hidden=512, experts=8, topk=2), 64
-    printed, here = program(model), 8 // num_ranks
-    for most in (num_tokens, MAX_STAGED_PLANS * PLAN_POINTS):
-        engine = CudaNode(printed, Limits(most, 4096), dist.group.WORLD, device)
+    num_tokens, here = 64, 8 // num_ranks
+    for model, most in product(GUARDED, (num_tokens, UNSTAGED)):
+        engine = CudaNode(program(model), Limits(most, 4096), dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(6)
         x = make_source(model, num_tokens, generator)
-        weights = torch.rand(num_tokens, 2, device=device)
-        topk_idx = torch.randint(8, (num_tokens, 2), device=device, generator=generator)
+        weights = torch.rand(num_tokens, model.topk, device=device)
+        topk_idx = torch.randint(8, (num_tokens, model.topk), device=device, generator=generator)
         needs_last = (topk_idx >= last * here).any(1)
         given = (x, [topk_idx], [num_tokens], num_tokens, weights)
         wrong: list[str] = []
@@ -241,7 +243,7 @@ def refusals(device: torch.device) -> bool:
         found = parse_state(engine.state.tolist()).refusals
         if found[last] != 2 * (rank != last) or sum(found) != found[last]:
             wrong.append(f"refusals: {found}")
-        if settle(wrong, f"refusals of {most}"):
+        if settle(wrong, f"refusals of {most} {model}"):
             return True
     return False
 

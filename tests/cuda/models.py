@@ -16,6 +16,7 @@ MODELS = (
     Model(hidden=4096, experts=512, topk=16, placement="expert_to_rank"),
     Model(hidden=640, experts=128, topk=8, dtype="f32", align=8),
     Model(hidden=2880, experts=32, topk=4, dtype="f16"),
+    Model(hidden=4, experts=13, topk=1, dtype="f32", placement="cyclic", align=1),
     Model(hidden=3, experts=8, topk=2, dtype="f32", align=1),
     Model(dtype="f8e4m3", extra=(("scales", "f32", 56), ("token", "i64", 1))),
     Model(compact=True),

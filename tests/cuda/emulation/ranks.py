@@ -17,9 +17,10 @@ from unittest import mock
 
 import torch
 
+from benchmarks import moe_cases
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.node import nvlink
-from tests.cuda import checks, dense_node, dense_run
+from tests.cuda import checks, dense_node, dense_run, edges, node_run
 from tests.cuda.emulation.library import emulated
 
 NUM_SMS = 2
@@ -46,10 +47,19 @@ class World:
     def barrier(self, group: object = None) -> None:
         self._meeting.wait()
 
-    def all_gather_object(self, everyone: list[Any], said: Any) -> None:
+    def all_gather_object(self, everyone: list[Any], said: Any, group: object = None) -> None:
         self._said[_own.rank] = said
         self.barrier()
         everyone[:] = [self._said[rank] for rank in range(self.num_ranks)]
+        self.barrier()
+
+    def all_gather(
+        self, everyone: list[torch.Tensor], own: torch.Tensor, group: object = None
+    ) -> None:
+        said: list[Any] = []
+        self.all_gather_object(said, own)
+        for to, theirs in zip(everyone, said, strict=True):
+            to.copy_(theirs)
         self.barrier()
 
     def run(self, work: Callable[[], list[str]]) -> list[str]:
@@ -165,7 +175,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
             (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
             (dense_node, {"dist": world}),
             (dense_run, {"dist": world}),
-            (checks, {"dist": world}),
+            *((each, {"dist": world}) for each in (checks, edges, moe_cases, node_run)),
             (dense, {name: waiting(getattr(dense, name)) for name in ("wrong_rows", "troubles")}),
             (dense, {"wrong_result": waiting(dense.wrong_result)}),
             (dense, {name: keeping(getattr(dense, name)) for name in ("dispatch", "combine")}),

@@ -203,7 +203,8 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        if num_ranks == 1 or program.compact or program.places_results or not self._is_hopper:
+        waits = program.compact or program.places_results or program.scatters
+        if num_ranks == 1 or waits or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
 
@@ -285,7 +286,7 @@ class CudaNode:
         else:
             # Both at once only where they may have all SMs; senders find some that do not plan.
             early = self._is_hopper and self._ctas == self.num_sms
-            room = self._ctas - call.send_ctas * early
+            room = self._ctas - call.send_ctas * (early and not self.program.scatters)
             call.plan_ctas = max(1, min(call.plan_ctas, room))
             self._launch(self._plan, call.plan_ctas, address)
             self._launch(self._dispatch, self._ctas, address, early)

@@ -24,6 +24,7 @@ class NodeProgram:
     are (dtype, elements of a row), and so are ``summed``, of rows that come back; the second of
     these has a ``_combine_1``, and so on. ``cubins`` is machine code of ``text`` by GPU, for those
     that need not compile it. The target is ``compact`` if it has one row for a segment and a rank.
+    Dispatch ``scatters`` if a lane moves a row, whose slot it knows by then.
     With ``given_slots`` the relation gives every point its slot, and there are no keys. With
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
@@ -41,6 +42,7 @@ class NodeProgram:
     teams: int
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     compact: bool = False
+    scatters: bool = False
     given_slots: bool = False
     places_results: bool = False
     num_strides: int = 0

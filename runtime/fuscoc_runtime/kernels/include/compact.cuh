@@ -13,7 +13,7 @@ template <class Shape, class Relation>
 struct CompactDispatch : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::row, Base::keep, Base::epoch, Base::lane;
-  using Base::flag, Base::source_row, Base::store_all;
+  using Base::source_row, Base::store_all, Base::finish;
   using Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
   using Base::Base;
 
@@ -43,22 +43,6 @@ struct CompactDispatch : Segments<Shape, Relation> {
         store_all(pass, lanes, to, keep);
       }
     }
-  }
-
-  // The rows of this CTA have arrived. The last one tells the peers, and waits for them.
-  __device__ void finish() {
-    bool last = false;
-    if (lane == 0) {
-      fence_system();
-      last = atomicAdd(&call.state->sent[epoch & 1], 1u) == gridDim.x - 1;
-      fence_system();
-    }
-    if (!__shfl_sync(kAllLanes, last, 0)) return;
-    __syncwarp();
-    if (lane >= call.num_ranks || lane == call.rank) return;
-    fence_system();
-    store_relaxed(flag(lane, call.rank, 0), epoch);
-    wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(flag(call.rank, lane, 0)), epoch); });
   }
 
   __device__ void run(int warp, int num_warps) {

@@ -40,6 +40,10 @@ __device__ __forceinline__ void bulk_store(char* global, u32 shared, u32 bytes, 
                "r"(shared), "r"(bytes), "l"(policy)
                : "memory");
 }
+// Of the stores of this thread: ends a batch, waits until all have left shared memory, or have arrived.
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void bulk_arrived() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 
 template <class Unit>
@@ -81,6 +85,7 @@ __device__ __forceinline__ Row<Layout, At> row_of(At at) {
 }
 
 constexpr int kLeastBulkRun = 128;
+constexpr int kBulkLine = 128;  // bulk copies are cut into such lines
 
 template <class Shape>
 struct RowBuffer {
@@ -254,20 +259,20 @@ struct RowBuffer {
   // Ends a batch of stores. Every batch is followed by reusable() before the next load.
   __device__ __forceinline__ void commit() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane == 0) asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    if (lane == 0) bulk_commit();
 #endif
   }
   // Waits until the buffer has been read and may be overwritten.
   __device__ __forceinline__ void reusable() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    if (lane == 0) bulk_read();
 #endif
     __syncwarp();
   }
   // Waits until everything stored has arrived (not merely left the buffer).
   __device__ __forceinline__ void arrived() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    if (lane == 0) bulk_arrived();
 #endif
     __syncwarp();
   }

@@ -16,7 +16,7 @@ struct Segments {
   const u32 epoch;
   const int lane;
 
-  // `memory` holds a row buffer, `barriers` an mbarrier, for every warp of the CTA.
+  // `memory` holds row buffers, `barriers` an mbarrier, for every warp of the CTA.
   __device__ Segments(const Call& call, char* memory, u64* barriers, u32 epoch)
       : call(call),
         relation{call},
@@ -25,7 +25,7 @@ struct Segments {
         epoch(epoch),
         lane(threadIdx.x % kWarp) {
     const int warp = threadIdx.x / kWarp;
-    row.init(memory + warp * Shape::buffer_bytes, barriers + warp, lane);
+    row.init(memory + warp * Shape::dispatch_rows * Shape::buffer_bytes, barriers + warp, lane);
   }
 
   __device__ __forceinline__ u64* points(int window, int source_rank, i64 source) const {
@@ -124,6 +124,23 @@ struct Segments {
       row.store(pass, target_row(code_rank(to), code_slot(to)), policy);
     }
     row.commit();
+  }
+
+  // By one warp, where warps only send: the rows of this CTA have arrived. The last one tells the peers, and
+  // waits for them.
+  __device__ void finish() {
+    bool last = false;
+    if (lane == 0) {
+      fence_system();
+      last = atomicAdd(&call.state->sent[epoch & 1], 1u) == gridDim.x - 1;
+      fence_system();
+    }
+    if (!__shfl_sync(kAllLanes, last, 0)) return;
+    __syncwarp();
+    if (lane >= call.num_ranks || lane == call.rank) return;
+    fence_system();
+    store_relaxed(flag(lane, call.rank, 0), epoch);
+    wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(flag(call.rank, lane, 0)), epoch); });
   }
 };
 

@@ -6,7 +6,7 @@
 // hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
 // hash_buckets.fsc:18: combine reverse
 #include "plan.cuh"
-#include "dispatch.cuh"
+#include "scatter.cuh"
 #include "refuse.cuh"
 #include "combine.cuh"
 
@@ -24,7 +24,8 @@ struct Shape {
   static constexpr int num_keys = 64;
   static constexpr int align = 1;
   static constexpr int buffer_bytes = 512;
-  static constexpr int dispatch_warps = 24;
+  static constexpr int dispatch_warps = 14;
+  static constexpr int dispatch_rows = 32;
   static constexpr int teams = 15;
   static constexpr int team_warps = 1;
   static constexpr int team_vectors = 1;
@@ -65,8 +66,8 @@ static_assert(sizeof(PlanShared<Shape>) <= 4992);
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
 hash_buckets_plan(const __grid_constant__ Call call) { plan<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
-hash_buckets_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+extern "C" __global__ void __launch_bounds__(448, 1)
+hash_buckets_dispatch(const __grid_constant__ Call call) { dispatch<Scatter<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(1024, 1)
 hash_buckets_staged(const __grid_constant__ Call call) { staged<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)

@@ -26,6 +26,7 @@ struct Shape {
   static constexpr int align = 128;
   static constexpr int buffer_bytes = 14336;
   static constexpr int dispatch_warps = 11;
+  static constexpr int dispatch_rows = 1;
   static constexpr int teams = 4;
   static constexpr int team_warps = 7;
   static constexpr int team_vectors = 2;

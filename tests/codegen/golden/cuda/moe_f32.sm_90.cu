@@ -26,6 +26,7 @@ struct Shape {
   static constexpr int align = 1;
   static constexpr int buffer_bytes = 128;
   static constexpr int dispatch_warps = 24;
+  static constexpr int dispatch_rows = 1;
   static constexpr int teams = 15;
   static constexpr int team_warps = 1;
   static constexpr int team_vectors = 1;

@@ -53,6 +53,7 @@ struct Shape {
   static constexpr int align = 128;
   static constexpr int buffer_bytes = 14592;
   static constexpr int dispatch_warps = 11;
+  static constexpr int dispatch_rows = 1;
   __device__ static constexpr i64 row_bytes(int field) { return field == 0 ? 7168 : 224; }
   __device__ static constexpr i64 cell_bytes(int field) { return field == 0 ? 7168 : 224; }
   __device__ static constexpr int unit_bytes(int field) { return field == 0 ? 16 : 16; }

@@ -1,0 +1,55 @@
+"""Small rows of packed targets, thread by thread on the host: the checks of node_run.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.moe_cases import Model, program
+from tests.cuda import edges, node_run
+from tests.cuda.emulation.ranks import emulated_ranks
+
+HOST = torch.device("cpu")
+LINES = Model(hidden=256, experts=8, topk=1, align=1)
+SHORT = Model(hidden=4, experts=13, topk=1, dtype="f32", placement="cyclic", align=1)
+FIELDS = Model(
+    hidden=72, experts=60, topk=1, extra=(("scales", "f32", 4),), placement="expert_to_rank"
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_ranks"),
+    [
+        (SHORT, 2),
+        (FIELDS, 3),
+        pytest.param(LINES, 1, marks=pytest.mark.nightly),
+        pytest.param(LINES, 4, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_calls(model: Model, num_ranks: int) -> None:
+    """Many and few rows of any destinations, of ranks that have none, too."""
+    printed = program(model)
+    assert printed.scatters
+
+    def calls() -> list[str]:
+        failed = node_run.model_cases(model, printed, edges.UNSTAGED, 160, HOST)
+        return ["a call"] if failed else []
+
+    with emulated_ranks(num_ranks) as world:
+        assert world.run(calls) == []
+
+
+@pytest.mark.parametrize(
+    ("edge", "num_ranks"),
+    [
+        pytest.param(edges.guards, 3, marks=pytest.mark.nightly),
+        pytest.param(edges.copies, 2, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
+def test_edges(edge: Callable[[torch.device], bool], num_ranks: int) -> None:
+    with emulated_ranks(num_ranks) as world:
+        assert world.run(lambda: [edge.__name__] * edge(HOST)) == []
