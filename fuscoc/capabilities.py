@@ -17,18 +17,10 @@ from functools import wraps
 from typing import TypeAlias
 
 from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
-from fuscoc.codegen.cuda_types import (
-    MAX_RANKS,
-    CudaCast,
-    CudaField,
-    num_columns,
-)
+from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns
 from fuscoc.diagnostics import DiagnosticSink, Label
-from fuscoc.lang.checked import (
-    CheckedShuffle,
-    Const,
-    PackedTarget,
-)
+from fuscoc.lang.checked import CheckedShuffle, Const, PackedTarget
+from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -166,6 +158,13 @@ def has_many_keys(shuffle: CheckedShuffle) -> Faults:
         yield Fault(target.span, reason)
 
 
+def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
+    """None of the language's own reductions: one that was added without an element type."""
+    combine = shuffle.combine
+    if combine is not None and combine.kind not in COMBINED:
+        yield Fault(combine.span, f"its combine makes {REDUCTIONS[combine.kind].noun}")
+
+
 def has_very_many_keys(shuffle: CheckedShuffle) -> Faults:
     target = _packed(shuffle)
     if num_columns(target.num_keys, target.compact) > MAX_COLUMNS:
@@ -202,14 +201,15 @@ CUDA: Table = (
 TRITON_NODE: Table = (demands_cuda, *_NODE, fans_out_very_far, of_packed(has_very_many_keys))
 """Triton kernels of fixed capacity inside one node."""
 
-NODE_KERNELS = {"cuda": CUDA, "triton": TRITON_NODE}
-"""Kernels of fixed capacity inside one node, by what prints them."""
+NODE_KERNELS = {"cuda": (*CUDA, reduces_otherwise), "triton": TRITON_NODE}
+"""Kernels of fixed capacity inside one node, by what prints them, also where a reduction was added
+to the language."""
 
 GENERAL: Table = ()
 """Triton kernels for any ranks do all that the language accepts: what they cannot is refused where
 the text says it, by the codes from FSC061 to FSC070."""
 
-DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": CUDA}
+DEMANDED = {"auto": GENERAL, "triton": GENERAL, "cuda": NODE_KERNELS["cuda"]}
 """What ``backend`` insists on."""
 
 

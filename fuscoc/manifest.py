@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 import fuscoc
-from fuscoc.capabilities import CUDA, TRITON_NODE, find_fault
+from fuscoc.capabilities import NODE_KERNELS, find_fault
 from fuscoc.codegen.cuda_kernels import CudaKernels, CudaVariant, cuda_kernels
 from fuscoc.codegen.cuda_tiles import CudaSizes, PieceSizes
 from fuscoc.codegen.spec_words import cuda_header, kernel_words
@@ -28,7 +28,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 5
+SCHEMA = 6
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -48,7 +48,7 @@ class CompiledShuffle:
     @cached_property
     def cuda(self) -> CudaKernels | str:
         """Its CUDA kernels, or why there are none."""
-        fault = find_fault(self.checked, CUDA)
+        fault = find_fault(self.checked, NODE_KERNELS["cuda"])
         if fault is not None:
             return fault.reason
         return cuda_kernels(self.module, cuda_header(self.checked)) or NOT_LOWERED
@@ -56,7 +56,7 @@ class CompiledShuffle:
     @cached_property
     def node(self) -> NodeKernels | str:
         """Its Triton kernels inside one node, or why there are none."""
-        fault = find_fault(self.checked, TRITON_NODE)
+        fault = find_fault(self.checked, NODE_KERNELS["triton"])
         if fault is not None:
             return fault.reason
         words = kernel_words(self.checked)

@@ -73,6 +73,7 @@ def test_gpus_without_the_instruction_narrow_alike(name: str, tmp_path: Path) ->
         "using u32 = unsigned; using u16 = unsigned short;\n"
         "u32 __float_as_uint(float x) { u32 bits; memcpy(&bits, &x, 4); return bits; }\n"
         "float __uint_as_float(u32 x) { float value; memcpy(&value, &x, 4); return value; }\n"
+        "float __fmul_rn(float a, float b) { return a * b; }\n"
         f"{header[begin:end]}\n"
         "int main() { float x; while (fread(&x, 4, 1, stdin) == 1)\n"
         f"  putchar({STRUCTS[name]}::pack(x, 0.f) & 0xff); }}\n"

@@ -101,9 +101,13 @@ class Run:
         return wrong + ([str(dense.troubles())] if dense.troubles() != Trouble() else [])
 
     def changed(self, seed: int) -> Batch:
-        """The first call with other rows, and some more of its destinations dropped."""
+        """The first call with other rows and, where that leaves as many as a graph has captured,
+        some more of its destinations dropped."""
         generator = torch.Generator().manual_seed(seed)
-        routes = [each.name for each in self.dense.shuffle.declared.inputs if each.role == "route"]
+        declared = self.dense.shuffle.declared
+        routes = [each.name for each in declared.inputs if each.role == "route"]
+        if declared.target.kind == "packed":
+            routes = []
         ranks = []
         for data in self.data[0]:
             source, inputs = dict(data.source), dict(data.inputs)
