@@ -48,8 +48,12 @@ WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank befo
 PAGE = tl.constexpr(38)  # address of the page, words of which are below
 PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
 CLAIMS_AT = tl.constexpr(40)  # i32 [capacity] epoch of the dispatch that filled a given slot
-SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][max_sources][fanout], in source cells
-NUM_WORDS = tl.constexpr(42)
+SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][points], in source cells
+NUM_POINTS = tl.constexpr(42)  # of a rank, that those have room for
+REPORT = tl.constexpr(43)  # address of what planning reports; 0 unless sizes are exact
+MEETING_FLAGS_AT = tl.constexpr(44)  # i32 [num_ranks] meetings that each has come to, likewise
+SAID_AT = tl.constexpr(45)  # i32 [2 parities][num_ranks] what it has said there
+NUM_WORDS = tl.constexpr(46)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -58,6 +62,7 @@ COMBINE_SAW_PLAN = tl.constexpr(2)  # dispatches finished before the last combin
 EXITS = tl.constexpr(3)  # programs that have left the running kernel
 NEXT_ITEM = tl.constexpr(4)  # work counters of the running kernel: to expand or to reduce,
 NEXT_GROUP = tl.constexpr(5)  # and to finalise
+MEETINGS = tl.constexpr(6)  # meetings that have ended, the same on all ranks
 ABORT = tl.constexpr(12)  # not 0: somebody has seen that the host wants nobody to wait any more
 TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
 TROUBLES = tl.constexpr(14)  # all that is counted below,
@@ -77,6 +82,14 @@ NUM_TROUBLES = tl.constexpr(15)  # words from BAD_KEYS on
 # Words of the page, in the host's memory, behind a wait that takes long, i64.
 PAGE_TROUBLES = tl.constexpr(2)  # those of the state
 PAGE_ABORT = tl.constexpr(17)  # not 0: the host wants nobody to wait any more
+
+# Words of the report, i64, the call's epoch in their upper halves but for the last.
+REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank
+REPORT_SOURCES = tl.constexpr(8)  # [MAX_RANKS] its source segments, -1: it refuses the call
+REPORT_ROWS = tl.constexpr(16)  # rows of this rank
+REPORT_ABORTED = tl.constexpr(17)  # not 0: nobody waits any more, and nothing here is true
+REPORT_OTHERS = tl.constexpr(18)  # [MAX_RANKS] if not 0: what this rank, in the upper half, and
+# another have said of one call: the dispatch whose routing it uses, -1: it refuses
 
 # A handle's words, behind the source segments of every rank.
 MOST_SOURCES = tl.constexpr(8)  # the most of any
