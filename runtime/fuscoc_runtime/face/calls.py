@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face.executor import Event, Executor
@@ -31,7 +32,7 @@ from fuscoc_runtime.face.traced import (
 
 T = TypeVar("T")
 
-AnyHandle = Handle | NodeHandle | TracedHandle
+AnyHandle = Handle | NodeHandle | ExactHandle | TracedHandle
 
 
 def dispatch(

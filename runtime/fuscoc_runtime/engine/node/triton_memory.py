@@ -16,6 +16,9 @@ from fuscoc_runtime.kernels.loader import address, device_module
 LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""
 
+BACK = 1
+"""The entry of combines where sizes are exact, for which points are told once more."""
+
 
 class TritonMemory:
     """The window of one rank, zeroed; construction is collective.
@@ -35,9 +38,9 @@ class TritonMemory:
     ) -> None:
         """``num_entries`` handles have parts of their own; those of calls whose sizes are exact
         have none."""
-        self.limits, self._program = limits, program
+        self.limits, self._program, self._is_exact = limits, program, is_exact
         self._num_rows = limits.row_capacity(program.num_ranks, program.is_compact)
-        self.sections, nbytes = self._lay_out(num_entries, is_exact)
+        self.sections, nbytes = self._lay_out(num_entries)
         self.window = allocate(nbytes)
         self._bases = self.window.peer_bases.tolist()
         fields = program.shuffle.program.buffers["target"]
@@ -57,12 +60,12 @@ class TritonMemory:
     def pretend(self, epoch: int, meetings: int = 0) -> None:
         """Let the peers of a new window have flagged so many calls, and come to so many meetings:
         flags are told from older ones by their differences."""
-        sections, num_ranks = self.sections, self._program.num_ranks
+        num_ranks = self._program.num_ranks
         flags = num_ranks * self._program.plan_blocks
         self.part("plan_flags", torch.int32, flags).fill_(epoch)
         flags = num_ranks * self.limits.max_sources
         self.part("dispatch_flags", torch.int32, flags).fill_(epoch)
-        if sections["said"] != sections["meeting_flags"]:
+        if self._is_exact:
             self.part("meeting_flags", torch.int32, num_ranks).fill_(meetings)
 
     def points(self, entry: int = 0) -> Tensor:
@@ -99,11 +102,11 @@ class TritonMemory:
             table[getattr(words, name.upper()).value] = value
         return table
 
-    def _lay_out(self, num_entries: int, is_exact: bool) -> tuple[dict[str, list[int]], int]:
+    def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         program, limits, num_ranks = self._program, self.limits, self._program.num_ranks
         sources = num_ranks * limits.max_sources
-        meeting = num_ranks * 4 * is_exact
+        meeting = num_ranks * 4 * self._is_exact
         return lay_out(
             {
                 "counts": [2 * num_ranks * (program.num_columns + 1) * 4],
@@ -114,7 +117,8 @@ class TritonMemory:
                 "said": [2 * meeting],
                 "barrier": [num_ranks * 8] * num_entries,
                 "refused": [num_ranks * 8] * num_entries,
-                "points": [sources * program.shuffle.program.fanout * 8] * num_entries,
+                "points": [sources * program.shuffle.program.fanout * 8]
+                * (num_entries + self._is_exact),
                 "staging": [sources * program.spec.partial_bytes if program.combines else 0],
                 "row_index": [limits.capacity * 8 * program.is_compact] * num_entries,
                 "claims": [limits.capacity * 4 * program.is_dense] * num_entries,

@@ -136,15 +136,16 @@ def tell_points(call, num_points, fanout, weights):
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     codes = sync.array(call, words.CODES, tl.int32)
-    weighted = weights != 0
-    weights = weights.to(tl.pointer_type(tl.int32))
+    bits_at = weights.to(tl.pointer_type(tl.int32))
     begin = rank * sync.word(call, words.MAX_SOURCES) * fanout
     stride = tl.num_programs(0).to(tl.int64) * POINTS
     for first in range(tl.program_id(0).to(tl.int64) * POINTS, num_points, stride):
         point = first + tl.arange(0, POINTS).to(tl.int64)
         inside = point < num_points
         code = tl.load(codes + point, mask=inside, other=-1)
-        bits = tl.load(weights + point, mask=inside & weighted, other=0)
+        bits = tl.full((POINTS,), 0, tl.int32)
+        if weights != 0:
+            bits = tl.load(bits_at + point, mask=inside, other=0)
         both = (bits.to(tl.int64) << 32) | (code.to(tl.int64) & 0xFFFFFFFF)
         for step in range(1, num_ranks):
             to = sync.section(call, (rank + step) % num_ranks, words.POINTS_AT, tl.int64)
