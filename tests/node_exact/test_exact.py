@@ -1,0 +1,120 @@
+"""Exact sizes by the Triton kernels of one node, interpreted: processes that store into each
+other's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine import specs
+from tests.engine.pool import Pool
+from tests.node_exact import rank_work
+from tests.node_triton.given_specs import EXAMPLES
+from tests.node_triton.test_given_slots import FANNED
+from tests.node_triton.test_node_triton import COMPACT, SMALL, SPECS
+
+NUM_RANKS = 4
+OTHERS = {name: text for name, text in SPECS.items() if name not in ("table", "long")}
+GIVEN = {name: small for name, small in EXAMPLES.items() if name != "vit_patches"}
+BOTH = pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(NUM_RANKS)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
+    pool.run(rank_work.batches, 2, path(OTHERS[name]), [(5, 0), (0, 0), (2, 12)], 1)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_given_slots(pool: Pool, name: str) -> None:
+    small = GIVEN[name]
+    pool.run(rank_work.batches, NUM_RANKS, path(small.text), small.batches, 1)
+
+
+@BOTH
+@given(data=st.data(), num_ranks=st.sampled_from([1, 2, 4]), seed=st.integers(0, 1000))
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sizes_that_grow_and_shrink(
+    pool: Pool, text: str, data: st.DataObject, num_ranks: int, seed: int
+) -> None:
+    sizes = st.tuples(*[st.integers(0, 12)] * num_ranks)
+    batches = data.draw(st.lists(sizes, min_size=1, max_size=4))
+    pool.run(rank_work.batches, num_ranks, path(text), batches, seed)
+
+
+@pytest.mark.parametrize("first", [2**31 - 2, 2**32 - 2], ids=["signed", "unsigned"])
+def test_epochs_wrap(pool: Pool, first: int) -> None:
+    """Windows grow before and behind it."""
+    signed = first - (first >> 31 << 32)
+    sizes = [(1, 2), (2, 1), (4, 0), (1, 1)]
+    pool.run(rank_work.batches, 2, path(SMALL), sizes, 1, signed)
+
+
+@BOTH
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
+    pool.run(rank_work.handles_last, num_ranks, path(text))
+
+
+@BOTH
+def test_mistakes(pool: Pool, text: str) -> None:
+    """All ranks raise what the general engine raises, and nothing has moved."""
+    found = pool.run(rank_work.mistakes, 2, path(text), True)
+    assert found == pool.run(rank_work.mistakes, 2, path(text), False)
+    assert found[0] == found[1]
+    assert all(message != "no error" for message in found[0])
+
+
+@BOTH
+def test_calls_along_known_routings_that_one_rank_refuses(pool: Pool, text: str) -> None:
+    first, second, third = pool.run(rank_work.refusals, 3, path(text))
+    assert first == third
+    assert "has the shape" in second[0]
+    assert "is torch.float64" in second[3]
+    told = first[0], first[3]
+    assert all("rank 1 refused 1 calls" in each for each in told)
+    assert "is of dispatch 1; rank 1 passed that of dispatch 2" in first[1]
+    assert "is of dispatch 1; rank 1 passed that of dispatch 2" in first[5]
+    assert first[-1] == "no error"
+
+
+def test_calls_that_kernels_leave_out(pool: Pool) -> None:
+    pool.run(rank_work.left_out, 2, path(SMALL))
+
+
+def test_gradients(pool: Pool) -> None:
+    for errors in pool.run(rank_work.by_torch, 3, "gradients", path(SMALL), {}):
+        assert max(errors) < 1e-5, errors
+
+
+@pytest.mark.parametrize("name", FANNED)
+def test_given_slots_that_are_summed(pool: Pool, name: str) -> None:
+    """Random data of the runtime's own generator names each slot once."""
+    pool.run(rank_work.batches, 2, path(FANNED[name]), [(3, 2), (0, 5)], 1)
+
+
+def test_compiled(pool: Pool) -> None:
+    assert max(pool.run(rank_work.by_torch, 2, "compiled", path(SMALL), {})) < 1e-5
+
+
+def test_a_rank_that_does_not_come() -> None:
+    pool = Pool(2)
+    try:
+        message = pool.run(rank_work.absent, 2, path(SMALL))[0]
+    finally:
+        pool.close()
+    assert message.startswith("HopTimeoutError")
+    assert "rank 1" in message
