@@ -181,20 +181,28 @@ def refusals(group: Any, artifact: str) -> list[str]:
             lost = shuffle.combine(rows, handle).isnan()
             assert torch.equal(lost.any(1), needs)
             assert torch.equal(lost.all(1), needs)
+            said.append("joined")
         whole()
-        said.append(said_by(shuffle.check))
+        said.append(told(shuffle))
     wrong_x = given["x"].double() if rank == 1 else given["x"]
     for handle, x in ((first, wrong_x), (second if rank == 1 else first, given["x"])):
         new: list[Any] = []
         said.append(said_by(lambda x=x, h=handle: new.extend(shuffle.dispatch(x, handle=h))))
-        if new:
+        if new:  # nothing has been moved, on any rank
             result = shuffle.combine(torch.rand(new[1].num_slots, HIDDEN), new[1])
             assert bool(result.isnan().all())
         whole()
-        said.append(said_by(shuffle.check))
-    said.append(said_by(shuffle.check))
+        said.append(told(shuffle))
     shuffle.close()
     return said
+
+
+def told(shuffle: Shuffle) -> str:
+    """What ``check`` raises, until it raises nothing."""
+    found = []
+    while (message := said_by(shuffle.check)) != "no error":
+        found.append(message)
+    return "; ".join(found) or "no error"
 
 
 def left_out(group: Any, artifact: str) -> None:

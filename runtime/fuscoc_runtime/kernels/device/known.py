@@ -113,7 +113,7 @@ def tell(
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
-    known = known.to(tl.pointer_type(tl.int32))
+    known = known.to(tl.int64).to(tl.pointer_type(tl.int32))
     goes = tl.load(known + words.REFUSING, mask=refuses == 0, other=0) == 0
     if goes & (sync.aborted(call) == 0):
         tell_points(call, num_sources * fanout, fanout, weights)
@@ -136,7 +136,7 @@ def tell_points(call, num_points, fanout, weights):
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     codes = sync.array(call, words.CODES, tl.int32)
-    bits_at = weights.to(tl.pointer_type(tl.int32))
+    bits_at = weights.to(tl.int64).to(tl.pointer_type(tl.int32))
     begin = rank * sync.word(call, words.MAX_SOURCES) * fanout
     stride = tl.num_programs(0).to(tl.int64) * POINTS
     for first in range(tl.program_id(0).to(tl.int64) * POINTS, num_points, stride):
