@@ -14,6 +14,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -186,10 +187,14 @@ def refusals(group: Any, artifact: str) -> list[str]:
         said.append(told(shuffle))
     wrong_x = given["x"].double() if rank == 1 else given["x"]
     for handle, x in ((first, wrong_x), (second if rank == 1 else first, given["x"])):
-        new: list[Any] = []
-        said.append(said_by(lambda x=x, h=handle: new.extend(shuffle.dispatch(x, handle=h))))
-        if new:  # nothing has been moved, on any rank
-            result = shuffle.combine(torch.rand(new[1].num_slots, HIDDEN), new[1])
+        new = None
+        try:
+            _, new = shuffle.dispatch(x, handle=handle)
+            said.append("joined")
+        except FuscoRuntimeError as error:
+            said.append(str(error))
+        if new is not None:  # nothing has been moved, on any rank
+            result = shuffle.combine(torch.rand(new.num_slots, HIDDEN), new)
             assert bool(result.isnan().all())
         whole()
         said.append(told(shuffle))
@@ -223,7 +228,8 @@ def left_out(group: Any, artifact: str) -> None:
         leaves = [given["x"], given["weights"]]
         close(result, summed(given))
         wanted = torch.autograd.grad(summed(given).square().sum(), leaves)
-        for one, other in zip(torch.autograd.grad(result.square().sum(), leaves), wanted):
+        found = torch.autograd.grad(result.square().sum(), leaves)
+        for one, other in zip(found, wanted, strict=True):
             close(one, other)
         with torch.no_grad():
             _, plain = shuffle.dispatch(given["x"], handle=handle)

@@ -68,6 +68,8 @@ def choose_exact(
         return "the host sees no more of their calls than the start, so nothing can be traced"
     if num_programs is not None:
         return "`num_programs` is of the general engine's kernels"
+    if shuffle.program.is_static:
+        return "its plan is made once, and then its host waits for nothing"
     if target.kind == "packed" and target.placement.kind == "table":
         return "the ranks' tables have to be compared, on the host"
     if shuffle.program.relation.extents_kernel is not None:

@@ -25,7 +25,13 @@ from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.process import ProcessEngine, lasting
 from fuscoc_runtime.engine.streams import call_order
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, InputError, RefusedCallError
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    InputError,
+    OptionError,
+    RefusedCallError,
+)
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 from fuscoc_runtime.plan.agree import attempt
@@ -213,6 +219,9 @@ class ExactEngine:
         with current_device(self.members.device), self.order.turn(), lasting():
             self._watch.raise_loss()
             self._find()
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
+                raise OptionError("max_sources", problem)
             yield
 
     def _prepare(
