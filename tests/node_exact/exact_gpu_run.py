@@ -52,7 +52,9 @@ from tests.node_triton.rank_work import batch, by_field, said_by  # noqa: E402
 
 SIZES = (5, 0, 12, 1, 40, 3)
 """Outermost extents in a row: they grow and shrink."""
-ITERATIONS, REPEATS = 300, 21
+ITERATIONS, MOST, REPEATS = 300, 400, 21
+TIMED = {"moe": (4096, 128), "moe_compact": (4096, 128), "hash_buckets": (262144, 4096)}
+"""Source segments of a rank."""
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
 
 
@@ -189,7 +191,7 @@ def stress(artifact: Path, wrong: list[str]) -> None:
         return rows if index is None else rows[index.clamp(min=0)]
 
     for _ in range(ITERATIONS):
-        tokens = [shared.randint(0, 400) for _ in range(NUM_RANKS)][RANK]
+        tokens = [shared.randint(0, MOST) for _ in range(NUM_RANKS)][RANK]
         x = torch.rand(tokens, 24, device=DEVICE)
         idx = torch.randint(-1, 12, (tokens, 3), device=DEVICE)
         weights = torch.rand(tokens, 3, device=DEVICE)
@@ -257,9 +259,7 @@ def given(name: str, tokens: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 def timed(folder: Path, wrong: list[str]) -> None:
     """Both engines on the same data, bit by bit, in turn: milliseconds, medians."""
-    for name, sizes in (
-        ("moe", (4096, 128)), ("moe_compact", (4096, 128)), ("hash_buckets", (262144, 4096)),
-    ):  # fmt: skip
+    for name, sizes in TIMED.items():
         engines = {"exact": open_exact(folder / name)}
         sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
         options = {"num_programs": 2 * (num_sms() or sms)}  # of the general engine's alone
