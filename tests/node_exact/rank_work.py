@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.demo.rank import run_rank
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
@@ -18,6 +19,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.artifact import load_artifact
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.torch import rank_work as torch_work
 
@@ -245,6 +247,14 @@ def absent(group: Any, artifact: str) -> str:
     )
     assert first == second
     return first
+
+
+def demo(group: Any, artifact: str) -> tuple[str | None, int]:
+    """What ``fuscoc run`` does on a rank: what is wrong, and rows for other ranks."""
+    with on_the_device():
+        report = run_rank(load_artifact(artifact), None, 5, 1, group=group, timeout=TIMEOUT)
+    assert report.planning_ms == 0
+    return report.problem, report.nvlink.rows
 
 
 def by_torch(group: Any, name: str, *arguments: Any) -> Any:

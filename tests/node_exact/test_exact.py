@@ -138,6 +138,12 @@ def test_gradients(pool: Pool) -> None:
         assert max(errors) < 1e-5, errors
 
 
+def test_what_fuscoc_run_does(pool: Pool) -> None:
+    problems, rows = zip(*pool.run(rank_work.demo, 2, path(COMPACT)), strict=True)
+    assert problems == (None, None)
+    assert sum(rows) > 0
+
+
 @one_of(FANNED, "weighted", "summed")
 def test_given_slots_that_are_summed(pool: Pool, name: str) -> None:
     """Random data of the runtime's own generator names each slot once."""
