@@ -34,24 +34,31 @@ struct CopyBack : Back<BackWords> {
   }
 
   __device__ __forceinline__ u64 own_row(int code) const { return u64(call.rows + code_slot(code) * row_bytes); }
-  __device__ static __forceinline__ const char* at_place(u64 place, int word) {
-    return reinterpret_cast<const char*>(place) + word * Word::bytes;
-  }
 
-  // Copies words, as many as are under way at once: word `w` of row `r` as `load(r, w)` and `store(r, w)` say.
-  template <class Load, class Store>
-  __device__ __forceinline__ void copy(int num_rows, Load load, Store store) const {
+  // Copies the words of the rows in `places`, `team_batch` a lane at once; `store` puts word `i` of them all,
+  // whose row lies at a place.
+  template <class Store>
+  __device__ __forceinline__ void copy(int num_rows, Store store) const {
     constexpr int batch = Shape::team_batch;
     const int num_words = num_rows * row_words;
 #pragma unroll 1
     for (int first = lane; first < num_words; first += batch * kWarp) {
+      u64 place[batch];
       Word word[batch];
 #pragma unroll
-      for (int b = 0; b < batch; ++b)
-        if (const int i = first + b * kWarp; i < num_words) load(word[b], i / row_words, i % row_words);
+      for (int b = 0; b < batch; ++b) {
+        const int i = first + b * kWarp;
+        place[b] = i < num_words ? places[i / row_words] : kNone;
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        const int w = (first + b * kWarp) % row_words;
+        word[b].fill(place[b] == kLost ? ~0u : 0);
+        if (place[b] > kLost) word[b].load(reinterpret_cast<const char*>(place[b]) + w * Word::bytes);
+      }
 #pragma unroll
       for (int b = 0; b < batch; ++b)
-        if (const int i = first + b * kWarp; i < num_words) store(word[b], i / row_words, i % row_words);
+        if (const int i = first + b * kWarp; i < num_words) store(word[b], i, place[b]);
     }
   }
 
@@ -75,10 +82,7 @@ struct CopyBack : Back<BackWords> {
     if (num_rows == 0) return;
     __syncwarp();
     char* const to = staging(at.source_rank, call.rank, first);
-    copy(
-        num_rows,
-        [&](Word& word, int row, int w) { word.load(at_place(places[row], w)); },
-        [&](const Word& word, int row, int w) { word.store(to + (row * row_words + w) * Word::bytes); });
+    copy(num_rows, [&](const Word& word, int i, u64) { word.store(to + i * Word::bytes); });
     __syncwarp();
     if (lane == 0) {
       fence_system();
@@ -130,17 +134,9 @@ struct CopyBack : Back<BackWords> {
       else places[row] = u64(staging(call.rank, rank, first + code_slot(code[c])));
     }
     __syncwarp();
-    copy(
-        num_rows,
-        [&](Word& word, int row, int w) {
-          const u64 place = places[row];
-          if (place > kLost) word.load(at_place(place, w));
-          else word.fill(place == kLost ? ~0u : 0);
-        },
-        [&](const Word& word, int row, int w) {
-          if (!Result<Shape>::leaves_out || places[row] != kNone)
-            word.store(Result<Shape>(call, first + row)(i64(w) * Word::bytes));
-        });
+    copy(num_rows, [&](const Word& word, int i, u64 place) {
+      if (!Result<Shape>::leaves_out || place != kNone) word.store(Result<Shape>::word(call, first, i));
+    });
     __syncwarp();  // before the next places are written
   }
 

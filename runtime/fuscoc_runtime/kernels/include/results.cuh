@@ -14,6 +14,10 @@ struct InOrder {
   __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
     poison(row, Shape::row_bytes(0), thread, num_threads);
   }
+  // Where word `i` is put of some rows, the first one's words first.
+  __device__ static __forceinline__ char* word(const Call& call, i64 first, int i) {
+    return call.result + first * Shape::row_bytes(0) + i * Shape::unit_bytes(0);
+  }
   __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.num_sources * Shape::row_bytes(0); }
 };
 
@@ -29,6 +33,10 @@ struct InPlace {
   __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
     constexpr int row = int(Shape::row_bytes(0)), unit = Shape::unit_bytes(0);
     for (int byte = int(thread) * unit; byte < row; byte += int(num_threads) * unit) poison((*this)(byte), unit, 0, 1);
+  }
+  __device__ static __forceinline__ char* word(const Call& call, i64 first, int i) {
+    constexpr int unit = Shape::unit_bytes(0), words = int(Shape::row_bytes(0)) / unit;
+    return InPlace(call, first + i / words)(i % words * unit);
   }
   __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.result_bytes; }
 };
