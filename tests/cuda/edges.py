@@ -219,6 +219,7 @@ def lost(engine: CudaNode, handle: Launched, wanted: torch.Tensor) -> list[str]:
     """Which sums of a combine are NaN, if they are not those that have to be."""
     sums = torch.zeros(len(wanted), engine.rows[0].shape[1], device=wanted.device)
     [result] = engine.combine(engine.rows[:1], handle, [sums.to(engine.rows[0].dtype)])
+    torch.cuda.synchronize()
     found = result.isnan().any(1)
     same = torch.equal(found, wanted)
     return [] if same else [f"{int(found.sum())} sums are NaN, not {int(wanted.sum())}"]
