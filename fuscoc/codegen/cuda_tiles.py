@@ -16,6 +16,9 @@ PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
+COPIED_BYTES, MAX_COPIED_ROWS = 8192, 256  # that a warp of a combine copies at once, at most
+COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
+PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
@@ -81,7 +84,8 @@ class CudaSizes:
     ``buffer_bytes`` for a row: one, or one a lane. Rows are moved in ``num_passes`` parts of their
     ``arriving`` fields; ``leaving`` are those in the source, where they are others. Combine: CTAs
     of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors`` vectors of the sum
-    and loads those of ``team_batch`` rows at once.
+    and loads those of ``team_batch`` rows at once. With ``combine_rows`` above 1 rows are copied:
+    a team is a warp that takes so many at once, and a thread has ``team_batch`` words under way.
     """
 
     dispatch_warps: int
@@ -94,6 +98,7 @@ class CudaSizes:
     team_warps: int
     team_vectors: int
     team_batch: int
+    combine_rows: int
 
 
 def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
@@ -217,6 +222,13 @@ def field_sizes(
     return tuple(arriving.values()), tuple(leaving)
 
 
+def copied_rows(shuffle: CudaShuffle) -> int:
+    """Rows that a warp of a combine copies at once, some KB of the largest field; 1 if rows are
+    summed up, or so large that a team of warps takes one each."""
+    rows = COPIED_BYTES // max(map(row_bytes, shuffle.leaving)) if shuffle.combine == "copy" else 0
+    return min(MAX_COPIED_ROWS, 1 << rows.bit_length() - 1) if rows else 1
+
+
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
@@ -246,6 +258,10 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
             if all(each % (warps * WARP * 2) == 0 for each in vectors)
         ]
     team_warps, team_vectors = min(sizes, key=preference)
+    teams, team_batch = min(MAX_TEAMS, COMBINE_WARPS // team_warps), in_flight // team_vectors
+    combine_rows = copied_rows(shuffle)
+    if combine_rows > 1:
+        teams, team_warps, team_vectors, team_batch = COPY_WARPS, 1, 1, WORDS_IN_FLIGHT
     return CudaSizes(
         dispatch_warps=warps,
         dispatch_rows=rows,
@@ -253,8 +269,9 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         num_passes=passes,
         arriving=arriving,
         leaving=leaving,
-        teams=min(MAX_TEAMS, COMBINE_WARPS // team_warps),
+        teams=teams,
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=in_flight // team_vectors,
+        team_batch=team_batch,
+        combine_rows=combine_rows,
     )

@@ -14,6 +14,7 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_TEAMS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
+    PLACE_BYTES,
     TARGETS,
     WARP,
     bulk_room,
@@ -66,12 +67,13 @@ class CudaTile(Op, name="cuda_tile"):
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
-    vectors of the result and loads those of ``team_batch`` rows at once.
+    vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
+    team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
 
     ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
-    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_rows = 1 : i64,
-    dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64,
-    team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
+    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64,
+    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64,
+    team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -86,6 +88,7 @@ class CudaTile(Op, name="cuda_tile"):
         team_warps=Integer(1),
         team_vectors=Integer(1),
         team_batch=Integer(1),
+        combine_rows=Integer(1),
     )
 
     @classmethod
@@ -94,7 +97,9 @@ class CudaTile(Op, name="cuda_tile"):
         most = max(op.read("teams") * op.read("team_warps"), op.read("dispatch_warps"))
         if most > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
-        if op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
+        if op.read("combine_rows") > 1:
+            _check_copied(op)
+        elif op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
             raise VerifyError(f"must have {MAX_TEAMS} teams at most, and two vectors a thread")
         left, arrived = map(_row_bytes, (loads, stores))
         changes = left != arrived or any(load.read("run_dims") for load in loads)
@@ -279,6 +284,19 @@ def _check_scattered(op):
     ends.append((op.read("buffer_bytes"), 0))
     if any(at + room > behind for (at, room), (behind, _) in pairwise(ends)):
         raise VerifyError("needs room in buffers to place rows as in their slots")
+
+
+def _check_copied(op):
+    """A warp copies rows of segments that have one each, and keeps where these are."""
+    reduces = ops_of(op.operation.parent, NodeReduce)
+    if not reduces or reduces[0].kind != "copy":
+        raise VerifyError("must not copy several rows a warp where they are summed up")
+    if op.read("team_warps") > 1 or op.read("team_vectors") > 1:
+        raise VerifyError("must copy rows by teams of a warp, one vector a thread")
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    needed = op.read("teams") * op.read("combine_rows") * PLACE_BYTES
+    if needed > target.room:
+        raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
 
 def _check_ends(op, left, arrived, casts):

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_tiles import (
     COMBINE_WARPS,
+    COPIED_BYTES,
     LINE_BYTES,
     LINES_IN_FLIGHT,
+    MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
+    PLACE_BYTES,
     ROWS_IN_FLIGHT,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
     WARP,
+    WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
 from fuscoc.codegen.triton_tiles import PART_BYTES
@@ -62,7 +66,15 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
-    if combines:
+    if combines and tile["combine_rows"] > 1:
+        places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
+        found |= {
+            "combine_rows": f"a warp copies so many rows at once, {COPIED_BYTES:,} B of a field or "
+            f"{MAX_COPIED_ROWS} rows at most",
+            "teams": f"warps, which keep where rows lie: {places:,} B",
+            "team_batch": f"{WORDS_IN_FLIGHT} words in flight a thread",
+        }
+    elif combines:
         lanes = tile["team_warps"] * WARP * tile["team_vectors"]
         found |= {
             "team_warps": f"a team takes {lanes} vectors of a row at once: of all teams in "
