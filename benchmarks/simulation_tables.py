@@ -161,8 +161,10 @@ def _rows(table: Table, row: dict[str, str]) -> Iterator[Measured]:
     if contender not in CONTENDERS or "SMs" in routing:
         return
     tokens = table.tokens or int(row["tokens"])
+    columns = {name.split(" (")[0]: cell for name, cell in row.items()}
     for part in ("dispatch", "combine", "total"):
-        yield _measured(table, routing, tokens, contender, part, _number(row[part]) * table.unit)
+        seconds = _number(columns[part]) * table.unit
+        yield _measured(table, routing, tokens, contender, part, seconds)
 
 
 def _measured(
