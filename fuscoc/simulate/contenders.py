@@ -105,9 +105,15 @@ def rewritten(module: Any, rewrite: Rewrite) -> Program:
         if rewrite.dedup is not None:
             _write(dispatch, "dedup", rewrite.dedup)
         if rewrite.balance is not None:
-            _write(dispatch, "balance", rewrite.balance if rewrite.balance != DESTINATION else "none")
+            _write(
+                dispatch, "balance", rewrite.balance if rewrite.balance != DESTINATION else "none"
+            )
         if rewrite.schedule is not None:
-            _write(dispatch, "schedule", rewrite.schedule if rewrite.schedule != AT_ONCE else "pairwise")
+            _write(
+                dispatch,
+                "schedule",
+                rewrite.schedule if rewrite.schedule != AT_ONCE else "pairwise",
+            )
         for step in PASSES:
             if step.level != "L0":
                 step.run(copy)

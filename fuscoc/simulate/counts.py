@@ -67,9 +67,11 @@ def count(
     found = {
         sharing: Counts(
             topology,
-            *(np.zeros((num_ranks, num_ranks), np.int64) for _ in range(3)),
-            np.zeros((num_ranks, num_nodes), np.int64),
-            np.zeros(num_ranks, np.int64),
+            points=np.zeros((num_ranks, num_ranks), np.int64),
+            pairs=np.zeros((num_ranks, num_ranks), np.int64),
+            shared=np.zeros((num_ranks, num_ranks), np.int64),
+            flows=np.zeros((num_ranks, num_nodes), np.int64),
+            sources=np.zeros(num_ranks, np.int64),
         )
         for sharing in sharings
     }

@@ -78,10 +78,10 @@ def plan_network(contender: Contender, counts: Counts, cluster: Cluster) -> Netw
     stages = arrange_stages(demand, assignment, rules.schedule, model)
     rows = slice_rows(busiest, network_row_bytes(contender.program), model.slice_bytes, model)
     rounds = cut(stages, rows)
-    return NetworkPlan(assignment, stages, rounds.num_stages, _slices(rounds))
+    return NetworkPlan(assignment, stages, rounds.num_stages, slices_of(rounds))
 
 
-def _slices(rounds: Schedule) -> Slices:
+def slices_of(rounds: Schedule) -> Slices:
     """What ``Schedule.sends`` says of one rank, of all of them."""
     m, n = rounds.assignment.ranks_per_node, len(rounds.tile)
     by_node = rounds.assignment.pairs.reshape(n, m, n, m).transpose(0, 2, 1, 3)
