@@ -33,7 +33,7 @@ def fair_rates(
     rising = np.ones(num_tasks, bool)
     while True:
         total = np.bincount(links, load, num_links)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             level = np.where(total > 0, left / total, np.inf)
         of_task = np.minimum.reduceat(level[links], start)
         # A link is full first for all of its tasks if none of them is held up by another.

@@ -141,7 +141,7 @@ def _load(
     edges[-1] = seconds
     length = np.diff(edges)[:, None]
     busy = samples.bytes[:num, kept] / (length * links.bandwidth[kept])
-    return Load(edges, kept, np.asarray(busy, np.float64))
+    return Load(np.asarray(edges, np.float64), kept, np.asarray(busy, np.float64))
 
 
 def _spans(tasks: Tasks, timeline: Timeline) -> Spans:

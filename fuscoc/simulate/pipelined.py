@@ -37,7 +37,8 @@ class Host:
 class Pipelined:
     """The tasks of one path on all ranks.
 
-    ``ids[step]``: int64 [R, K], those of a step in every round, or [R, 1] if it has none.
+    Tasks of a step are int64 [R, K], one in every round, or [R, 1] if it has nothing to do with
+    rounds.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Pipelined:
         builder, rounds = self._builder, self._num_rounds
         signals = [step for step in before if step.signal is not None]
         fills = [step for step in before if step.signal is None]
-        ids = {step: self._step(step, rounds, lane="gather") for step in before}
+        ids = {step.list: self._step(step, rounds, lane="gather") for step in before}
         start = builder.add(np.broadcast_to(self._ranks[:, None], (len(begin), rounds)))
         end = builder.add(np.broadcast_to(self._ranks[:, None], (len(begin), rounds)))
         lane, told = begin, 0
@@ -104,14 +105,14 @@ class Pipelined:
             # Signals go out a round ahead.
             for ahead in range(told, min(number + 2, rounds)):
                 for step in signals:
-                    builder.after(lane, ids[step][:, ahead])
-                    lane = ids[step][:, ahead]
+                    builder.after(lane, ids[step.list][:, ahead])
+                    lane = ids[step.list][:, ahead]
                 told = ahead + 1
             for step in fills:
-                builder.after(lane, ids[step][:, number])
+                builder.after(lane, ids[step.list][:, number])
                 for slot in step.wait:
-                    self._wait(slot, number, ids[step][:, number])
-                lane = ids[step][:, number]
+                    self._wait(slot, number, ids[step.list][:, number])
+                lane = ids[step.list][:, number]
             builder.after(lane, end[:, number])
             lane = end[:, number]
         self._starts = start
@@ -154,9 +155,9 @@ class Pipelined:
     ) -> Int64Array:
         """The lane that forwards: its last task on every rank."""
         builder, rounds = self._builder, self._num_rounds
-        ids = {step: self._step(step, rounds) for step in at_once}
+        ids = {step.list: self._step(step, rounds) for step in at_once}
         # One part more than there are rounds: what direct rows leave to do comes first.
-        late = {step: self._step(step, rounds + 1, first=ALL) for step in trailing}
+        late = {step.list: self._step(step, rounds + 1, first=ALL) for step in trailing}
         arrived = builder.add(np.broadcast_to(self._ranks[:, None], done.shape))
         builder.after(done, arrived)
         lane = known
@@ -164,14 +165,14 @@ class Pipelined:
             builder.after(lane, arrived[:, number])
             lane = arrived[:, number]
             for step in at_once:
-                builder.after(lane, ids[step][:, number])
-                lane = ids[step][:, number]
+                builder.after(lane, ids[step.list][:, number])
+                lane = ids[step.list][:, number]
             if number + self._ring < rounds:
                 builder.after(lane, self._starts[:, number + self._ring])
             for step in trailing:
-                lane = self._trail(step, late[step][:, number], number - 1, lane, at_once)
+                lane = self._trail(step, late[step.list][:, number], number - 1, lane, at_once)
         for step in trailing:
-            lane = self._trail(step, late[step][:, rounds], rounds - 1, lane, at_once)
+            lane = self._trail(step, late[step.list][:, rounds], rounds - 1, lane, at_once)
         return lane
 
     def _trail(
@@ -223,9 +224,11 @@ class Pipelined:
         return self._builder.join(ids.reshape(-1, m, ids.shape[1]).transpose(0, 2, 1))
 
     def _wait(self, slot: int, number: int, ids: Int64Array) -> None:
-        """Tasks of all ranks wait for a signal of all peers: of a round, or the last one."""
-        joins = self._signalled[slot][:, number]
-        self._builder.after(np.repeat(joins, self._cluster.ranks_per_node), ids)
+        """Tasks of all ranks wait for a signal of all peers: of a round, or the last one. What
+        signals it may have nothing to do."""
+        if slot in self._signalled:
+            joins = self._signalled[slot][:, number]
+            self._builder.after(np.repeat(joins, self._cluster.ranks_per_node), ids)
 
     def _with_work(self, steps: tuple[LaunchStep, ...]) -> list[LaunchStep]:
         """Those that hand nothing over, where nothing is."""
