@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l0 import Dispatch, Shuffle
@@ -25,14 +25,16 @@ class Rewrite:
     ``schedule``: policies of the language, or ``DESTINATION``: rows go straight to the rank that
     wants them, and ``AT_ONCE``: one round with all peers, as collectives do.
 
-    ``fused``: copies, exchanges and their signals are a pipeline; else every step is a permute, a
-    collective and a permute, each behind the one before. ``reuses_plan``: an earlier one is used.
+    ``execution``: ``fused``: steps and their signals are a pipeline, straight from layout to
+    layout; ``wrapped``: such a pipeline between two permutes, as of an all-to-all that knows no
+    layouts; ``staged``: every step is a permute, a collective and a permute, each behind the one
+    before. ``reuses_plan``: an earlier one is used.
     """
 
     dedup: tuple[str, ...] | None = None
     balance: str | None = None
     schedule: str | None = None
-    fused: bool = True
+    execution: Literal["fused", "wrapped", "staged"] = "fused"
     reuses_plan: bool = False
 
     @property
@@ -45,7 +47,9 @@ class Rewrite:
             found.append(f"balance {self.balance}")
         if self.schedule is not None:
             found.append(f"schedule {self.schedule}")
-        if not self.fused:
+        if self.execution == "wrapped":
+            found.append("between permutes")
+        if self.execution == "staged":
             found.append("steps one by one, with permutes")
         if self.reuses_plan:
             found.append("an earlier plan")
@@ -57,15 +61,17 @@ AUTO = Rewrite(dedup=("node", "rank"), balance="auto", schedule="auto")
 CONTENDERS: Mapping[str, Rewrite] = {
     FUSCOC: AUTO,
     "spec": Rewrite(),
-    "naive": Rewrite(dedup=(), balance=DESTINATION, schedule=AT_ONCE, fused=False),
-    "deduplicated": Rewrite(dedup=("rank",), balance=DESTINATION, schedule=AT_ONCE, fused=False),
+    "naive": Rewrite(dedup=(), balance=DESTINATION, schedule=AT_ONCE, execution="staged"),
+    "deduplicated": Rewrite(
+        dedup=("rank",), balance=DESTINATION, schedule=AT_ONCE, execution="staged"
+    ),
     "fusco": Rewrite(dedup=("node",), balance="greedy", schedule="pairwise"),
-    "fast": Rewrite(dedup=(), balance="rebalance", schedule="fast", fused=False),
+    "fast": Rewrite(dedup=(), balance="rebalance", schedule="fast", execution="wrapped"),
 }
 """What ``--against`` knows; a table of programs for people to add to."""
 
 ABLATION: Mapping[str, Rewrite] = {
-    "fused copies": replace(AUTO, fused=False),
+    "fused copies": replace(AUTO, execution="staged"),
     "planner": replace(AUTO, dedup=(), balance="none"),
     "balancer": replace(AUTO, balance="none"),
 }

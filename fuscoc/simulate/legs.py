@@ -77,21 +77,30 @@ def build(
     wires = Wires(cluster, contender.program, builder)
     amounts = ListAmounts(counts, plan)
     is_dispatch = path is contender.program.dispatch
-    if not contender.rewrite.fused:
+    execution = contender.rewrite.execution
+    if execution == "staged":
         Staged(wires, path, plan, counts, amounts).build()
-    elif cluster.nodes == 1:
+    elif execution == "fused" and cluster.nodes == 1:
         (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
     else:
-        model = cost_model(contender, cluster)
-        pipeline = Pipelined(wires, path, plan, amounts, model)
-        pipeline.build(_host(contender, path, plan, cluster))
+        begin = builder.add(np.arange(cluster.num_ranks))
+        points, sent = counts.points, counts.pairs.sum(axis=1)
+        arrived, row = counts.pairs.sum(axis=0), wires.row_bytes("slices")
+        if execution == "wrapped" and is_dispatch:
+            begin = wires.permute("pack", begin, counts.sources * row, sent * row)
+        elif execution == "wrapped":
+            begin = wires.permute("pack", begin, points.sum(axis=0) * row, arrived * row)
+        pipeline = Pipelined(wires, path, plan, amounts, cost_model(contender, cluster))
+        end = pipeline.build(_host(contender, path, plan, cluster), begin)
+        if execution == "wrapped" and is_dispatch:
+            wires.permute("place", end, arrived * row, points.sum(axis=0) * row)
     return builder.finish()
 
 
 def _host(contender: Contender, path: PathSpec, plan: NetworkPlan, cluster: Cluster) -> Host:
     costs = cluster.costs
     plans = path is contender.program.dispatch and not contender.rewrite.reuses_plan
-    if not contender.rewrite.fused or cluster.nodes == 1:
+    if contender.rewrite.execution == "staged" or cluster.nodes == 1:
         return Host(0.0, 0.0)
     if not plans:
         return Host(costs.plan_again, 0.0)

@@ -57,8 +57,8 @@ class Pipelined:
         self._ranks = np.arange(self._cluster.num_ranks)
         self._signalled: dict[int, Int64Array] = {}
 
-    def build(self, host: Host) -> Int64Array:
-        """Add all tasks; returns the last one of every rank, [R]."""
+    def build(self, host: Host, begin: Int64Array) -> Int64Array:
+        """Add all tasks, behind those in ``begin``, [R]; returns the last one of every rank, [R]."""
         builder, rounds = self._builder, self._num_rounds
         before = self._with_work(self._path.before) if rounds else []
         behind = self._with_work(self._path.behind)
@@ -68,6 +68,7 @@ class Pipelined:
         last = [step for step in behind if step not in in_rounds]
 
         planned = builder.add(self._ranks, "plan", ("what to send",), host.plan)
+        builder.after(begin, planned)
         together = builder.add(self._ranks)  # nobody knows what to send before all have counted
         builder.after(builder.join(planned[None, :]), together)
         known = builder.add(self._ranks, "plan", ("the rest",), host.describe)

@@ -83,7 +83,11 @@ def memory(
     }
     if plan.num_rounds:
         slices = plan.slices
-        slots = ring_slots(cost_model(contender, cluster)) if contender.rewrite.fused else 1
+        slots = (
+            ring_slots(cost_model(contender, cluster))
+            if contender.rewrite.execution != "staged"
+            else 1
+        )
         for ring, rank in (("slices", slices.sender), ("landing", slices.receiver)):
             key = rank * plan.num_rounds + slices.round
             largest = float(np.bincount(key, slices.rows).max(initial=0.0))

@@ -123,11 +123,7 @@ class Staged:
         return amounts.rank, amounts.peer, amounts.entries * self._wires.row_bytes(buffer)
 
     def _permute(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
-        """Every rank for itself, at a permute's part of the memory's rate."""
-        ids = self._builder.add(self._ranks, "permute", (name,), self._costs.collective)
-        self._builder.after(self._end, ids)
-        self._wires.hbm(ids, self._ranks, (read + written) / self._costs.permute)
-        self._end = ids
+        self._end = self._wires.permute(name, self._end, read, written)
 
     def _collective(
         self,

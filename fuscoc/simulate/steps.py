@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,16 @@ class Wires:
         self.hbm(tasks, amounts.rank, read)
         self.hbm(tasks, amounts.peer, written)
         self.nvlink(tasks, amounts.rank, amounts.peer, written)
+
+    def permute(
+        self, name: str, after: Int64Array, read: NDArray[Any], written: NDArray[Any]
+    ) -> Int64Array:
+        """Every rank for itself, at a permute's part of the memory's rate; its tasks, [R]."""
+        ranks, costs = np.arange(self.cluster.num_ranks), self.cluster.costs
+        ids = self.builder.add(ranks, "permute", (name,), costs.collective)
+        self.builder.after(after, ids)
+        self.hbm(ids, ranks, (read + written) / costs.permute)
+        return ids
 
     def slice_bytes(self, ring: str, slices: Slices) -> Float64Array:
         return np.asarray(slices.rows * float(self.row_bytes(ring)))
