@@ -121,6 +121,7 @@ class Setting:
         return f"{whole} from {self.least:g} to {self.most:g}"
 
 
+PARTS = ("permute", "reduce", "collective_nvlink", "collective_nic")
 _RATE = Setting(float, 1e-3, 1e6)
 _PART = Setting(float, 0.01, 1, default=1.0)
 SETTINGS: Mapping[tuple[str, str], Setting] = {
@@ -143,7 +144,7 @@ SETTINGS: Mapping[tuple[str, str], Setting] = {
     ("fabric", "spine_oversubscription"): Setting(float, 0.1, 1000, default=1.0),
     **{
         ("costs", each.name): (
-            _PART if each.name in ("permute", "collective_nvlink", "collective_nic")
+            _PART if each.name in PARTS
             else Setting(float, 0, 1e6)
         )
         for each in fields(Costs)

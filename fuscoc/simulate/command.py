@@ -81,8 +81,13 @@ class Workload:
     def topology(self) -> Topology:
         return Topology(self.cluster.nodes, self.cluster.ranks_per_node)
 
-    def count(self, contenders: Iterable[Contender]) -> None:
-        """Route once, and count what every contender's program makes of it."""
+    def count(
+        self, contenders: Iterable[Contender], ranks: Sequence[RankData] | None = None
+    ) -> None:
+        """Route, and count what every contender's program makes of it, if nobody has.
+
+        ``ranks``: inputs that are given, instead of made up.
+        """
         missing = {Sharing.of(each.program) for each in contenders} - self.counted.keys()
         if not missing:
             return
@@ -90,16 +95,12 @@ class Workload:
         def progress(ranks: Iterable[int]) -> Iterable[int]:
             return track(ranks, "routing", console=self.console, transient=True)
 
-        ranks = make_routing(
-            self.shuffle, self.topology, self.traffic, self.tokens, self.seed,
-            progress if self.console is not None else iter,
-        )  # fmt: skip
-        self.count_routing(ranks, missing)
-
-    def count_routing(self, ranks: Sequence[RankData], sharings: Iterable[Sharing]) -> None:
-        """The same of inputs that are given."""
-        destinations = self._destinations(ranks)
-        self.counted |= count(destinations, self.topology, sharings)
+        if ranks is None:
+            ranks = make_routing(
+                self.shuffle, self.topology, self.traffic, self.tokens, self.seed,
+                progress if self.console is not None else iter,
+            )  # fmt: skip
+        self.counted |= count(self._destinations(ranks), self.topology, missing)
         self.num_tokens = int(next(iter(self.counted.values())).sources.max())
 
     def _destinations(self, ranks: Sequence[RankData]) -> Iterator[Int64Array]:
@@ -109,9 +110,9 @@ class Workload:
             live = (rank >= 0) & (rank < self.topology.num_ranks)
             yield np.where(live, rank, -1).reshape(-1, fanout)
 
-    def counts(self, found: Contender) -> Counts:
-        """Of one contender's program."""
-        self.count([found])
+    def counts(self, found: Contender, ranks: Sequence[RankData] | None = None) -> Counts:
+        """Of one contender's program; see ``count``."""
+        self.count([found], ranks)
         return self.counted[Sharing.of(found.program)]
 
 
@@ -234,8 +235,8 @@ def sweep(
             other = replace(workload, tokens=int(value), counted={}, console=None)
         else:
             place, unit = SWEEPS[name]
-            cluster = replace(workload.cluster, **{place: value * unit})
-            other = replace(workload, cluster=cluster)
+            changes: dict[str, Any] = {place: value * unit}
+            other = replace(workload, cluster=replace(workload.cluster, **changes))
         other.count(contenders)
         for each in contenders:
             found = simulate(each, other.counts(each), other.cluster, detailed=False)

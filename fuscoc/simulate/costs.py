@@ -32,10 +32,14 @@ class Costs:
     launch: float = 5e-6
     """From the end of what a kernel waits for to its first bytes, on another stream."""
     permute: float = 0.85
-    """Part of HBM's rate that a permute of rows by ``index_select`` gets. Fitted."""
+    """Part of HBM's rate that a permute of rows by ``index_select`` gets: 5.9 GB in 1753 us of 4 TB/s
+    (docs/benchmarks/nvlink.md, where the time goes)."""
+    reduce: float = 0.85
+    """The same of an unfused weighted sum of rows; as a permute, unless a cluster says otherwise."""
     collective: float = 30e-6
     """What an unfused step (a permute, a collective) takes besides its bytes. Fitted."""
     collective_nvlink: float = 0.94
-    """Part of NVLink's rate that a collective gets. Fitted."""
+    """Part of NVLink's rate that a collective gets: twice 705 MB in 4201 us, of 355 GB/s
+    (docs/benchmarks/nvlink.md, likewise)."""
     collective_nic: float = 1.0
-    """Part of a NIC's rate that a collective over all ranks gets. Fitted."""
+    """Part of a NIC's rate that a collective over all ranks gets."""

@@ -83,17 +83,17 @@ def build(
     elif execution == "fused" and cluster.nodes == 1:
         (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
     else:
-        begin = builder.add(np.arange(cluster.num_ranks))
+        begin, permute = builder.add(np.arange(cluster.num_ranks)), cluster.costs.permute
         points, sent = counts.points, counts.pairs.sum(axis=1)
         arrived, row = counts.pairs.sum(axis=0), wires.row_bytes("slices")
         if execution == "wrapped" and is_dispatch:
-            begin = wires.permute("pack", begin, counts.sources * row, sent * row)
+            begin = wires.operator("pack", begin, counts.sources * row, sent * row, permute)
         elif execution == "wrapped":
-            begin = wires.permute("pack", begin, points.sum(axis=0) * row, arrived * row)
+            begin = wires.operator("pack", begin, points.sum(axis=0) * row, arrived * row, permute)
         pipeline = Pipelined(wires, path, plan, amounts, cost_model(contender, cluster))
         end = pipeline.build(_host(contender, path, plan, cluster), begin)
         if execution == "wrapped" and is_dispatch:
-            wires.permute("place", end, arrived * row, points.sum(axis=0) * row)
+            wires.operator("place", end, arrived * row, points.sum(axis=0) * row, permute)
     return builder.finish()
 
 

@@ -58,7 +58,7 @@ class Pipelined:
         self._signalled: dict[int, Int64Array] = {}
 
     def build(self, host: Host, begin: Int64Array) -> Int64Array:
-        """Add all tasks, behind those in ``begin``, [R]; returns the last one of every rank, [R]."""
+        """Add all tasks, behind those in ``begin`` [R]; returns the last of every rank, [R]."""
         builder, rounds = self._builder, self._num_rounds
         before = self._with_work(self._path.before) if rounds else []
         behind = self._with_work(self._path.behind)

@@ -80,7 +80,7 @@ class Staged:
         rows = wires.row_bytes("rows")
         points, pairs = counts.points.sum(axis=0), counts.pairs.sum(axis=0)
         sent = self._amounts.of("net_send").entries.sum() > 0
-        self._permute("reduce", points * rows, pairs * wires.row_bytes("staging"))
+        self._sum("reduce", points * rows, pairs * wires.row_bytes("staging"))
         moves = [self._moved("reduce_direct", "staging")]
         if not self._goes_straight:
             if sent:
@@ -90,7 +90,7 @@ class Staged:
             if sent:
                 landed = self._by_rank("reduce_node", terms=True) * wires.row_bytes("staging")
                 received = self._by_rank("reduce_node") * wires.row_bytes("return_slices")
-                self._permute("reduce again", landed, received)
+                self._sum("reduce again", landed, received)
         if sent:
             self._collective("all to all", *moves, network=True)
         elif self._goes_straight:
@@ -98,7 +98,7 @@ class Staged:
         if self._hands_over:
             self._collective("hand back", self._moved("hand_back", "staging"))
         came = self._by_rank("reduce_source", terms=True) * wires.row_bytes("staging")
-        self._permute("sum", came, counts.sources * wires.row_bytes("result"))
+        self._sum("sum", came, counts.sources * wires.row_bytes("result"))
 
     @property
     def _goes_straight(self) -> bool:
@@ -123,7 +123,10 @@ class Staged:
         return amounts.rank, amounts.peer, amounts.entries * self._wires.row_bytes(buffer)
 
     def _permute(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
-        self._end = self._wires.permute(name, self._end, read, written)
+        self._end = self._wires.operator(name, self._end, read, written, self._costs.permute)
+
+    def _sum(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
+        self._end = self._wires.operator(name, self._end, read, written, self._costs.reduce)
 
     def _collective(
         self,

@@ -68,14 +68,19 @@ class Wires:
         self.hbm(tasks, amounts.peer, written)
         self.nvlink(tasks, amounts.rank, amounts.peer, written)
 
-    def permute(
-        self, name: str, after: Int64Array, read: NDArray[Any], written: NDArray[Any]
+    def operator(
+        self,
+        name: str,
+        after: Int64Array,
+        read: NDArray[Any],
+        written: NDArray[Any],
+        part: float,
     ) -> Int64Array:
-        """Every rank for itself, at a permute's part of the memory's rate; its tasks, [R]."""
+        """Every rank for itself, at a ``part`` of the memory's rate; its tasks, [R]."""
         ranks, costs = np.arange(self.cluster.num_ranks), self.cluster.costs
-        ids = self.builder.add(ranks, "permute", (name,), costs.collective)
+        ids = self.builder.add(ranks, "operator", (name,), costs.collective)
         self.builder.after(after, ids)
-        self.hbm(ids, ranks, (read + written) / costs.permute)
+        self.hbm(ids, ranks, (read + written) / part)
         return ids
 
     def slice_bytes(self, ring: str, slices: Slices) -> Float64Array:

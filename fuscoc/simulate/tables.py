@@ -24,15 +24,15 @@ def show(record: Record, layers: int, cluster: Cluster, console: Console) -> Non
 
 def contender_table(record: Record) -> Table:
     """What every contender takes, and what holds it up."""
-    columns = ["dispatch", "combine", "total", "of the first", "bound", "bound by"]
-    table = titled_table("Contenders", ["contender", "program"], columns)
+    columns = ["dispatch", "combine", "total", "×", "bound", "bound by"]
+    table = titled_table("Contenders", ["contender"], columns)
+    table.caption = "\n".join(f"{run.contender}: {run.rewrite}" for run in record.runs)
     first = record.runs[0].seconds
     for run in record.runs:
         legs = [run.dispatch, *([run.combine] if run.combine is not None else [])]
         bound = sum(leg.bounds[0].seconds for leg in legs)
         table.add_row(
             run.contender,
-            run.rewrite,
             human_seconds(run.dispatch.seconds),
             human_seconds(run.combine.seconds) if run.combine is not None else "",
             human_seconds(run.seconds),
