@@ -13,14 +13,14 @@ from dataclasses import dataclass
 class Costs:
     """Seconds, unless it says otherwise."""
 
-    node_dispatch: float = 20e-6
+    node_dispatch: float = 24e-6
     """What a dispatch of fixed capacity inside one node takes besides its bytes: launches, counts,
     the ends of its kernels. Fitted."""
-    node_combine: float = 25e-6
+    node_combine: float = 10e-6
     """The same of a combine. Fitted."""
-    plan: float = 0.75e-3
+    plan: float = 0.91e-3
     """From the call of a dispatch until its first slice is gathered: points counted, counts of all
-    ranks exchanged, the hop planned. Fitted; 0.6 to 0.85 ms by the events of a trace
+    ranks exchanged, the hop planned. Fitted; 0.6 to 0.85 ms in a trace of fuscoc alone
     (docs/benchmarks/network.md, where the time goes)."""
     plan_again: float = 30e-6
     """The same with the handle of an earlier dispatch (docs/benchmarks/network.md, likewise)."""
@@ -32,14 +32,14 @@ class Costs:
     launch: float = 5e-6
     """From the end of what a kernel waits for to its first bytes, on another stream."""
     permute: float = 0.85
-    """Part of HBM's rate that a permute of rows by ``index_select`` gets: 5.9 GB in 1753 us of 4 TB/s
+    """Part of HBM's rate that a permute of rows by ``index_select`` gets: 5.9 GB in 1753 us
     (docs/benchmarks/nvlink.md, where the time goes)."""
     reduce: float = 0.85
-    """The same of an unfused weighted sum of rows; as a permute, unless a cluster says otherwise."""
-    collective: float = 30e-6
+    """The same of an unfused weighted sum of rows: as a permute, unless a cluster knows better."""
+    collective: float = 12.5e-6
     """What an unfused step (a permute, a collective) takes besides its bytes. Fitted."""
     collective_nvlink: float = 0.94
-    """Part of NVLink's rate that a collective gets: twice 705 MB in 4201 us, of 355 GB/s
+    """Part of NVLink's rate that a collective gets: 1.4 GB in 4201 us
     (docs/benchmarks/nvlink.md, likewise)."""
     collective_nic: float = 1.0
     """Part of a NIC's rate that a collective over all ranks gets."""

@@ -148,27 +148,22 @@ class Staged:
             wires.hbm(ids, peer, num_bytes)
             self._between(met, ids, end, rank, peer)
         if network:
-            self._stages(met, end, name)
+            self._cross(met, end, name)
         self._end = end
 
-    def _stages(self, met: Int64Array, end: Int64Array, name: str) -> None:
-        """The network hop, stage after stage, or all at once."""
-        slices, builder, costs = self._plan.slices, self._builder, self._costs
+    def _cross(self, met: Int64Array, end: Int64Array, name: str) -> None:
+        """All that the network hop has for a pair of ranks, all pairs at once."""
         forth = self._path.exchange.forwarder is not None
-        ends = (slices.sender, slices.receiver) if forth else (slices.receiver, slices.sender)
-        ring = "slices" if forth else "return_slices"
-        latency = costs.collective + self._wires.cluster.latency
-        ids = builder.add(ends[0], "collective", (name,), latency)
-        num_bytes = self._wires.slice_bytes(ring, slices) / costs.collective_nic
-        self._wires.network(ids, *ends, num_bytes)
-        builder.after(met, ids)
-        joins = builder.add(np.zeros((len(end), self._plan.num_rounds), np.int64))
-        builder.after(joins[:, :-1], joins[:, 1:])
-        builder.after(joins[:, -1], end)
-        later = slices.round > 0
-        for rank in ends:
-            builder.after(ids, joins[rank, slices.round])
-            builder.after(joins[rank[later], slices.round[later] - 1], ids[later])
+        sender, receiver = np.nonzero(self._plan.assignment.pairs)
+        rows = self._plan.assignment.pairs[sender, receiver]
+        if not forth:
+            sender, receiver = receiver, sender
+        costs, wires = self._costs, self._wires
+        latency = costs.collective + wires.cluster.latency
+        ids = self._builder.add(sender, "collective", (name,), latency)
+        size = wires.row_bytes("slices" if forth else "return_slices") / costs.collective_nic
+        wires.network(ids, sender, receiver, np.asarray(rows * size, np.float64))
+        self._between(met, ids, end, sender, receiver)
 
     def _between(
         self, met: Int64Array, ids: Int64Array, end: Int64Array, *ranks: Int64Array
