@@ -96,7 +96,8 @@ class Pipelined:
         builder, rounds = self._builder, self._num_rounds
         signals = [step for step in before if step.signal is not None]
         fills = [step for step in before if step.signal is None]
-        ids = {step.list: self._step(step, rounds, lane="gather") for step in before}
+        ids = {step.list: self._step(step, rounds, name="rows of slice {}") for step in signals}
+        ids |= {step.list: self._step(step, rounds, lane="gather") for step in fills}
         start = builder.add(np.broadcast_to(self._ranks[:, None], (len(begin), rounds)))
         end = builder.add(np.broadcast_to(self._ranks[:, None], (len(begin), rounds)))
         lane, told = begin, 0
@@ -158,7 +159,10 @@ class Pipelined:
         builder, rounds = self._builder, self._num_rounds
         ids = {step.list: self._step(step, rounds) for step in at_once}
         # One part more than there are rounds: what direct rows leave to do comes first.
-        late = {step.list: self._step(step, rounds + 1, first=ALL) for step in trailing}
+        late = {
+            step.list: self._step(step, rounds + 1, first=ALL, name="before slice {}")
+            for step in trailing
+        }
         arrived = builder.add(np.broadcast_to(self._ranks[:, None], done.shape))
         builder.after(done, arrived)
         lane = known
@@ -195,24 +199,31 @@ class Pipelined:
         return ids
 
     def _step(
-        self, step: LaunchStep, rounds: int, first: int = 0, lane: str | None = None
+        self,
+        step: LaunchStep,
+        rounds: int,
+        first: int = 0,
+        lane: str | None = None,
+        name: str = "slice {}",
     ) -> Int64Array:
-        """Tasks of a step, with what they move: one a round, from ``first`` on, or one in all."""
+        """Tasks of a step, with what they move: one a round, from ``first`` on, or one in all.
+        They are called as in a trace of the engine; what trails is late by a round."""
         amounts = self._amounts.of(step.list)
-        name = step.list.replace("_", " ")
-        numbers = [ALL] if rounds == ALL else list(range(first, first + rounds))
-        words = ["before slice 0" if each == ALL else f"slice {each}" for each in numbers]
         if rounds == ALL:
-            words = ["all rows"]
-        place = np.zeros_like(amounts.round) if rounds == ALL else amounts.round - first
-        shape = len(self._ranks), len(numbers)
+            words, place = ["all rows"], np.zeros_like(amounts.round)
+        else:
+            words = [name.format(number) for number in range(rounds)]
+            place = amounts.round - first
+        if first == ALL:
+            words[-1] = "the last rows"
+        shape = len(self._ranks), len(words)
         ranks = np.broadcast_to(self._ranks[:, None], shape)
         used = np.zeros(shape, bool)
         used[amounts.rank, place] = True
         if step.signal is not None:
             used[:] = True
         ids = self._builder.add(
-            ranks, name if lane is None else lane, words, used * self._cluster.costs.launch
+            ranks, lane or step.list.replace("_", " "), words, used * self._cluster.costs.launch
         )
         self._wires.copies(step, ids[amounts.rank, place], amounts)
         if step.signal is not None:
