@@ -1,7 +1,8 @@
 """How many entries every descriptor list has, by rank, round and rank of the other side.
 
-Totals are exact. Rows of a pair of ranks are taken to be alike: those of a slice have the mean
-number of destinations, and of points, of their sources' flow. So entries are no whole numbers.
+Rows of a flow are taken to be alike: those of a slice have the mean number of destinations, and of
+points, of their source's flow. So entries are no whole numbers. Totals of pairs of ranks are exact,
+and those of forwarders where no flow is cut.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fuscoc.simulate.clusters import Cluster
 from fuscoc.simulate.contenders import ABLATION, CONTENDERS, Contender, Rewrite
 from fuscoc.simulate.counts import Counts
+from fuscoc.simulate.events import run
 from fuscoc.simulate.hop import plan_network
 from fuscoc.simulate.legs import build
 from fuscoc.simulate.runs import simulate
@@ -29,7 +30,7 @@ cases = st.tuples(
     st.integers(0, 99),
     st.integers(0, 60),
 )
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 
 def case(given: tuple[str, tuple[int, int], int, int]) -> tuple[Contender, Counts, Cluster]:
@@ -91,8 +92,6 @@ def test_a_faster_link_hardly_ever_hurts(given: Any, rate: str, factor: float) -
 def _seconds(
     contender: Contender, counts: Counts, plan: Any, there: Cluster, planned: Cluster
 ) -> float:
-    from fuscoc.simulate.events import run
-
     # Lanes and slots of rings are those of the cluster that was planned for.
     tasks = build(contender, contender.program.dispatch, counts, plan, there)
     assert there.lanes == planned.lanes

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from fuscoc.simulate.events import CycleError, Samples, busiest, run
 from fuscoc.simulate.tasks import Builder, Tasks
 
+few = settings(max_examples=30, deadline=None)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -62,6 +64,7 @@ def seconds(work: Work, grain: float = 0.0) -> float:
     return run(work.build(), np.array(work.capacity), grain).seconds
 
 
+@few
 @given(works())
 def test_no_time_is_below_a_bound(work: Work) -> None:
     tasks, capacity = work.build(), np.array(work.capacity)
@@ -70,6 +73,7 @@ def test_no_time_is_below_a_bound(work: Work) -> None:
     assert found.seconds >= work.critical() * (1 - 1e-6)
 
 
+@few
 @given(works())
 def test_order_is_kept(work: Work) -> None:
     found = run(work.build(), np.array(work.capacity), 0.0)
@@ -80,6 +84,7 @@ def test_order_is_kept(work: Work) -> None:
         assert found.end[number] >= found.begin[number]
 
 
+@few
 @given(works(), st.floats(0.25, 4))
 def test_twice_as_fast_takes_half_as_long(work: Work, factor: float) -> None:
     """All rates by a factor, all latencies by its inverse: exactly so."""
@@ -88,6 +93,7 @@ def test_twice_as_fast_takes_half_as_long(work: Work, factor: float) -> None:
     assert seconds(faster) * factor == pytest.approx(seconds(work), rel=1e-6)
 
 
+@few
 @given(works(shared=False), st.integers(0, 9), st.floats(1, 10))
 def test_a_faster_link_never_hurts_where_none_is_shared(
     work: Work, link: int, factor: float
@@ -97,6 +103,7 @@ def test_a_faster_link_never_hurts_where_none_is_shared(
     assert seconds(Work(work.tasks, capacity)) <= seconds(work) * (1 + 1e-9)
 
 
+@few
 @given(works(), st.integers(0, 3), st.floats(1, 10))
 def test_a_faster_link_never_raises_a_bound(work: Work, link: int, factor: float) -> None:
     link %= len(work.capacity)
@@ -118,6 +125,7 @@ def test_a_faster_link_can_hurt() -> None:
     assert seconds(work(10.0)) > 25
 
 
+@few
 @given(works(), st.floats(0, 0.5))
 def test_a_grain_delays_and_never_hurries(work: Work, grain: float) -> None:
     tasks, capacity = work.build(), np.array(work.capacity)
@@ -126,6 +134,7 @@ def test_a_grain_delays_and_never_hurries(work: Work, grain: float) -> None:
     assert found.seconds >= work.critical() * (1 - 1e-6)
 
 
+@few
 @given(works(), st.floats(0.01, 3))
 def test_all_bytes_pass_and_no_link_carries_more_than_it_can(work: Work, length: float) -> None:
     tasks, capacity = work.build(), np.array(work.capacity)
@@ -136,15 +145,15 @@ def test_all_bytes_pass_and_no_link_carries_more_than_it_can(work: Work, length:
     assert (samples.bytes <= capacity * samples.length * (1 + 1e-6)).all()
 
 
+@few
 @given(st.lists(st.floats(0.1, 20), min_size=1, max_size=8), st.floats(0.5, 50))
-@settings(max_examples=30)
 def test_one_link_takes_what_all_of_its_bytes_take(amounts: list[float], rate: float) -> None:
     work = Work([(0.0, {0: amount}, []) for amount in amounts], [rate])
     assert seconds(work) == pytest.approx(sum(amounts) / rate)
 
 
+@few
 @given(st.lists(st.tuples(st.floats(0.0, 2), st.floats(0.1, 20)), min_size=1, max_size=8))
-@settings(max_examples=30)
 def test_a_chain_takes_the_sum_of_its_parts(parts: list[tuple[float, float]]) -> None:
     tasks = [(late, {0: size}, [n - 1] if n else []) for n, (late, size) in enumerate(parts)]
     expected = sum(late + size / 4.0 for late, size in parts)

@@ -31,6 +31,7 @@ def rates_of(tasks: list[list[tuple[int, float]]], capacity: list[float]) -> Any
     return fair_rates(np.cumsum(lengths) - lengths, links, load, np.array(capacity, np.float64))
 
 
+@settings(max_examples=50, deadline=None)
 @given(systems())
 def test_every_task_has_a_full_link_where_nobody_is_faster(system: Flows) -> None:
     """That is max-min fairness (Bertsekas and Gallager, section 6.5.2)."""

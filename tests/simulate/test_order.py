@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fuscoc.planning.modules import read_module
 from fuscoc.planning.points import points_of
@@ -14,7 +15,6 @@ from fuscoc.simulate.counts import Sharing, count
 from fuscoc.simulate.hop import plan_network
 from fuscoc.simulate.legs import simulate_leg
 from fuscoc.simulate.record import Spans
-from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
@@ -28,11 +28,10 @@ TOPOLOGY = Topology(2, 2)
 
 @pytest.mark.parametrize("options", ["dedup(node, rank)", "balance rebalance"])
 def test_every_lane_has_the_same_spans_in_the_same_order(options: str) -> None:
-    text = specs.routed("f32", HIDDEN, KEYS, 2, options=f"{options} slice 40 B")
+    text = specs.routed("f32", HIDDEN, KEYS, 2, options=f"{options} slice 20 B")
     artifact = specs.artifact(text)
     shuffle = LockstepShuffle(artifact, topology=TOPOLOGY)
-    ranks = skewed(shuffle.spec, TOPOLOGY) if "rebalance" in options else None
-    ranks = ranks or generate(shuffle.spec, TOPOLOGY, 6, 0)
+    ranks = skewed(TOPOLOGY, torch.float32, [9] * 4, [0.9, 0.1, 0.9, 0.1], 0)
     for machine in shuffle.machines:
         machine.tracer.enabled = True
     round_trip(shuffle, ranks)
@@ -58,10 +57,18 @@ def test_every_lane_has_the_same_spans_in_the_same_order(options: str) -> None:
         simulate_leg(contender, path, counts, plan, here, grain=0.0).leg
         for path in (program.dispatch, program.combine)
     ]
+    compared = set[str]()
     for rank, machine in enumerate(shuffle.machines):
-        for lane, simulated in _by_lane(rank, [leg.spans for leg in legs]).items():
-            ran = [span.name for span in machine.tracer.spans if span.lane == lane]
-            assert _is_part(simulated, _in_order(machine.tracer.spans, lane)), (lane, ran)
+        lanes = _by_lane(rank, [leg.spans for leg in legs])
+        compared |= lanes.keys()
+        for lane, simulated in lanes.items():
+            ran = _in_order(machine.tracer.spans, lane)
+            # The engine also marks what has no rows; and rows that the simulator takes to be alike
+            # may be in rounds where there are none.
+            in_both = [name for name in simulated if name in ran]
+            assert _occur_in_order(in_both, ran), lane
+            assert lane == "local" or in_both == simulated, lane
+    assert {"gather", "wire 0", "wire 1", "direct", "forward", "local"} <= compared
 
 
 def _in_order(spans: list[Span], lane: str) -> list[str]:
@@ -80,7 +87,6 @@ def _by_lane(rank: int, calls: list[Spans]) -> dict[str, list[str]]:
     return found
 
 
-def _is_part(some: list[str], everything: list[str]) -> bool:
-    """Whether all of ``some`` occur in this order; the engine also marks what has no rows."""
+def _occur_in_order(some: list[str], everything: list[str]) -> bool:
     rest = iter(everything)
     return all(each in rest for each in some)
