@@ -1,0 +1,95 @@
+// Colours from the style sheet, numbers as people write them, and the frame of every chart.
+const BUSY_LIGHT = ["#fff8ef", "#fdd49e", "#fc8d59", "#d7301f", "#7f0000"];
+const BUSY_DARK = ["#1d242e", "#57106e", "#bc3754", "#f98e09", "#fcffa4"];
+const BYTES_LIGHT = ["#f4f8fc", "#b5d2ea", "#5ba3d0", "#1c6bb0", "#08306b"];
+const BYTES_DARK = ["#1d242e", "#1f4e8c", "#3f8fd2", "#9ecbf5", "#eef7ff"];
+
+const ramp = (colours) => colours.map((colour, i) => [i / (colours.length - 1), colour]);
+
+// What the style sheet's variables are now; only a used colour is resolved to light or dark.
+function colours() {
+  const probe = document.body.appendChild(document.createElement("i"));
+  const of = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const names = ["paper", "panel", "ink", "soft", "rule", "mark", "alert", "rest"];
+  const found = Object.fromEntries(names.map((name) => [name, of(name)]));
+  found.series = Array.from({ length: 8 }, (_, i) => of(`series-${i}`));
+  probe.style.colorScheme = "inherit";
+  probe.style.color = "light-dark(rgb(0, 0, 0), rgb(255, 255, 255))";
+  const dark = getComputedStyle(probe).color === "rgb(255, 255, 255)";
+  probe.remove();
+  found.busy = ramp(dark ? BUSY_DARK : BUSY_LIGHT);
+  found.bytes = ramp(dark ? BYTES_DARK : BYTES_LIGHT);
+  return found;
+}
+
+let ink = {};
+
+// Names come from outside; plotly takes some markup in any text.
+const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+const digits = (value) => value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
+
+function seconds(value) {
+  if (value < 1e-3) return `${digits(value * 1e6)} µs`;
+  return value < 1 ? `${digits(value * 1e3)} ms` : `${digits(value)} s`;
+}
+
+function bytes(value) {
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (value < 1024) return unit === "B" ? `${Math.round(value)} B` : `${digits(value)} ${unit}`;
+    value /= 1024;
+  }
+  return `${digits(value)} TiB`;
+}
+
+const percent = (part) => `${(part * 100).toFixed(0)} %`;
+
+// The unit of a time axis that reaches `most` seconds.
+function timeUnit(most) {
+  if (most < 1e-3) return { scale: 1e6, name: "µs" };
+  return most < 1 ? { scale: 1e3, name: "ms" } : { scale: 1, name: "s" };
+}
+
+function axis(title, more = {}) {
+  return {
+    title: { text: title, standoff: 8 }, gridcolor: ink.rule, linecolor: ink.rule,
+    zerolinecolor: ink.rule, tickfont: { color: ink.soft }, automargin: true, ...more,
+  };
+}
+
+function colorbar(title, more = {}) {
+  return { title: { text: title, side: "right" }, outlinewidth: 0, thickness: 12, ...more };
+}
+
+// Where a busy link lies between idle and always.
+const busyScale = () => ({
+  colorscale: ink.busy, cmin: 0, cmax: 100, colorbar: colorbar("busy", { ticksuffix: " %" }),
+});
+
+// Draws into the element `id`; `label` is for those who cannot see it.
+function draw(id, label, traces, layout, height) {
+  const element = document.getElementById(id);
+  element.setAttribute("role", "group");
+  element.setAttribute("aria-label", label);
+  const base = {
+    height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink.ink },
+    margin: { l: 10, r: 10, t: 12, b: 10 }, hovermode: "closest", dragmode: "zoom", bargap: 0.25,
+    hoverlabel: { bgcolor: ink.panel, bordercolor: ink.mark, font: { color: ink.ink }, align: "left" },
+  };
+  const config = {
+    responsive: true, displaylogo: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  };
+  return Plotly.react(element, traces, { ...base, ...layout }, config);
+}
+
+// Calls `act` with the point that was clicked; the latest `act` counts.
+function onClick(id, act) {
+  const element = document.getElementById(id);
+  element.removeAllListeners?.("plotly_click");
+  element.on("plotly_click", (event) => act(event.points[0], event));
+}

@@ -1,0 +1,116 @@
+// Who was busy when: a picture of all ranks over time, and the spans of one.
+const UNKNOWN = 255;
+
+const rowName = (data, of, row) => {
+  if (of !== "rank") return `${of} ${row}`;
+  if (!data.rows.byGroup) return `rank ${row}`;
+  const first = row * data.rows.group, last = Math.min(data.rows.ranks, first + data.rows.group) - 1;
+  return data.cluster ? `node ${row} (ranks ${first} to ${last})` : `ranks ${first} to ${last}`;
+};
+
+const rowOfRank = (data, rank) => (data.rows.byGroup ? Math.floor(rank / data.rows.group) : rank);
+
+// Of the ranks whose spans are here: by number, and in the order in which they finish.
+const keptRanks = (timeline) => Array.from(timeline.ranks);
+const byFinish = (timeline) => {
+  const order = keptRanks(timeline).map((rank, i) => [timeline.finish[i], rank]);
+  return order.toSorted((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, rank]) => rank);
+};
+
+// The kept rank nearest to `rank`, or beyond it where it was stepped to.
+function nearestRank(timeline, rank, direction = 0) {
+  const ranks = keptRanks(timeline);
+  if (direction > 0) return ranks.find((each) => each >= rank) ?? ranks.at(-1);
+  if (direction < 0) return ranks.findLast((each) => each <= rank) ?? ranks[0];
+  return ranks.reduce((best, each) => (Math.abs(each - rank) < Math.abs(best - rank) ? each : best), ranks[0]);
+}
+
+function drawBusy(data, state, choose) {
+  const { timeline } = data.runs[state.run].legs[state.leg];
+  const picture = timeline.pictures[state.picture] ?? timeline.pictures[0];
+  if (!picture) return;
+  const [rows, slots] = picture.levels.shape, unit = timeUnit(timeline.seconds);
+  const width = (timeline.seconds * unit.scale) / slots, places = Array.from({ length: rows }, (_, row) => row);
+  const traces = [{
+    type: "heatmap", x0: width / 2, dx: width, y: places, coloraxis: "coloraxis", hoverongaps: false,
+    z: rowsOf(picture.levels, (row) => Array.from(row, (level) => (level === UNKNOWN ? null : level))),
+    text: places.map((row) => Array(slots).fill(plain(rowName(data, picture.of, row)))),
+    hovertemplate: `<b>%{text}</b><br>at %{x:.3f} ${unit.name}: %{z} % busy<extra></extra>`,
+  }];
+  const row = rowOfRank(data, state.rank), kind = data.rows.byGroup && data.cluster ? "node" : "rank";
+  const layout = {
+    xaxis: axis(unit.name, { showgrid: false, range: [0, timeline.seconds * unit.scale] }),
+    yaxis: axis(picture.of === "rank" ? kind : picture.of, { autorange: "reversed", showgrid: false, zeroline: false, tickformat: "d" }),
+    coloraxis: busyScale(), uirevision: `${state.run} ${state.leg}`,
+    shapes: picture.of === "rank" ? [{
+      type: "rect", xref: "paper", x0: 0, x1: 1, y0: row - 0.5, y1: row + 0.5, line: { color: ink.mark, width: 2 },
+    }] : [],
+  };
+  draw("busy", `${picture.label} of all ranks over time; arrow keys step between ranks`, traces, layout, Math.min(620, 130 + rows * 14));
+  if (picture.of !== "rank") return;
+  onClick("busy", (point) => {
+    const inRow = byFinish(timeline).filter((rank) => rowOfRank(data, rank) === Math.round(point.y));
+    if (inRow.length) choose({ rank: inRow.at(-1) });
+  });
+}
+
+// Bars of one rank's spans, lane under lane from `top` on.
+function spanTraces(timeline, rank, unit, top, prefix) {
+  const at = keptRanks(timeline).indexOf(rank);
+  if (at < 0) return { traces: [], labels: [] };
+  const first = timeline.first[at], last = timeline.first[at + 1] ?? timeline.lane.length;
+  const mine = Array.from({ length: last - first }, (_, i) => first + i), traces = [], labels = [];
+  timeline.lanes.forEach((lane, number) => {
+    const spans = mine.filter((i) => timeline.lane[i] === number);
+    if (!spans.length) return;
+    const begin = spans.map((i) => timeline.begin[i] * timeline.tick), length = spans.map((i) => timeline.length[i] * timeline.tick);
+    traces.push({
+      type: "bar", orientation: "h", width: 0.8, y: spans.map(() => top + labels.length),
+      base: begin.map((each) => each * unit.scale), x: length.map((each) => each * unit.scale),
+      marker: { color: ink.series[number % ink.series.length], line: { color: ink.paper, width: spans.length > 200 ? 0 : 0.6 } },
+      hovertext: spans.map((i, k) =>
+        `<b>${plain(lane)}: ${plain(timeline.names[timeline.name[i]])}</b><br>${seconds(begin[k])} to ${seconds(begin[k] + length[k])}, takes ${seconds(length[k])}`),
+      hovertemplate: "%{hovertext}<extra></extra>",
+    });
+    labels.push(plain(prefix + lane));
+  });
+  return { traces, labels };
+}
+
+function drawSpans(data, state) {
+  const run = data.runs[state.run], { timeline } = run.legs[state.leg];
+  const parts = [[run, timeline]], other = data.runs[state.beside];
+  const beside = other?.legs[state.leg] ?? (other && Object.values(other.legs)[0]);
+  if (beside) parts.push([other, beside.timeline]);
+  const most = Math.max(...parts.map(([, each]) => each.seconds)), unit = timeUnit(most);
+  const traces = [], labels = [];
+  for (const [each, part] of parts) {
+    const rank = part === timeline ? state.rank : nearestRank(part, state.rank);
+    const prefix = parts.length > 1 ? `${each.name}${rank === state.rank ? "" : `, rank ${rank}`}: ` : "";
+    const found = spanTraces(part, rank, unit, labels.length, prefix);
+    traces.push(...found.traces);
+    labels.push(...found.labels);
+  }
+  document.getElementById("rank-name").textContent = state.rank;
+  const layout = {
+    barmode: "overlay", uirevision: `${state.run} ${state.leg}`, xaxis: axis(unit.name, { range: [0, most * unit.scale] }),
+    yaxis: axis("", { tickvals: labels.map((_, i) => i), ticktext: labels, autorange: "reversed", showgrid: false, zeroline: false }),
+  };
+  draw("spans", `Spans of rank ${state.rank}`, traces, layout, 90 + 34 * Math.max(2, labels.length));
+}
+
+// Zooming in one of the two charts over time zooms in the other.
+function linkTimes() {
+  const pair = ["busy", "spans"].map((id) => document.getElementById(id));
+  pair.forEach((element, i) => {
+    if (element.dataset.linked || !element.on) return;
+    element.dataset.linked = "true";
+    element.on("plotly_relayout", (event) => {
+      const other = pair[1 - i], wide = event["xaxis.autorange"];
+      const range = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+      if (!other.layout || (range[0] === undefined && !wide)) return;
+      const to = wide ? element.layout.xaxis.range : range, shown = other.layout.xaxis.range;
+      if (shown[0] !== to[0] || shown[1] !== to[1]) Plotly.relayout(other, { "xaxis.range": [...to] });
+    });
+  });
+}
