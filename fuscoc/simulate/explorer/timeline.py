@@ -51,7 +51,8 @@ class Timelines:
         rows = int(row[-1]) + 1
         pictures = [
             {
-                "label": f"lane {name}",
+                "label": name,
+                "lane": True,
                 "of": "rank",
                 "levels": self._block.add(lane_levels(spans, lane, seconds, row, rows), "u1"),
             }
@@ -73,7 +74,12 @@ class Timelines:
                 place, num_rows = row[place], int(row[-1]) + 1
             levels = load_levels(load, columns, seconds, place, num_rows)
             pictures.append(
-                {"label": kind.label, "of": kind.owner, "levels": self._block.add(levels, "u1")}
+                {
+                    "label": kind.label,
+                    "lane": False,
+                    "of": kind.owner,
+                    "levels": self._block.add(levels, "u1"),
+                }
             )
         return pictures
 

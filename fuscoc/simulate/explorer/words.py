@@ -22,6 +22,20 @@ RESOURCES = {
 }
 """Kinds of links, and what else time is spent on."""
 
+LIMITS = {
+    "nic_in": "the NICs that receive",
+    "nic_out": "the NICs that send",
+    "nvlink_in": "NVLink that receives",
+    "nvlink_out": "NVLink that sends",
+    "hbm": "HBM",
+    "rail": "the rail switches",
+    "leaf": "the leaf switches",
+    "spine": "the spine",
+    "latency": "latency",
+    "host": "the hosts",
+}
+"""The same in the middle of a sentence."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -58,13 +72,13 @@ def headline(record: Record) -> tuple[str, str, str]:
         ranks = len(spans.ranks) if spans is not None else 0
         return f"{record.title}: a recorded run of ", human_seconds(seconds), f" on {ranks} ranks"
     run, cluster = record.runs[0], record.cluster
-    what = " and ".join(name for name, _ in legs(run))
     where = ""
     if cluster is not None:
         where = f" on {cluster.num_nodes * cluster.ranks_per_node:,} GPUs"
-    limits = "; ".join(f"{name}: {resource(leg.limit)}" for name, leg in legs(run))
-    subject = f"{run.contender}, {what}{where}: "
-    return subject, human_seconds(run.seconds), f", bound by {limits}"
+    what = " and ".join(name for name, _ in legs(run))
+    limits = dict.fromkeys(LIMITS.get(leg.limit, leg.limit) for _, leg in legs(run))
+    subject = f"{run.contender}{where}: {what} take" + ("s " if run.combine is None else " ")
+    return subject, human_seconds(run.seconds), f", bound by {' and '.join(limits)}"
 
 
 def lead(record: Record) -> str:
@@ -96,13 +110,13 @@ def tiles(record: Record) -> list[Tile]:
             )
         )
     if least:
-        over = f"{run.seconds / least:.2f} times that"
+        over = f"the run takes {run.seconds / least:.2f} times that"
         shown.append(Tile("These links allow", human_seconds(least), over))
     others = [each for each in record.runs[1:] if each.seconds > 0]
     if others and run.seconds > 0:
         best = min(others, key=lambda each: each.seconds)
         ratio = best.seconds / run.seconds
-        shown.append(Tile("Against the next best", f"{ratio:.2f}×", best.contender))
+        shown.append(Tile(f"Next: {best.contender}", f"{ratio:.2f}×", "as long"))
     before = float(run.traffic.node_before.sum() - run.traffic.node_before.trace())
     after = float(run.traffic.node_after.sum() - run.traffic.node_after.trace())
     if before:

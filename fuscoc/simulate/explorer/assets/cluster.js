@@ -44,8 +44,8 @@ function tiers(data, leg, centre, kinds) {
     top += 1;
   }
   const below = points.slice();
-  if (nodes > 1 && (spine.length || !below.length)) {
-    point(width / 2, top, spine.length ? "spine" : "network", spine, 0);
+  if (spine.length || (nodes > 1 && below.length !== 1)) {
+    point(width / 2, top, spine.length ? "spine" : below.length ? "core" : "network", spine, 0);
     for (const { x, y, busy } of below) lines.push([x, y, width / 2, top, busy]);
     if (!below.length)
       for (let node = 0; node < nodes; node++)
@@ -77,6 +77,20 @@ function rampColour(scale, part) {
   return `rgb(${mixed.join(",")})`;
 }
 
+// Switches; those whose load nobody knows have no colour of the scale.
+function switchTrace(points, scale) {
+  const many = points.length > 40;
+  return {
+    type: "scatter", mode: "markers+text", yaxis: "y2", x: points.map((each) => each.x), y: points.map((each) => each.y),
+    marker: {
+      symbol: "square", size: many ? 12 : 22, line: { width: 1.5, color: ink.soft },
+      color: points.map((each) => (each.busy === null ? ink.panel : each.busy * 100)), ...scale,
+    },
+    text: points.map((each) => (many ? "" : each.name)), textposition: "top center",
+    hovertext: points.map((each) => each.hover), hovertemplate: "%{hovertext}<extra></extra>",
+  };
+}
+
 function drawCluster(data, state, choose) {
   const leg = data.runs[state.run].legs[state.leg];
   const { nodes, ranksPerNode: m } = data.cluster, byNode = data.rows.byGroup;
@@ -101,15 +115,8 @@ function drawCluster(data, state, choose) {
       hoverongaps: false, hovertemplate: "%{hovertext}<extra></extra>", coloraxis: "coloraxis",
     },
     ...lineTraces(lines),
-    {
-      type: "scatter", mode: "markers+text", yaxis: "y2", x: points.map((each) => each.x), y: points.map((each) => each.y),
-      marker: {
-        symbol: "square", size: points.length > 40 ? 12 : 22, coloraxis: "coloraxis", line: { width: 1.5, color: ink.soft },
-        color: points.map((each) => (each.busy === null ? 0 : each.busy * 100)),
-      },
-      text: points.map((each) => (points.length > 40 ? "" : each.name)), textposition: "top center",
-      hovertext: points.map((each) => each.hover), hovertemplate: "%{hovertext}<extra></extra>",
-    },
+    switchTrace(points.filter((each) => each.busy !== null), { coloraxis: "coloraxis" }),
+    switchTrace(points.filter((each) => each.busy === null), {}),
     {
       type: "scatter", mode: nodes > 40 ? "markers" : "markers+text", yaxis: "y2", x: nodeNumbers.map(centre), y: nodeNumbers.map(() => 0),
       marker: {
@@ -125,7 +132,7 @@ function drawCluster(data, state, choose) {
   const share = height ? 0.46 : 0.62, every = Math.ceil(nodes / 32);
   const shown = nodeNumbers.filter((node) => node % every === 0);
   const layout = {
-    xaxis: axis("node", { showgrid: false, zeroline: false, tickvals: shown.map(centre), ticktext: shown.map(String) }),
+    xaxis: axis("node", { showgrid: false, zeroline: false, range: [-0.7, columns.length - 0.3], tickvals: shown.map(centre), ticktext: shown.map(String) }),
     yaxis: axis("", { autorange: "reversed", domain: [0, share], showgrid: false, fixedrange: true }),
     yaxis2: { domain: [share + 0.02, 1], range: [-0.45, height + 0.45], visible: false, fixedrange: true },
     coloraxis: busyScale(),

@@ -60,6 +60,12 @@ function axis(title, more = {}) {
   };
 }
 
+// An axis that numbers `count` things, with at most `most` ticks.
+function numbered(title, count, more = {}, most = 32) {
+  const step = Math.max(1, 2 ** Math.ceil(Math.log2(count / most)));
+  return axis(title, { tick0: 0, dtick: step, showgrid: false, zeroline: false, ...more });
+}
+
 function colorbar(title, more = {}) {
   return { title: { text: title, side: "right" }, outlinewidth: 0, thickness: 12, ...more };
 }

@@ -2,13 +2,13 @@
 const THEMES = [["", "◐ system", "as the system has them"], ["light", "☀ light", "light"], ["dark", "☾ dark", "dark"]];
 
 function start(data) {
-  const state = { tab: "overview", run: 0, leg: "", rank: 0, node: 0, picture: 0, beside: -1, grain: "rank", scale: "linear" };
+  const state = { tab: "overview", run: 0, leg: "", rank: -1, node: 0, picture: -1, beside: -1, grain: "rank", scale: "linear" };
   const element = (id) => document.getElementById(id);
   const leg = () => data.runs[state.run].legs[state.leg];
   const draws = {
     overview: () => { drawContenders(data, state, choose); drawBounds(data, state); drawSweep(data); drawAblation(data); },
     cluster: () => drawCluster(data, state, choose),
-    timeline: () => { drawBusy(data, state, choose); drawSpans(data, state); linkTimes(); },
+    timeline: () => { drawLanes(data, state, choose); drawBusy(data, state, choose); drawSpans(data, state); linkTimes(); },
     traffic: () => { drawTraffic(data, state); drawNics(data, state); },
     stages: () => drawStages(data, state),
     numbers: () => {},
@@ -33,8 +33,9 @@ function start(data) {
     const legs = Object.keys(data.runs[state.run].legs);
     if (!legs.includes(state.leg)) state.leg = legs[0];
     if (!there[state.tab]()) state.tab = "overview";
-    if (leg().timeline.ranks.length) state.rank = nearestRank(leg().timeline, state.rank);
-    if (state.picture >= leg().timeline.pictures.length) state.picture = 0;
+    const { timeline } = leg();
+    if (timeline.ranks.length) state.rank = state.rank < 0 ? byFinish(timeline).at(-1) : nearestRank(timeline, state.rank);
+    if (!timeline.pictures[state.picture]) state.picture = busiestLane(timeline);
     if (state.beside === state.run) state.beside = -1;
   }
 
@@ -51,8 +52,8 @@ function start(data) {
     element("node").value = state.node;
     if (data.cluster) element("node").max = data.cluster.nodes - 1;
     const { timeline } = leg();
-    element("kept").textContent = timeline.ranks.length < timeline.allRanks
-      ? `The picture is of all ranks; spans of ${timeline.ranks.length} of ${timeline.allRanks} ranks are kept: the last, median and first to finish, the last of the nodes, and as many others as fit.` : "";
+    element("kept").textContent = keptWords(data, timeline);
+    element("picture-name").textContent = timeline.pictures[state.picture]?.label ?? "";
     document.querySelectorAll(".run-name").forEach((each) => { each.textContent = `${data.runs[state.run].name}, ${state.leg}`; });
     for (const tab of element("tabs").children) {
       const name = tab.dataset.panel, chosen = name === state.tab;

@@ -20,8 +20,8 @@ function drawStages(data, state) {
     hovertext: all.map((node) => numbers.map((stage) => hover(stage, node))), hovertemplate: "%{hovertext}<extra></extra>",
   }];
   const layout = {
-    xaxis: axis("stage", { showgrid: false, zeroline: false, tickformat: "d" }),
-    yaxis: axis("sending node", { autorange: "reversed", showgrid: false, zeroline: false, tickformat: "d" }),
+    xaxis: numbered("stage", count),
+    yaxis: numbered("sending node", nodes, { autorange: "reversed" }),
     coloraxis: { colorscale: ink.bytes, cmin: 0, cmax: 100, colorbar: colorbar("of the stage's most", { ticksuffix: " %" }) },
   };
   draw("stage-map", "Stages: who sends how much in each", traces, layout, Math.min(640, 150 + nodes * 24));
@@ -29,6 +29,6 @@ function drawStages(data, state) {
     type: "bar", x: numbers, y: most.map((each) => each / 2 ** 20), marker: { color: ink.mark },
     hovertext: numbers.map((stage) => `stage ${stage}: ${bytes(most[stage])} from its busiest node`), hovertemplate: "%{hovertext}<extra></extra>",
   }];
-  const axes = { xaxis: axis("stage", { tickformat: "d", showgrid: false }), yaxis: axis("MiB of the busiest node", { rangemode: "tozero" }) };
+  const axes = { xaxis: numbered("stage", count), yaxis: axis("MiB of the busiest node", { rangemode: "tozero" }) };
   draw("stage-size", "How large every stage is", size, axes, 230);
 }

@@ -11,7 +11,8 @@ function drawSweep(data) {
   names.forEach((name, i) => {
     const suffix = i ? String(i + 1) : "", values = data.sweep.filter((point) => point.name === name).map((point) => point.value);
     const log = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) >= 8;
-    axes[`xaxis${suffix}`] = axis(plain(name), log ? { type: "log", tickvals: [...new Set(values)] } : { tickvals: [...new Set(values)] });
+    const tickvals = [...new Set(values)], ticktext = tickvals.map((value) => value.toLocaleString("en"));
+    axes[`xaxis${suffix}`] = axis(plain(name), { type: log ? "log" : "linear", tickvals, ticktext });
     axes[`yaxis${suffix}`] = axis(i ? "" : unit.name, { rangemode: "tozero" });
     contenders.forEach((contender, k) => {
       const mine = data.sweep.filter((point) => point.name === name && point.contender === contender).toSorted((a, b) => a.value - b.value);

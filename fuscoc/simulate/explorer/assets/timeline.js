@@ -17,12 +17,56 @@ const byFinish = (timeline) => {
   return order.toSorted((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, rank]) => rank);
 };
 
+// What is not all here, in words.
+function keptWords(data, timeline) {
+  const all = data.rows.ranks, pictured = timeline.allRanks, kept = timeline.ranks.length;
+  const picture = pictured < all ? `Lanes are known of ${pictured.toLocaleString("en")} of ${all.toLocaleString("en")} ranks. ` : "";
+  const spans = kept < pictured ? `The page holds the spans of ${kept.toLocaleString("en")} ranks: the last, the median and the first to finish, the last of every node, and as many others as fit.` : "";
+  return picture + spans;
+}
+
 // The kept rank nearest to `rank`, or beyond it where it was stepped to.
 function nearestRank(timeline, rank, direction = 0) {
   const ranks = keptRanks(timeline);
   if (direction > 0) return ranks.find((each) => each >= rank) ?? ranks.at(-1);
   if (direction < 0) return ranks.findLast((each) => each <= rank) ?? ranks[0];
   return ranks.reduce((best, each) => (Math.abs(each - rank) < Math.abs(best - rank) ? each : best), ranks[0]);
+}
+
+// The charts over time lie under each other, with the same time at the same place.
+const TIME_MARGIN = { l: 160, r: 100, t: 12, b: 10 };
+
+const level = (value) => (value === UNKNOWN ? null : value);
+
+// float [slots]: the mean of the rows of which something is known.
+function meanLevels({ levels }) {
+  const [rows, slots] = levels.shape, known = Array.from({ length: rows }, (_, row) => row).filter((row) => levels[row * slots] !== UNKNOWN);
+  return Array.from({ length: slots }, (_, slot) => known.reduce((sum, row) => sum + levels[row * slots + slot], 0) / Math.max(1, known.length));
+}
+
+// The picture to begin with: the lane that is busy most of the time.
+function busiestLane(timeline) {
+  const sums = timeline.pictures.map((picture) => (picture.lane ? meanLevels(picture).reduce((a, b) => a + b, 0) : -1));
+  return Math.max(0, sums.indexOf(Math.max(...sums)));
+}
+
+function drawLanes(data, state, choose) {
+  const { timeline } = data.runs[state.run].legs[state.leg], unit = timeUnit(timeline.seconds), { pictures } = timeline;
+  if (!pictures.length) return;
+  const means = pictures.map(meanLevels), width = (timeline.seconds * unit.scale) / means[0].length;
+  const traces = [{
+    type: "heatmap", x0: width / 2, dx: width, y: pictures.map((_, i) => i), z: means, ygap: 2, coloraxis: "coloraxis",
+    text: pictures.map((picture) => means[0].map(() => plain(picture.label))),
+    hovertemplate: `<b>%{text}</b><br>at %{x:.3f} ${unit.name}: %{z:.0f} % busy<extra></extra>`,
+  }];
+  const layout = {
+    xaxis: axis(unit.name, { showgrid: false, range: [0, timeline.seconds * unit.scale] }),
+    yaxis: axis("", { autorange: "reversed", automargin: false, showgrid: false, tickvals: pictures.map((_, i) => i), ticktext: pictures.map((each) => plain(each.label)) }),
+    coloraxis: busyScale(), margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`,
+    shapes: [{ type: "rect", xref: "paper", x0: 0, x1: 1, y0: state.picture - 0.5, y1: state.picture + 0.5, line: { color: ink.mark, width: 2 } }],
+  };
+  draw("lanes", "How busy every lane and kind of link is over time", traces, layout, 90 + 24 * pictures.length);
+  onClick("lanes", (point) => choose({ picture: Math.round(point.y) }));
 }
 
 function drawBusy(data, state, choose) {
@@ -33,15 +77,15 @@ function drawBusy(data, state, choose) {
   const width = (timeline.seconds * unit.scale) / slots, places = Array.from({ length: rows }, (_, row) => row);
   const traces = [{
     type: "heatmap", x0: width / 2, dx: width, y: places, coloraxis: "coloraxis", hoverongaps: false,
-    z: rowsOf(picture.levels, (row) => Array.from(row, (level) => (level === UNKNOWN ? null : level))),
+    z: rowsOf(picture.levels, (row) => Array.from(row, level)),
     text: places.map((row) => Array(slots).fill(plain(rowName(data, picture.of, row)))),
     hovertemplate: `<b>%{text}</b><br>at %{x:.3f} ${unit.name}: %{z} % busy<extra></extra>`,
   }];
   const row = rowOfRank(data, state.rank), kind = data.rows.byGroup && data.cluster ? "node" : "rank";
   const layout = {
     xaxis: axis(unit.name, { showgrid: false, range: [0, timeline.seconds * unit.scale] }),
-    yaxis: axis(picture.of === "rank" ? kind : picture.of, { autorange: "reversed", showgrid: false, zeroline: false, tickformat: "d" }),
-    coloraxis: busyScale(), uirevision: `${state.run} ${state.leg}`,
+    yaxis: numbered(picture.of === "rank" ? kind : picture.of, rows, { autorange: "reversed", automargin: false }),
+    coloraxis: { ...busyScale(), showscale: false }, margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`,
     shapes: picture.of === "rank" ? [{
       type: "rect", xref: "paper", x0: 0, x1: 1, y0: row - 0.5, y1: row + 0.5, line: { color: ink.mark, width: 2 },
     }] : [],
@@ -93,24 +137,25 @@ function drawSpans(data, state) {
   }
   document.getElementById("rank-name").textContent = state.rank;
   const layout = {
-    barmode: "overlay", uirevision: `${state.run} ${state.leg}`, xaxis: axis(unit.name, { range: [0, most * unit.scale] }),
-    yaxis: axis("", { tickvals: labels.map((_, i) => i), ticktext: labels, autorange: "reversed", showgrid: false, zeroline: false }),
+    barmode: "overlay", margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`, xaxis: axis(unit.name, { range: [0, most * unit.scale] }),
+    yaxis: axis("", { tickvals: labels.map((_, i) => i), ticktext: labels, autorange: "reversed", automargin: false, showgrid: false, zeroline: false }),
   };
   draw("spans", `Spans of rank ${state.rank}`, traces, layout, 90 + 34 * Math.max(2, labels.length));
 }
 
-// Zooming in one of the two charts over time zooms in the other.
+// Zooming in one of the charts over time zooms in the others.
 function linkTimes() {
-  const pair = ["busy", "spans"].map((id) => document.getElementById(id));
-  pair.forEach((element, i) => {
+  const charts = ["lanes", "busy", "spans"].map((id) => document.getElementById(id));
+  charts.forEach((element) => {
     if (element.dataset.linked || !element.on) return;
     element.dataset.linked = "true";
     element.on("plotly_relayout", (event) => {
-      const other = pair[1 - i], wide = event["xaxis.autorange"];
-      const range = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
-      if (!other.layout || (range[0] === undefined && !wide)) return;
-      const to = wide ? element.layout.xaxis.range : range, shown = other.layout.xaxis.range;
-      if (shown[0] !== to[0] || shown[1] !== to[1]) Plotly.relayout(other, { "xaxis.range": [...to] });
+      if (!Object.keys(event).some((key) => key.startsWith("xaxis."))) return;
+      const to = element.layout.xaxis.range;
+      for (const other of charts) {
+        const shown = other.layout?.xaxis.range;
+        if (shown && (shown[0] !== to[0] || shown[1] !== to[1])) Plotly.relayout(other, { "xaxis.range": [...to] });
+      }
     });
   });
 }

@@ -15,18 +15,28 @@ function drawTraffic(data, state) {
   });
   const sum = (each) => each.reduce((a, b) => a + b, 0);
   const title = (text, i, x) => ({ text: `${text}: ${bytes(sum(maps[i]))}`, x, y: 1, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, font: { size: 14 } });
-  const square = { autorange: "reversed", showgrid: false, zeroline: false, tickformat: "d", constrain: "domain" };
-  const across = { showgrid: false, zeroline: false, tickformat: "d", constrain: "domain" };
+  const size = maps[0].shape[0], down = { autorange: "reversed", constrain: "domain" }, across = { constrain: "domain" };
   const ticks = log ? logTicks(least, most) : { ticksuffix: " MiB" };
   const layout = {
-    xaxis: axis(`to ${grain}`, { ...across, domain: [0, 0.47] }),
-    yaxis: axis(`from ${grain}`, { ...square, scaleanchor: "x" }),
-    xaxis2: axis(`to ${grain}`, { ...across, domain: [0.53, 1], matches: "x" }),
-    yaxis2: axis("", { ...square, scaleanchor: "x2", anchor: "x2", matches: "y" }),
+    xaxis: numbered(`to ${grain}`, size, { ...across, domain: [0, 0.47] }, 16),
+    yaxis: numbered(`from ${grain}`, size, { ...down, scaleanchor: "x" }, 16),
+    xaxis2: numbered(`to ${grain}`, size, { ...across, domain: [0.53, 1], matches: "x" }, 16),
+    yaxis2: numbered("", size, { ...down, anchor: "x2", matches: "y" }, 16),
     coloraxis: { colorscale: ink.bytes, cmin: log ? Math.log10(least) : 0, cmax: log ? Math.log10(most) : most, colorbar: colorbar("", ticks) },
+    shapes: grain === "rank" ? nodeEdges(data.rows, size) : [],
     annotations: [title("Before", 0, 0), title("After", 1, 0.53)], margin: { l: 10, r: 10, t: 34, b: 10 },
   };
   draw("heat", "Heat maps of bytes before and after", traces, layout, Math.min(620, 0.5 * document.getElementById("heat").clientWidth + 40));
+}
+
+// Lines between the nodes, in both maps, where they do not hide what is between them.
+function nodeEdges({ group }, size) {
+  const edges = Array.from({ length: Math.ceil(size / group) - 1 }, (_, i) => (i + 1) * group - 0.5), line = { color: ink.rule, width: 1 };
+  if (edges.length > 32) return [];
+  return ["", "2"].flatMap((map) => edges.flatMap((edge) => [
+    { type: "line", xref: `x${map}`, yref: `y${map}`, x0: edge, x1: edge, y0: -0.5, y1: size - 0.5, line },
+    { type: "line", xref: `x${map}`, yref: `y${map}`, x0: -0.5, x1: size - 0.5, y0: edge, y1: edge, line },
+  ]));
 }
 
 // Ticks of a logarithmic scale between two sizes in MiB.
@@ -36,22 +46,30 @@ function logTicks(least, most) {
   return { tickvals, ticktext: tickvals.map((each) => bytes(10 ** each * 2 ** 20)) };
 }
 
+// The bytes on NICs by rank; by node, of the busiest of each, where ranks would be too many bars.
 function drawNics(data, state) {
-  const leg = data.runs[state.run].legs[state.leg], mib = 2 ** 20;
+  const leg = data.runs[state.run].legs[state.leg], mib = 2 ** 20, { byGroup, group } = data.rows;
   const nics = ["nic_out", "nic_in"].map((name) => leg.links?.[data.cluster.kinds.findIndex((kind) => kind.name === name)]);
-  if (nics.includes(undefined)) return Plotly.purge("nics");
-  const words = ["sends", "receives"], ranks = Array.from(nics[0].bytes, (_, rank) => rank);
-  const traces = nics.map((nic, i) => ({
-    type: "bar", name: words[i], x: ranks, y: Array.from(nic.bytes, (each) => each / mib), marker: { color: ink.series[i], line: { width: 0 } },
-    hovertext: ranks.map((rank) => `rank ${rank} ${words[i]} ${bytes(nic.bytes[rank])}`), hovertemplate: "%{hovertext}<extra></extra>",
+  document.getElementById("nics-part").hidden = nics.includes(undefined);
+  if (nics.includes(undefined)) return;
+  const words = ["sends", "receives"], what = byGroup ? "node" : "rank", line = { width: 1.5, dash: "dot" };
+  const shown = nics.map((nic) => (byGroup ? groupMost(nic.bytes, group) : Array.from(nic.bytes)));
+  const traces = shown.map((sizes, i) => ({
+    type: "bar", name: words[i], x: sizes.map((_, place) => place), y: sizes.map((each) => each / mib), marker: { color: ink.series[i], line: { width: 0 } },
+    hovertext: sizes.map((each, place) => (byGroup ? `the busiest NIC of node ${place} ${words[i]} ${bytes(each)}` : `rank ${place} ${words[i]} ${bytes(each)}`)),
+    hovertemplate: "%{hovertext}<extra></extra>",
   }));
   const means = nics.map((nic, i) => {
-    const mean = nic.bytes.reduce((a, b) => a + b, 0) / ranks.length / mib;
-    return { type: "line", xref: "paper", x0: 0, x1: 1, y0: mean, y1: mean, line: { color: ink.series[i], width: 1.5, dash: "dot" } };
+    const mean = nic.bytes.reduce((a, b) => a + b, 0) / nic.bytes.length / mib;
+    return { type: "line", xref: "paper", x0: 0, x1: 1, y0: mean, y1: mean, line: { ...line, color: ink.series[i] } };
   });
   const layout = {
-    xaxis: axis("rank", { tickformat: "d", showgrid: false }), yaxis: axis("MiB", { rangemode: "tozero" }), shapes: means,
+    xaxis: numbered(what, shown[0].length), yaxis: axis("MiB", { rangemode: "tozero" }), shapes: means,
     showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { l: 10, r: 10, t: 30, b: 10 },
   };
-  return draw("nics", "Bars of what every NIC sends and receives", traces, layout, 300);
+  draw("nics", "Bars of what every NIC sends and receives", traces, layout, 300);
+}
+
+function groupMost(values, group) {
+  return Array.from({ length: Math.ceil(values.length / group) }, (_, i) => Math.max(...values.subarray(i * group, (i + 1) * group)));
 }
