@@ -24,6 +24,7 @@ EXECUTING = (
     "fuscoc/errors/",
     "fuscoc/explain/",
     "fuscoc/planning/",
+    "fuscoc/simulate/",
     "fuscoc/spec_cache.py",
     "fuscoc/tables.py",
     "fuscoc/testing/",

@@ -25,7 +25,7 @@ class Kind:
 
     def total(self, values: Float64Array) -> Float64Array:
         """float64 [count]: the sum over every owner's links of ``values`` [L]."""
-        return np.bincount(self.place, values[self.ids], self.count)
+        return np.bincount(self.place, values[self.ids], self.count).astype(np.float64)
 
     def worst(self, values: Float64Array) -> Float64Array:
         """float64 [count]: the largest of every owner's links; 0 where it has none."""

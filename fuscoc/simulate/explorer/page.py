@@ -14,8 +14,8 @@ from plotly.offline import get_plotlyjs
 
 from fuscoc.simulate.explorer import words
 from fuscoc.simulate.explorer.payload import payload
+from fuscoc.simulate.explorer.tables import tables
 from fuscoc.simulate.record import Record
-from fuscoc_runtime.plan.summary import human_bytes, human_seconds
 
 ASSETS = files(__package__) / "assets"
 
@@ -31,15 +31,14 @@ def render(record: Record) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"bytes": human_bytes, "seconds": human_seconds}
-    environment.globals |= {"bound": words.bound, "legs": words.legs, "resource": words.resource}
     library = get_plotlyjs()
     script = "\n".join(_asset(name) for name in SCRIPTS)
     return environment.from_string(_asset("page.html.jinja")).render(
-        record=record,
+        title=record.title,
         headline=words.headline(record),
         lead=words.lead(record),
         tiles=words.tiles(record),
+        tables=list(tables(record)),
         style=_asset("style.css"),
         data=_json(payload(record)),
         library=library,

@@ -116,7 +116,7 @@ def tiles(record: Record) -> list[Tile]:
     if others and run.seconds > 0:
         best = min(others, key=lambda each: each.seconds)
         ratio = best.seconds / run.seconds
-        shown.append(Tile(f"Next: {best.contender}", f"{ratio:.2f}×", "as long"))
+        shown.append(Tile(f"Best other: {best.contender}", f"{ratio:.2f}×", "as long"))
     before = float(run.traffic.node_before.sum() - run.traffic.node_before.trace())
     after = float(run.traffic.node_after.sum() - run.traffic.node_after.trace())
     if before:

@@ -23,7 +23,7 @@ function drawContenders(data, state, choose) {
     },
   ];
   const layout = {
-    xaxis: axis(unit.name, { rangemode: "tozero", range: [0, order[0].seconds * unit.scale * 1.35] }),
+    xaxis: axis(unit.name, { rangemode: "tozero", range: [0, order[0].seconds * unit.scale * 1.6] }),
     yaxis: axis("", { tickvals: places, ticktext: order.map((run) => plain(run.name)), showgrid: false }),
   };
   draw("contenders", "Bars of the time of every run", traces, layout, 90 + 38 * order.length);

@@ -54,7 +54,8 @@ function start(data) {
     const { timeline } = leg();
     element("kept").textContent = keptWords(data, timeline);
     element("picture-name").textContent = timeline.pictures[state.picture]?.label ?? "";
-    document.querySelectorAll(".run-name").forEach((each) => { each.textContent = `${data.runs[state.run].name}, ${state.leg}`; });
+    const { name, legs } = data.runs[state.run], words = Object.keys(legs).length > 1 ? `${name}, ${state.leg}` : name;
+    document.querySelectorAll(".run-name").forEach((each) => { each.textContent = words; });
     for (const tab of element("tabs").children) {
       const name = tab.dataset.panel, chosen = name === state.tab;
       tab.hidden = !there[name]();

@@ -34,7 +34,7 @@ function nearestRank(timeline, rank, direction = 0) {
 }
 
 // The charts over time lie under each other, with the same time at the same place.
-const TIME_MARGIN = { l: 160, r: 100, t: 12, b: 10 };
+const TIME_MARGIN = { l: 165, r: 125, t: 12, b: 10 };
 
 const level = (value) => (value === UNKNOWN ? null : value);
 
