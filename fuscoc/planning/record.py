@@ -112,12 +112,12 @@ def _run(
     schedule: Schedule | None,
 ) -> Run:
     """``network``, ``nvlink``: rows, [R, R]; the diagonal of NVLink costs no wire."""
-    size, n = segment_bytes(plan.shuffle.program), plan.topology.num_nodes
+    n = plan.topology.num_nodes
     wire = nvlink * (1 - np.eye(len(nvlink)))
     passed = [wire.sum(axis=1), wire.sum(axis=0)]
     if n > 1:
         passed += [network.sum(axis=1), network.sum(axis=0)]
-    links, moved = _cluster(plan).links, np.concatenate(passed) * float(size)
+    links, moved = _cluster(plan).links, _bytes(plan, np.concatenate(passed))
     needed = moved / links.bandwidth
     bounds = [
         Bound(kind, float(needed[np.array(links.kind) == kind].max()))
@@ -133,9 +133,13 @@ def _run(
     busy = needed / seconds if seconds else needed
     leg = Leg(seconds, 0, tuple(bounds), limit, moved, busy, None, _stage_spans(plan, schedule))
     naive = plan.traffic.without_dedup()
-    before, after = _bytes(naive.network + naive.nvlink, size), _bytes(network + nvlink, size)
+    before, after = _bytes(plan, naive.network + naive.nvlink), _bytes(plan, network + nvlink)
     traffic = Traffic(_by_node(before, n), _by_node(after, n), before, after)
     return Run(name, words, seconds, leg, None, _stages(plan, schedule), traffic, {})
+
+
+def _bytes(plan: Plan, rows: Int64Array | Float64Array) -> Float64Array:
+    return np.asarray(rows * segment_bytes(plan.shuffle.program), np.float64)
 
 
 def _by_node(matrix: Float64Array, num_nodes: int) -> Float64Array:
@@ -152,8 +156,8 @@ def _stages(plan: Plan, schedule: Schedule | None) -> tuple[Stage, ...]:
     for rank in range(topology.num_ranks):
         sent = schedule.sends(rank)
         target = sent.peer // topology.ranks_per_node
-        np.add.at(rows, (sent.stage, topology.node(rank), target), sent.end - sent.begin)
-    return tuple(map(Stage, rows * segment_bytes(plan.shuffle.program)))
+        np.add.at(rows[:, topology.node(rank)], (sent.stage, target), sent.end - sent.begin)
+    return tuple(map(Stage, _bytes(plan, rows)))
 
 
 def _stage_spans(plan: Plan, schedule: Schedule | None) -> Spans:
