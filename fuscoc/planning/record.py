@@ -77,7 +77,7 @@ def _runs(plan: Plan) -> Iterator[Run]:
         return
     for policy in compare_policies(plan):
         if schedule is not None or not policy.chosen:
-            name, words = f"balance {policy.policy}, no stages", "all nodes at once, without incast"
+            name, words = f"balance {policy.policy}", "all nodes at once, without incast"
             network, nvlink = policy.assignment.pairs, nvlink_rows(demand, policy.assignment)
             yield _run(plan, name, words, policy.seconds, network, nvlink, None)
     for row in compare_schedules(plan):

@@ -38,22 +38,16 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    header = (
-        "Run",
-        "Program",
-        "Time",
-        "Links allow",
-        "Dispatch",
-        "bound by",
-        "Combine",
-        "bound by",
-    )
+    directions = list(dict.fromkeys(name for run in runs for name, _ in legs(run)))
+    header = ["Run", "Program", "Time", "Links allow"]
+    header += [word for name in directions for word in (name.capitalize(), "bound by")]
     rows = []
     for run in runs:
-        least = bound(run)
+        least, found = bound(run), dict(legs(run))
         cells = [run.contender, run.rewrite, human_seconds(run.seconds)]
         cells.append(human_seconds(least) if least is not None else "")
-        for leg in (run.dispatch, run.combine):
+        for name in directions:
+            leg = found.get(name)
             cells += [human_seconds(leg.seconds), resource(leg.limit)] if leg else ["", ""]
         rows.append(cells)
     return Table("Runs", header, rows)

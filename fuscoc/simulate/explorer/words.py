@@ -23,10 +23,10 @@ RESOURCES = {
 """Kinds of links, and what else time is spent on."""
 
 LIMITS = {
-    "nic_in": "the NICs that receive",
-    "nic_out": "the NICs that send",
-    "nvlink_in": "NVLink that receives",
-    "nvlink_out": "NVLink that sends",
+    "nic_in": "receiving NICs",
+    "nic_out": "sending NICs",
+    "nvlink_in": "receiving over NVLink",
+    "nvlink_out": "sending over NVLink",
     "hbm": "HBM",
     "rail": "the rail switches",
     "leaf": "the leaf switches",
@@ -86,7 +86,8 @@ def lead(record: Record) -> str:
     parts = [record.title]
     if record.cluster is not None:
         cluster = record.cluster
-        shape = f"{cluster.num_nodes} nodes of {cluster.ranks_per_node}"
+        plural = "s" if cluster.num_nodes > 1 else ""
+        shape = f"{cluster.num_nodes} node{plural} of {cluster.ranks_per_node}"
         parts.append(f"{cluster.title or cluster.name} ({shape})")
     if record.tokens:
         parts.append(f"{record.tokens:,} tokens a rank")

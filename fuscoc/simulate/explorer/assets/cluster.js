@@ -151,7 +151,7 @@ function drawNode(data, state, kinds) {
     type: "heatmap", x: ranks.map((rank) => `rank ${rank}`), y: kinds.map((kind) => plain(kind.label)), xgap: 2, ygap: 2,
     z: kinds.map((kind) => ranks.map((rank) => kind.busy[rank] * 100)),
     text: kinds.map((kind) => ranks.map((rank) => `${percent(kind.busy[rank])}<br>${bytes(kind.bytes[rank])}`)),
-    texttemplate: m > 16 ? "" : "%{text}", textfont: { size: 11 }, coloraxis: "coloraxis",
+    texttemplate: document.getElementById("node-links").clientWidth / m < 80 ? "" : "%{text}", textfont: { size: 11 }, coloraxis: "coloraxis",
     hovertext: kinds.map((kind) => ranks.map((rank) =>
       `<b>rank ${rank}</b><br>${plain(kind.label)}: ${percent(kind.busy[rank])} busy<br>${bytes(kind.bytes[rank])} at ${bytes(kind.bandwidth[rank])}/s`)),
     hovertemplate: "%{hovertext}<extra></extra>",

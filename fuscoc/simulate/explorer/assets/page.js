@@ -14,12 +14,12 @@ function start(data) {
     numbers: () => {},
   };
   const there = {
-    overview: () => true,
+    overview: () => data.runs.some((run) => run.seconds) || data.sweep.length > 0,
     cluster: () => data.cluster !== null && leg().links !== undefined,
     timeline: () => leg().timeline.ranks.length > 0,
     traffic: () => Boolean(data.runs[state.run].traffic),
     stages: () => Boolean(data.runs[state.run].stages),
-    numbers: () => true,
+    numbers: () => element("numbers").querySelector("table") !== null,
   };
 
   function choose(change) {
@@ -32,7 +32,7 @@ function start(data) {
   function settle() {
     const legs = Object.keys(data.runs[state.run].legs);
     if (!legs.includes(state.leg)) state.leg = legs[0];
-    if (!there[state.tab]()) state.tab = "overview";
+    if (!there[state.tab]()) state.tab = Object.keys(there).find((name) => there[name]());
     const { timeline } = leg();
     if (timeline.ranks.length) state.rank = state.rank < 0 ? byFinish(timeline).at(-1) : nearestRank(timeline, state.rank);
     if (!timeline.pictures[state.picture]) state.picture = busiestLane(timeline);
@@ -146,13 +146,19 @@ function start(data) {
     repaint();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  // Paper is light, and shows every view.
   window.addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    ink = colours();
     for (const [name, part] of Object.entries(draws)) {
       element(name).hidden = !there[name]();
       if (there[name]()) part();
     }
   });
-  window.addEventListener("afterprint", show);
+  window.addEventListener("afterprint", () => {
+    document.documentElement.dataset.theme = THEMES[theme][0];
+    repaint();
+  });
 
   ink = colours();
   settle();

@@ -1,6 +1,19 @@
 // Who was busy when: a picture of all ranks over time, and the spans of one.
 const UNKNOWN = 255;
 
+// The legs whose spans are shown: what is chosen, and what lies beside it.
+function shownLegs(data, state) {
+  const run = data.runs[state.run], other = data.runs[state.beside], parts = [[run, run.legs[state.leg].timeline]];
+  if (other) parts.push([other, (other.legs[state.leg] ?? Object.values(other.legs)[0]).timeline]);
+  return parts;
+}
+
+// All charts over time reach as far as the longest leg that is shown, in one unit.
+function timeAxis(data, state) {
+  const most = Math.max(...shownLegs(data, state).map(([, timeline]) => timeline.seconds)), unit = timeUnit(most);
+  return { unit, range: [0, most * unit.scale] };
+}
+
 const rowName = (data, of, row) => {
   if (of !== "rank") return `${of} ${row}`;
   if (!data.rows.byGroup) return `rank ${row}`;
@@ -34,7 +47,10 @@ function nearestRank(timeline, rank, direction = 0) {
 }
 
 // The charts over time lie under each other, with the same time at the same place.
-const TIME_MARGIN = { l: 165, r: 125, t: 12, b: 10 };
+const timeMargin = () => {
+  const wide = document.getElementById("lanes").clientWidth > 700;
+  return { l: wide ? 165 : 110, r: wide ? 125 : 75, t: 12, b: 10 };
+};
 
 const level = (value) => (value === UNKNOWN ? null : value);
 
@@ -51,7 +67,7 @@ function busiestLane(timeline) {
 }
 
 function drawLanes(data, state, choose) {
-  const { timeline } = data.runs[state.run].legs[state.leg], unit = timeUnit(timeline.seconds), { pictures } = timeline;
+  const { timeline } = data.runs[state.run].legs[state.leg], { unit, range } = timeAxis(data, state), { pictures } = timeline;
   if (!pictures.length) return;
   const means = pictures.map(meanLevels), width = (timeline.seconds * unit.scale) / means[0].length;
   const traces = [{
@@ -60,9 +76,9 @@ function drawLanes(data, state, choose) {
     hovertemplate: `<b>%{text}</b><br>at %{x:.3f} ${unit.name}: %{z:.0f} % busy<extra></extra>`,
   }];
   const layout = {
-    xaxis: axis(unit.name, { showgrid: false, range: [0, timeline.seconds * unit.scale] }),
+    xaxis: axis(unit.name, { showgrid: false, range }),
     yaxis: axis("", { autorange: "reversed", automargin: false, showgrid: false, tickvals: pictures.map((_, i) => i), ticktext: pictures.map((each) => plain(each.label)) }),
-    coloraxis: busyScale(), margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`,
+    coloraxis: busyScale(), margin: timeMargin(), uirevision: `${state.run} ${state.leg} ${state.beside}`,
     shapes: [{ type: "rect", xref: "paper", x0: 0, x1: 1, y0: state.picture - 0.5, y1: state.picture + 0.5, line: { color: ink.mark, width: 2 } }],
   };
   draw("lanes", "How busy every lane and kind of link is over time", traces, layout, 90 + 24 * pictures.length);
@@ -73,7 +89,7 @@ function drawBusy(data, state, choose) {
   const { timeline } = data.runs[state.run].legs[state.leg];
   const picture = timeline.pictures[state.picture] ?? timeline.pictures[0];
   if (!picture) return;
-  const [rows, slots] = picture.levels.shape, unit = timeUnit(timeline.seconds);
+  const [rows, slots] = picture.levels.shape, { unit, range } = timeAxis(data, state);
   const width = (timeline.seconds * unit.scale) / slots, places = Array.from({ length: rows }, (_, row) => row);
   const traces = [{
     type: "heatmap", x0: width / 2, dx: width, y: places, coloraxis: "coloraxis", hoverongaps: false,
@@ -83,9 +99,9 @@ function drawBusy(data, state, choose) {
   }];
   const row = rowOfRank(data, state.rank), kind = data.rows.byGroup && data.cluster ? "node" : "rank";
   const layout = {
-    xaxis: axis(unit.name, { showgrid: false, range: [0, timeline.seconds * unit.scale] }),
+    xaxis: axis(unit.name, { showgrid: false, range }),
     yaxis: numbered(picture.of === "rank" ? kind : picture.of, rows, { autorange: "reversed", automargin: false }),
-    coloraxis: { ...busyScale(), showscale: false }, margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`,
+    coloraxis: { ...busyScale(), showscale: false }, margin: timeMargin(), uirevision: `${state.run} ${state.leg} ${state.beside}`,
     shapes: picture.of === "rank" ? [{
       type: "rect", xref: "paper", x0: 0, x1: 1, y0: row - 0.5, y1: row + 0.5, line: { color: ink.mark, width: 2 },
     }] : [],
@@ -98,8 +114,11 @@ function drawBusy(data, state, choose) {
   });
 }
 
+// Every lane of every run, so that a lane has one colour.
+const laneOrder = (data) => [...new Set(data.runs.flatMap((run) => Object.values(run.legs).flatMap((leg) => leg.timeline.lanes)))];
+
 // Bars of one rank's spans, lane under lane from `top` on.
-function spanTraces(timeline, rank, unit, top, prefix) {
+function spanTraces(timeline, rank, unit, top, prefix, order) {
   const at = keptRanks(timeline).indexOf(rank);
   if (at < 0) return { traces: [], labels: [] };
   const first = timeline.first[at], last = timeline.first[at + 1] ?? timeline.lane.length;
@@ -111,7 +130,7 @@ function spanTraces(timeline, rank, unit, top, prefix) {
     traces.push({
       type: "bar", orientation: "h", width: 0.8, y: spans.map(() => top + labels.length),
       base: begin.map((each) => each * unit.scale), x: length.map((each) => each * unit.scale),
-      marker: { color: ink.series[number % ink.series.length], line: { color: ink.paper, width: spans.length > 200 ? 0 : 0.6 } },
+      marker: { color: ink.series[order.indexOf(lane) % ink.series.length], line: { color: ink.paper, width: spans.length > 200 ? 0 : 0.6 } },
       hovertext: spans.map((i, k) =>
         `<b>${plain(lane)}: ${plain(timeline.names[timeline.name[i]])}</b><br>${seconds(begin[k])} to ${seconds(begin[k] + length[k])}, takes ${seconds(length[k])}`),
       hovertemplate: "%{hovertext}<extra></extra>",
@@ -122,22 +141,18 @@ function spanTraces(timeline, rank, unit, top, prefix) {
 }
 
 function drawSpans(data, state) {
-  const run = data.runs[state.run], { timeline } = run.legs[state.leg];
-  const parts = [[run, timeline]], other = data.runs[state.beside];
-  const beside = other?.legs[state.leg] ?? (other && Object.values(other.legs)[0]);
-  if (beside) parts.push([other, beside.timeline]);
-  const most = Math.max(...parts.map(([, each]) => each.seconds)), unit = timeUnit(most);
-  const traces = [], labels = [];
+  const { timeline } = data.runs[state.run].legs[state.leg], parts = shownLegs(data, state);
+  const { unit, range } = timeAxis(data, state), traces = [], labels = [];
   for (const [each, part] of parts) {
     const rank = part === timeline ? state.rank : nearestRank(part, state.rank);
     const prefix = parts.length > 1 ? `${each.name}${rank === state.rank ? "" : `, rank ${rank}`}: ` : "";
-    const found = spanTraces(part, rank, unit, labels.length, prefix);
+    const found = spanTraces(part, rank, unit, labels.length, prefix, laneOrder(data));
     traces.push(...found.traces);
     labels.push(...found.labels);
   }
   document.getElementById("rank-name").textContent = state.rank;
   const layout = {
-    barmode: "overlay", margin: TIME_MARGIN, uirevision: `${state.run} ${state.leg}`, xaxis: axis(unit.name, { range: [0, most * unit.scale] }),
+    barmode: "overlay", margin: timeMargin(), uirevision: `${state.run} ${state.leg} ${state.beside}`, xaxis: axis(unit.name, { range }),
     yaxis: axis("", { tickvals: labels.map((_, i) => i), ticktext: labels, autorange: "reversed", automargin: false, showgrid: false, zeroline: false }),
   };
   draw("spans", `Spans of rank ${state.rank}`, traces, layout, 90 + 34 * Math.max(2, labels.length));
