@@ -18,8 +18,8 @@ from fuscoc.simulate.explorer.kinds import Kind
 from fuscoc.simulate.explorer.pack import Block
 from fuscoc.simulate.record import Int64Array, Load, Record, Spans
 
-MAX_SPANS = 150_000
-"""Spans that a page holds of all runs together: some 1 MB of it."""
+MAX_SPANS = 240_000
+"""Spans that a page holds of all runs together: some 2 MB of it."""
 
 TICKS = 2**31
 """Times are kept as whole parts of a leg, as fine as that."""
@@ -31,11 +31,11 @@ class Timelines:
     def __init__(self, record: Record, kinds: Sequence[Kind], block: Block) -> None:
         cluster, every = record.cluster, list(_all_spans(record))
         highest = max((int(spans.ranks.max(initial=0)) for spans in every), default=0)
-        self.num_ranks = highest + 1
-        self.group = -(-self.num_ranks // MAX_ROWS)
+        self.num_ranks, node = highest + 1, 1
         if cluster is not None:
             self.num_ranks = max(self.num_ranks, cluster.num_nodes * cluster.ranks_per_node)
-            self.group = cluster.ranks_per_node
+            node = cluster.ranks_per_node
+        self.group = node * -(-self.num_ranks // (node * MAX_ROWS))
         self.by_group = self.num_ranks > MAX_ROWS
         self._kinds, self._block = kinds, block
         self._budget = MAX_SPANS // max(1, len(every))

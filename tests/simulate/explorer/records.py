@@ -32,13 +32,17 @@ def make_record(
     contenders: Sequence[str] = ("fuscoc", "naive", "deduplicated"),
     rounds: int = 12,
     samples: int = 64,
+    loaded: Sequence[str] = ("nic_out", "nic_in", "leaf"),
     seed: int = 0,
 ) -> Record:
-    """A simulation of a fat tree of two leaves, with a sweep and an ablation."""
+    """A simulation of a fat tree of two leaves, with a sweep and an ablation.
+
+    ``samples``: of the loads over time of all links of the kinds ``loaded``.
+    """
     rng = np.random.default_rng(seed)
     cluster = make_cluster(num_nodes, ranks_per_node)
     runs = tuple(
-        make_run(cluster, name, 1.8e-3 * (1 + 0.55 * place), rounds, samples, rng)
+        make_run(cluster, name, 1.8e-3 * (1 + 0.55 * place), rounds, samples, loaded, rng)
         for place, name in enumerate(contenders)
     )
     sweep = tuple(
@@ -75,6 +79,7 @@ def make_run(
     seconds: float,
     rounds: int,
     samples: int,
+    loaded: Sequence[str],
     rng: np.random.Generator,
 ) -> Run:
     n, num_ranks = cluster.num_nodes, cluster.num_nodes * cluster.ranks_per_node
@@ -91,15 +96,20 @@ def make_run(
     stages = tuple(
         Stage(np.roll(np.diag(rng.uniform(1e6, 9e6, n)), shift, axis=1)) for shift in range(1, n)
     )
-    dispatch = make_leg(cluster, seconds * 0.45, rounds, samples, rng)
-    combine = make_leg(cluster, seconds * 0.55, rounds, samples, rng)
+    dispatch = make_leg(cluster, seconds * 0.45, rounds, samples, loaded, rng)
+    combine = make_leg(cluster, seconds * 0.55, rounds, samples, loaded, rng)
     memory = {"landing ring": 192e6, "slices": 96e6, "windows": 1.1e9}
     rewrite = "as it is" if contender == "fuscoc" else f"dedup({contender})"
     return Run(contender, rewrite, seconds, dispatch, combine, stages, traffic, memory)
 
 
 def make_leg(
-    cluster: ClusterRecord, seconds: float, rounds: int, samples: int, rng: np.random.Generator
+    cluster: ClusterRecord,
+    seconds: float,
+    rounds: int,
+    samples: int,
+    loaded: Sequence[str],
+    rng: np.random.Generator,
 ) -> Leg:
     """Each rank runs ``rounds`` rounds through its lanes, a little later than the one before."""
     num_ranks, num_links = cluster.num_nodes * cluster.ranks_per_node, len(cluster.links.owner)
@@ -116,9 +126,10 @@ def make_leg(
         np.arange(num_ranks), LANES, (*(f"round {each}" for each in range(rounds)), "lists"),
         rank, lane, name, begin, begin + round_seconds * rng.uniform(0.3, 0.72, len(begin)),
     )  # fmt: skip
-    nics = np.flatnonzero(np.isin(cluster.links.kind, ("nic_out", "nic_in", "leaf")))
-    wave = np.sin(np.linspace(0, 3.1, samples))[:, None] * rng.uniform(0.4, 1, len(nics))
-    load = Load(np.linspace(0, seconds, samples + 1), nics, wave)
+    links = np.flatnonzero(np.isin(cluster.links.kind, loaded))
+    wave = np.sin(np.linspace(0, 3.1, samples))[:, None] * rng.uniform(0.4, 1, len(links))
+    wave = np.clip(wave + rng.normal(0, 0.1, wave.shape), 0, 1)
+    load = Load(np.linspace(0, seconds, samples + 1), links, wave)
     busy = rng.beta(5, 3, num_links)
     bounds = (
         Bound("nic_in", seconds * 0.82), Bound("nic_out", seconds * 0.71),

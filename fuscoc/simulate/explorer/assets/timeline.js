@@ -18,8 +18,13 @@ const rowName = (data, of, row) => {
   if (of !== "rank") return `${of} ${row}`;
   if (!data.rows.byGroup) return `rank ${row}`;
   const first = row * data.rows.group, last = Math.min(data.rows.ranks, first + data.rows.group) - 1;
-  return data.cluster ? `node ${row} (ranks ${first} to ${last})` : `ranks ${first} to ${last}`;
+  return `${rowKind(data)} ${row}: ranks ${first} to ${last}`;
 };
+
+function rowKind({ rows, cluster }) {
+  if (!rows.byGroup) return "rank";
+  return rows.group === cluster?.ranksPerNode ? "node" : "group";
+}
 
 const rowOfRank = (data, rank) => (data.rows.byGroup ? Math.floor(rank / data.rows.group) : rank);
 
@@ -97,7 +102,7 @@ function drawBusy(data, state, choose) {
     text: places.map((row) => Array(slots).fill(plain(rowName(data, picture.of, row)))),
     hovertemplate: `<b>%{text}</b><br>at %{x:.3f} ${unit.name}: %{z} % busy<extra></extra>`,
   }];
-  const row = rowOfRank(data, state.rank), kind = data.rows.byGroup && data.cluster ? "node" : "rank";
+  const row = rowOfRank(data, state.rank), kind = rowKind(data);
   const layout = {
     xaxis: axis(unit.name, { showgrid: false, range }),
     yaxis: numbered(picture.of === "rank" ? kind : picture.of, rows, { autorange: "reversed", automargin: false }),
@@ -109,8 +114,8 @@ function drawBusy(data, state, choose) {
   draw("busy", `${picture.label} of all ranks over time; arrow keys step between ranks`, traces, layout, Math.min(620, 130 + rows * 14));
   if (picture.of !== "rank") return;
   onClick("busy", (point) => {
-    const inRow = byFinish(timeline).filter((rank) => rowOfRank(data, rank) === Math.round(point.y));
-    if (inRow.length) choose({ rank: inRow.at(-1) });
+    const row = Math.round(point.y), inRow = byFinish(timeline).filter((rank) => rowOfRank(data, rank) === row);
+    choose({ rank: inRow.at(-1) ?? nearestRank(timeline, data.rows.byGroup ? row * data.rows.group : row) });
   });
 }
 

@@ -23,15 +23,15 @@ function drawTraffic(data, state) {
     xaxis2: numbered(`to ${grain}`, size, { ...across, domain: [0.53, 1], matches: "x" }, 16),
     yaxis2: numbered("", size, { ...down, anchor: "x2", matches: "y" }, 16),
     coloraxis: { colorscale: ink.bytes, cmin: log ? Math.log10(least) : 0, cmax: log ? Math.log10(most) : most, colorbar: colorbar("", ticks) },
-    shapes: grain === "rank" ? nodeEdges(data.rows, size) : [],
+    shapes: grain === "rank" ? nodeEdges(data.cluster, size) : [],
     annotations: [title("Before", 0, 0), title("After", 1, 0.53)], margin: { l: 10, r: 10, t: 34, b: 10 },
   };
   draw("heat", "Heat maps of bytes before and after", traces, layout, Math.min(620, 0.5 * document.getElementById("heat").clientWidth + 40));
 }
 
 // Lines between the nodes, in both maps, where they do not hide what is between them.
-function nodeEdges({ group }, size) {
-  const edges = Array.from({ length: Math.ceil(size / group) - 1 }, (_, i) => (i + 1) * group - 0.5), line = { color: ink.rule, width: 1 };
+function nodeEdges({ ranksPerNode: m }, size) {
+  const edges = Array.from({ length: Math.ceil(size / m) - 1 }, (_, i) => (i + 1) * m - 0.5), line = { color: ink.rule, width: 1 };
   if (edges.length > 32) return [];
   return ["", "2"].flatMap((map) => edges.flatMap((edge) => [
     { type: "line", xref: `x${map}`, yref: `y${map}`, x0: edge, x1: edge, y0: -0.5, y1: size - 0.5, line },
@@ -48,12 +48,12 @@ function logTicks(least, most) {
 
 // The bytes on NICs by rank; by node, of the busiest of each, where ranks would be too many bars.
 function drawNics(data, state) {
-  const leg = data.runs[state.run].legs[state.leg], mib = 2 ** 20, { byGroup, group } = data.rows;
+  const leg = data.runs[state.run].legs[state.leg], mib = 2 ** 20, { byGroup } = data.rows;
   const nics = ["nic_out", "nic_in"].map((name) => leg.links?.[data.cluster.kinds.findIndex((kind) => kind.name === name)]);
   document.getElementById("nics-part").hidden = nics.includes(undefined);
   if (nics.includes(undefined)) return;
   const words = ["sends", "receives"], what = byGroup ? "node" : "rank", line = { width: 1.5, dash: "dot" };
-  const shown = nics.map((nic) => (byGroup ? groupMost(nic.bytes, group) : Array.from(nic.bytes)));
+  const shown = nics.map((nic) => (byGroup ? groupMost(nic.bytes, data.cluster.ranksPerNode) : Array.from(nic.bytes)));
   const traces = shown.map((sizes, i) => ({
     type: "bar", name: words[i], x: sizes.map((_, place) => place), y: sizes.map((each) => each / mib), marker: { color: ink.series[i], line: { width: 0 } },
     hovertext: sizes.map((each, place) => (byGroup ? `the busiest NIC of node ${place} ${words[i]} ${bytes(each)}` : `rank ${place} ${words[i]} ${bytes(each)}`)),
