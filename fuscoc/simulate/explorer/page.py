@@ -21,7 +21,7 @@ ASSETS = files(__package__) / "assets"
 
 SCRIPTS = (
     "unpack.js", "look.js", "overview.js", "cluster.js", "timeline.js", "stages.js", "traffic.js",
-    "sweep.js", "page.js",
+    "sweep.js", "controls.js", "page.js",
 )  # fmt: skip
 """One script in this order: each uses what comes before it."""
 

@@ -188,10 +188,10 @@ def test_paper_has_every_view(page: Any) -> None:
 def test_a_thousand_ranks(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write(make_record(num_nodes=128, ranks_per_node=8), path)
-    page = browser.new_page()
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
     page.goto(path.as_uri())
     page.click("#tab-timeline")
-    assert page.locator("#busy .main-svg").first.is_visible()
+    page.locator("#busy").scroll_into_view_if_needed()
     box = page.locator("#busy .nsewdrag").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 64.5 / 128)
     assert int(page.locator("#rank-name").text_content()) // 8 == 64

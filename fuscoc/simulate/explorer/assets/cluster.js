@@ -1,76 +1,82 @@
-// Nodes and switches with their links, coloured by how busy they are; below them every rank's links.
-const DECILES = 10;
+// Nodes and switches with their links, coloured by how busy they are; below them every rank's.
+const SHADES = 10;
+const MANY = 40;
 
-// Links of ranks, as rows of a picture over the nodes: `cells[kind][node]` is a list of ranks' values.
-function rankKinds(data, leg) {
-  return data.cluster.kinds.map((kind, i) => ({ ...kind, ...leg.links[i] })).filter((kind) => kind.owner === "rank");
+const ranksOf = (node, m) => numbers(m).map((local) => node * m + local);
+
+// Links of one owner, "rank" or a kind of switch, with their loads in a leg.
+function linksOf(data, leg, owner) {
+  const kinds = data.cluster.kinds.map((kind, i) => ({ ...kind, ...leg.links[i] }));
+  return kinds.filter((kind) => kind.owner === owner);
 }
 
 function worstOf(kinds, ranks) {
   return Math.max(0, ...kinds.flatMap((kind) => ranks.map((rank) => kind.busy[rank] ?? 0)));
 }
 
-const ranksOf = (node, m) => Array.from({ length: m }, (_, i) => node * m + i);
-
-// Switches above the nodes: places, what is written on them, and the lines between.
+// Switches above the nodes, and the lines between, each [x, y, x, y, busy]. `centre`: of a node.
 function tiers(data, leg, centre, kinds) {
-  const { nodes, ranksPerNode: m, nodesPerLeaf } = data.cluster;
+  const { nodes, ranksPerNode: m, nodesPerLeaf } = data.cluster, points = [], lines = [];
   const nics = kinds.filter((kind) => kind.name.startsWith("nic"));
-  const loads = (owner) => data.cluster.kinds.map((kind, i) => ({ ...kind, ...leg.links[i] })).filter((kind) => kind.owner === owner);
-  const points = [], lines = [], width = centre(nodes - 1) + centre(0);
-  const point = (x, y, name, owners, place) => {
-    const busy = owners.length ? Math.max(...owners.map((kind) => kind.busy[place])) : null;
-    const text = owners.map((kind) => `<br>${plain(kind.label)}: ${percent(kind.busy[place])} busy, ${bytes(kind.bytes[place])}`);
+  const width = centre(nodes - 1) + centre(0);
+  const rails = linksOf(data, leg, "local rank"), leaves = linksOf(data, leg, "leaf");
+  const spine = linksOf(data, leg, "cluster");
+  const point = (x, y, name, links, place) => {
+    const busy = links.length ? Math.max(...links.map((kind) => kind.busy[place])) : null;
+    const text = links.map((kind) =>
+      `<br>${plain(kind.label)}: ${percent(kind.busy[place])} busy, ${bytes(kind.bytes[place])}`);
     points.push({ x, y, busy, name, hover: `<b>${name}</b>${text.join("")}` });
   };
-  let top = 1;
-  const spread = (count, i) => (width * (i + 0.5)) / count;
-  const rails = loads("local rank"), leaves = loads("leaf"), spine = loads("cluster");
+  const toNode = (node, x, y, ranks) => lines.push([centre(node), 0, x, y, worstOf(nics, ranks)]);
   if (rails.length) {
-    for (let rail = 0; rail < rails[0].busy.length; rail++) {
-      point(spread(rails[0].busy.length, rail), top, `rail ${rail}`, rails, rail);
-      for (let node = 0; node < nodes; node++)
-        lines.push([centre(node), 0, spread(rails[0].busy.length, rail), top, worstOf(nics, [node * m + rail])]);
+    const count = rails[0].busy.length;
+    for (const rail of numbers(count)) {
+      const x = (width * (rail + 0.5)) / count;
+      point(x, 1, `rail ${rail}`, rails, rail);
+      for (const node of numbers(nodes)) toNode(node, x, 1, [node * m + rail]);
     }
-    top += 1;
   } else if (leaves.length) {
-    for (let leaf = 0; leaf < leaves[0].busy.length; leaf++) {
-      const first = leaf * nodesPerLeaf, last = Math.min(nodes, first + nodesPerLeaf) - 1;
-      const x = (centre(first) + centre(last)) / 2;
-      point(x, top, `leaf ${leaf}`, leaves, leaf);
-      for (let node = first; node <= last; node++)
-        lines.push([centre(node), 0, x, top, worstOf(nics, ranksOf(node, m))]);
+    for (const leaf of numbers(leaves[0].busy.length)) {
+      const first = leaf * nodesPerLeaf, count = Math.min(nodes - first, nodesPerLeaf);
+      const x = (centre(first) + centre(first + count - 1)) / 2;
+      point(x, 1, `leaf ${leaf}`, leaves, leaf);
+      for (const i of numbers(count)) toNode(first + i, x, 1, ranksOf(first + i, m));
     }
-    top += 1;
   }
-  const below = points.slice();
+  const below = points.slice(), top = below.length ? 2 : 1;
   if (spine.length || (nodes > 1 && below.length !== 1)) {
-    point(width / 2, top, spine.length ? "spine" : below.length ? "core" : "network", spine, 0);
+    const name = spine.length ? "spine" : below.length ? "core" : "network";
+    point(width / 2, top, name, spine, 0);
     for (const { x, y, busy } of below) lines.push([x, y, width / 2, top, busy]);
     if (!below.length)
-      for (let node = 0; node < nodes; node++)
-        lines.push([centre(node), 0, width / 2, top, worstOf(nics, ranksOf(node, m))]);
+      for (const node of numbers(nodes)) toNode(node, width / 2, top, ranksOf(node, m));
   }
-  return { points, lines, height: points.length ? top : 0 };
+  return { points, lines, height: Math.max(0, ...points.map((each) => each.y)) };
 }
 
+// One trace a shade, since a line has one colour.
 function lineTraces(lines) {
-  const pick = (busy) => Math.min(DECILES - 1, Math.floor(busy * DECILES));
-  return Array.from({ length: DECILES }, (_, decile) => {
-    const mine = lines.filter((line) => pick(line[4]) === decile);
+  const shade = (busy) => Math.min(SHADES - 1, Math.floor(busy * SHADES));
+  const traces = numbers(SHADES).map((number) => {
+    const mine = lines.filter((line) => shade(line[4]) === number);
     return {
       type: "scatter", mode: "lines", yaxis: "y2", hoverinfo: "skip",
-      x: mine.flatMap(([x0, , x1]) => [x0, x1, null]), y: mine.flatMap(([, y0, , y1]) => [y0, y1, null]),
-      line: { width: lines.length > 200 ? 1 : 2.5, color: rampColour(ink.busy, (decile + 0.5) / DECILES) },
+      x: mine.flatMap(([x0, , x1]) => [x0, x1, null]),
+      y: mine.flatMap(([, y0, , y1]) => [y0, y1, null]),
+      line: {
+        width: lines.length > 200 ? 1 : 2.5,
+        color: rampColour(ink.busy, (number + 0.5) / SHADES),
+      },
     };
-  }).filter((trace) => trace.x.length);
+  });
+  return traces.filter((trace) => trace.x.length);
 }
 
 // The colour at `part` of a ramp, between its two nearest.
 function rampColour(scale, part) {
   const at = part * (scale.length - 1), low = Math.min(scale.length - 2, Math.floor(at));
   const channel = (colour, i) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16);
-  const mixed = [0, 1, 2].map((i) => {
+  const mixed = numbers(3).map((i) => {
     const a = channel(scale[low][1], i), b = channel(scale[low + 1][1], i);
     return Math.round(a + (b - a) * (at - low));
   });
@@ -79,65 +85,91 @@ function rampColour(scale, part) {
 
 // Switches; those whose load nobody knows have no colour of the scale.
 function switchTrace(points, scale) {
-  const many = points.length > 40;
+  const many = points.length > MANY;
   return {
-    type: "scatter", mode: "markers+text", yaxis: "y2", x: points.map((each) => each.x), y: points.map((each) => each.y),
+    type: "scatter", mode: "markers+text", yaxis: "y2",
+    x: points.map((each) => each.x), y: points.map((each) => each.y),
     marker: {
       symbol: "square", size: many ? 12 : 22, line: { width: 1.5, color: ink.soft },
       color: points.map((each) => (each.busy === null ? ink.panel : each.busy * 100)), ...scale,
     },
     text: points.map((each) => (many ? "" : each.name)), textposition: "top center",
-    hovertext: points.map((each) => each.hover), hovertemplate: "%{hovertext}<extra></extra>",
+    hovertext: points.map((each) => each.hover), hovertemplate: HOVER,
+  };
+}
+
+function nodeTrace(nodes, worst, centre, chosen) {
+  const many = nodes.length > MANY;
+  return {
+    type: "scatter", mode: many ? "markers" : "markers+text", yaxis: "y2",
+    x: nodes.map(centre), y: nodes.map(() => 0),
+    marker: {
+      symbol: "square", size: many ? 9 : 28, coloraxis: "coloraxis",
+      color: nodes.map((node) => worst(node) * 100),
+      line: {
+        width: nodes.map((node) => (node === chosen ? 4 : 1.5)),
+        color: nodes.map((node) => (node === chosen ? ink.mark : ink.soft)),
+      },
+    },
+    text: nodes.map((node) => `node ${node}`), textposition: "bottom center",
+    hovertext: nodes.map((node) => `<b>node ${node}</b><br>busiest link: ${percent(worst(node))}`),
+    hovertemplate: HOVER,
+  };
+}
+
+// Rows of kinds over columns of ranks, with a gap between nodes, or of nodes by their busiest rank.
+function linkTrace(kinds, { nodes, m, byNode, step }) {
+  const columns = numbers(nodes * step - (byNode ? 0 : 1));
+  const isGap = (x) => !byNode && x % step === m;
+  const node = (x) => Math.floor(x / step);
+  const ranks = (x) => (byNode ? ranksOf(x, m) : [node(x) * m + (x % step)]);
+  const hover = (kind, x) => {
+    const owner = byNode ? `node ${x}, its busiest rank` : `rank ${ranks(x)[0]}, node ${node(x)}`;
+    const sum = ranks(x).reduce((total, rank) => total + kind.bytes[rank], 0);
+    const load = `${percent(worstOf([kind], ranks(x)))} busy, ${bytes(sum)}`;
+    return `<b>${owner}</b><br>${plain(kind.label)}: ${load}${byNode ? " in the node" : ""}`;
+  };
+  const cells = (act, gap) => kinds.map((kind) =>
+    columns.map((x) => (isGap(x) ? gap : act(kind, x))));
+  return {
+    type: "heatmap", x: columns, y: kinds.map((kind) => plain(kind.label)), ygap: 2,
+    xgap: columns.length > 300 ? 0 : 1, coloraxis: "coloraxis", hoverongaps: false,
+    z: cells((kind, x) => worstOf([kind], ranks(x)) * 100, null),
+    hovertext: cells(hover, ""), hovertemplate: HOVER,
   };
 }
 
 function drawCluster(data, state, choose) {
-  const leg = data.runs[state.run].legs[state.leg];
+  const leg = data.runs[state.run].legs[state.leg], kinds = linksOf(data, leg, "rank");
   const { nodes, ranksPerNode: m } = data.cluster, byNode = data.rows.byGroup;
-  const kinds = rankKinds(data, leg), cells = byNode ? 1 : m, step = byNode ? 1 : m + 1;
-  const centre = (node) => node * step + (cells - 1) / 2;
-  const columns = Array.from({ length: nodes * step - (byNode ? 0 : 1) }, (_, x) => x);
-  const rank = (x) => (byNode ? x * m : Math.floor(x / step) * m + (x % step));
-  const gap = (x) => !byNode && x % step === m;
-  const value = (kind, x) => (byNode ? worstOf([kind], ranksOf(x, m)) : kind.busy[rank(x)]);
-  const hover = (kind, x) => {
-    const owner = byNode ? `node ${x}, its busiest rank` : `rank ${rank(x)}, node ${Math.floor(x / step)}`;
-    const sum = byNode ? ranksOf(x, m).reduce((total, each) => total + kind.bytes[each], 0) : kind.bytes[rank(x)];
-    return `<b>${owner}</b><br>${plain(kind.label)}: ${percent(value(kind, x))} busy, ${bytes(sum)}${byNode ? " in the node" : ""}`;
-  };
+  const step = byNode ? 1 : m + 1, all = numbers(nodes);
+  const centre = (node) => node * step + (byNode ? 0 : (m - 1) / 2);
   const { points, lines, height } = tiers(data, leg, centre, kinds);
-  const nodeNumbers = Array.from({ length: nodes }, (_, node) => node);
+  const worst = (node) => worstOf(kinds, ranksOf(node, m));
   const traces = [
-    {
-      type: "heatmap", x: columns, y: kinds.map((kind) => plain(kind.label)), xgap: columns.length > 300 ? 0 : 1, ygap: 2,
-      z: kinds.map((kind) => columns.map((x) => (gap(x) ? null : value(kind, x) * 100))),
-      hovertext: kinds.map((kind) => columns.map((x) => (gap(x) ? "" : hover(kind, x)))),
-      hoverongaps: false, hovertemplate: "%{hovertext}<extra></extra>", coloraxis: "coloraxis",
-    },
+    linkTrace(kinds, { nodes, m, byNode, step }),
     ...lineTraces(lines),
     switchTrace(points.filter((each) => each.busy !== null), { coloraxis: "coloraxis" }),
     switchTrace(points.filter((each) => each.busy === null), {}),
-    {
-      type: "scatter", mode: nodes > 40 ? "markers" : "markers+text", yaxis: "y2", x: nodeNumbers.map(centre), y: nodeNumbers.map(() => 0),
-      marker: {
-        symbol: "square", size: nodes > 40 ? 9 : 28, coloraxis: "coloraxis",
-        color: nodeNumbers.map((node) => worstOf(kinds, ranksOf(node, m)) * 100),
-        line: { width: nodeNumbers.map((node) => (node === state.node ? 4 : 1.5)), color: nodeNumbers.map((node) => (node === state.node ? ink.mark : ink.soft)) },
-      },
-      text: nodeNumbers.map((node) => `node ${node}`), textposition: "bottom center",
-      hovertext: nodeNumbers.map((node) => `<b>node ${node}</b><br>busiest link: ${percent(worstOf(kinds, ranksOf(node, m)))}`),
-      hovertemplate: "%{hovertext}<extra></extra>",
-    },
+    nodeTrace(all, worst, centre, state.node),
   ];
   const share = height ? 0.46 : 0.62, every = Math.ceil(nodes / 32);
-  const shown = nodeNumbers.filter((node) => node % every === 0);
+  const shown = all.filter((node) => node % every === 0);
   const layout = {
-    xaxis: axis("node", { showgrid: false, zeroline: false, range: [-0.7, columns.length - 0.3], tickvals: shown.map(centre), ticktext: shown.map(String) }),
-    yaxis: axis("", { autorange: "reversed", domain: [0, share], showgrid: false, fixedrange: true }),
-    yaxis2: { domain: [share + 0.02, 1], range: [-0.45, height + 0.45], visible: false, fixedrange: true },
+    xaxis: axis("node", {
+      showgrid: false, zeroline: false, range: [-0.7, centre(nodes - 1) + centre(0) + 0.7],
+      tickvals: shown.map(centre), ticktext: shown.map(String),
+    }),
+    yaxis: axis("", {
+      autorange: "reversed", domain: [0, share], showgrid: false, fixedrange: true,
+    }),
+    yaxis2: {
+      domain: [share + 0.02, 1], range: [-0.45, height + 0.45], visible: false, fixedrange: true,
+    },
     coloraxis: busyScale(),
   };
-  draw("links", "Nodes, switches and the links of all ranks by how busy they are", traces, layout, 330 + 26 * kinds.length + 60 * height);
+  const label = "Nodes, switches and the links of all ranks by how busy they are";
+  draw("links", label, traces, layout, 330 + 26 * kinds.length + 60 * height);
   onClick("links", (point) => {
     const node = Math.floor(point.x / step + (byNode ? 0.5 : 0));
     if (node >= 0 && node < nodes) choose({ node });
@@ -147,18 +179,26 @@ function drawCluster(data, state, choose) {
 
 function drawNode(data, state, kinds) {
   const m = data.cluster.ranksPerNode, ranks = ranksOf(state.node, m);
-  const traces = [{
-    type: "heatmap", x: ranks.map((rank) => `rank ${rank}`), y: kinds.map((kind) => plain(kind.label)), xgap: 2, ygap: 2,
-    z: kinds.map((kind) => ranks.map((rank) => kind.busy[rank] * 100)),
-    text: kinds.map((kind) => ranks.map((rank) => `${percent(kind.busy[rank])}<br>${bytes(kind.bytes[rank])}`)),
-    texttemplate: document.getElementById("node-links").clientWidth / m < 80 ? "" : "%{text}", textfont: { size: 11 }, coloraxis: "coloraxis",
-    hovertext: kinds.map((kind) => ranks.map((rank) =>
-      `<b>rank ${rank}</b><br>${plain(kind.label)}: ${percent(kind.busy[rank])} busy<br>${bytes(kind.bytes[rank])} at ${bytes(kind.bandwidth[rank])}/s`)),
-    hovertemplate: "%{hovertext}<extra></extra>",
-  }];
-  const layout = {
-    xaxis: axis("", { showgrid: false, side: "top" }), yaxis: axis("", { autorange: "reversed", showgrid: false }),
-    coloraxis: { ...busyScale(), showscale: false },
+  const narrow = document.getElementById("node-links").clientWidth / m < 80;
+  const cells = (act) => kinds.map((kind) => ranks.map((rank) => act(kind, rank)));
+  const trace = {
+    type: "heatmap", x: ranks.map((rank) => `rank ${rank}`),
+    y: kinds.map((kind) => plain(kind.label)), xgap: 2, ygap: 2, coloraxis: "coloraxis",
+    z: cells((kind, rank) => kind.busy[rank] * 100),
+    text: cells((kind, rank) => `${percent(kind.busy[rank])}<br>${bytes(kind.bytes[rank])}`),
+    texttemplate: narrow ? "" : "%{text}", textfont: { size: 11 },
+    hovertext: cells((kind, rank) => {
+      const load = `${percent(kind.busy[rank])} busy<br>${bytes(kind.bytes[rank])}`;
+      const speed = `${bytes(kind.bandwidth[rank])}/s`;
+      return `<b>rank ${rank}</b><br>${plain(kind.label)}: ${load} at ${speed}`;
+    }),
+    hovertemplate: HOVER,
   };
-  draw("node-links", `The links of node ${state.node}'s ranks`, traces, layout, 60 + 46 * kinds.length);
+  const layout = {
+    xaxis: axis("", { showgrid: false, side: "top" }),
+    yaxis: axis("", { autorange: "reversed", showgrid: false }),
+    coloraxis: busyScale({ showscale: false }),
+  };
+  const label = `The links of node ${state.node}'s ranks`;
+  draw("node-links", label, [trace], layout, 60 + 46 * kinds.length);
 }

@@ -3,30 +3,30 @@ function drawContenders(data, state, choose) {
   const runs = data.runs.map((run, number) => ({ ...run, number })).filter((run) => run.seconds);
   document.getElementById("contenders-part").hidden = runs.length < 2;
   if (runs.length < 2) return;
-  const order = runs.toSorted((a, b) => b.seconds - a.seconds);
-  const unit = timeUnit(order[0].seconds), fastest = order.at(-1).seconds, places = order.map((_, i) => i);
+  const order = runs.toSorted((a, b) => b.seconds - a.seconds), places = numbers(order.length);
+  const most = order[0].seconds, fastest = order.at(-1).seconds, unit = timeUnit(most);
   const bounded = places.filter((i) => order[i].bound !== null);
-  const traces = [
-    {
-      type: "bar", orientation: "h", y: places, x: order.map((run) => run.seconds * unit.scale),
-      marker: { color: order.map((run) => (run.number === state.run ? ink.mark : ink.rest)) },
-      text: order.map((run) => ` ${seconds(run.seconds)} · ${(run.seconds / fastest).toFixed(2)}×`),
-      textposition: "outside", cliponaxis: false, textfont: { color: ink.ink },
-      hovertext: order.map((run) => `<b>${plain(run.name)}</b><br>${plain(run.rewrite)}`),
-      hovertemplate: "%{hovertext}<extra></extra>",
-    },
-    {
-      type: "scatter", mode: "markers", y: bounded, x: bounded.map((i) => order[i].bound * unit.scale),
-      marker: { symbol: "line-ns", size: 24, line: { width: 3, color: ink.alert } },
-      hovertext: bounded.map((i) => `these links allow ${seconds(order[i].bound)}`),
-      hovertemplate: "%{hovertext}<extra></extra>",
-    },
-  ];
-  const layout = {
-    xaxis: axis(unit.name, { rangemode: "tozero", range: [0, order[0].seconds * unit.scale * 1.6] }),
-    yaxis: axis("", { tickvals: places, ticktext: order.map((run) => plain(run.name)), showgrid: false }),
+  const times = {
+    type: "bar", orientation: "h", y: places, x: order.map((run) => run.seconds * unit.scale),
+    marker: { color: order.map((run) => (run.number === state.run ? ink.mark : ink.rest)) },
+    text: order.map((run) => ` ${seconds(run.seconds)} · ${(run.seconds / fastest).toFixed(2)}×`),
+    textposition: "outside", cliponaxis: false, textfont: { color: ink.ink },
+    hovertext: order.map((run) => `<b>${plain(run.name)}</b><br>${plain(run.rewrite)}`),
+    hovertemplate: HOVER,
   };
-  draw("contenders", "Bars of the time of every run", traces, layout, 90 + 38 * order.length);
+  const bounds = {
+    type: "scatter", mode: "markers", y: bounded,
+    x: bounded.map((i) => order[i].bound * unit.scale),
+    marker: { symbol: "line-ns", size: 24, line: { width: 3, color: ink.alert } },
+    hovertext: bounded.map((i) => `these links allow ${seconds(order[i].bound)}`),
+    hovertemplate: HOVER,
+  };
+  const layout = {
+    xaxis: axis(unit.name, { range: [0, most * unit.scale * 1.6] }),
+    yaxis: named(order.map((run) => run.name)),
+  };
+  const height = 90 + 38 * order.length;
+  draw("contenders", "Bars of the time of every run", [times, bounds], layout, height);
   onClick("contenders", (point) => choose({ run: order[Math.round(point.y)].number }));
 }
 
@@ -35,22 +35,28 @@ function drawBounds(data, state) {
   document.getElementById("bounds-part").hidden = !bounds.length;
   if (!bounds.length) return;
   const most = Math.max(leg.seconds, bounds.at(-1).seconds), unit = timeUnit(most);
-  const places = bounds.map((_, i) => i), took = leg.seconds * unit.scale;
-  const traces = [{
-    type: "bar", orientation: "h", y: places, x: bounds.map((each) => each.seconds * unit.scale),
+  const took = leg.seconds * unit.scale, part = (each) => percent(each.seconds / leg.seconds);
+  const trace = {
+    type: "bar", orientation: "h", y: numbers(bounds.length),
+    x: bounds.map((each) => each.seconds * unit.scale),
     marker: { color: bounds.map((each) => (each.resource === leg.limit ? ink.mark : ink.rest)) },
-    text: bounds.map((each) => ` ${seconds(each.seconds)} · ${percent(each.seconds / leg.seconds)}`),
+    text: bounds.map((each) => ` ${seconds(each.seconds)} · ${part(each)}`),
     textposition: "auto", cliponaxis: false, hovertemplate: "%{text}<extra></extra>",
-  }];
+  };
   const layout = {
     xaxis: axis(unit.name, { range: [0, most * unit.scale * 1.12] }),
-    yaxis: axis("", { tickvals: places, ticktext: bounds.map((each) => plain(each.resource)), showgrid: false }),
-    shapes: [{ type: "line", x0: took, x1: took, y0: 0, y1: 1, yref: "paper", line: { color: ink.alert, width: 2 } }],
-    annotations: [{
-      x: took, y: 1, yref: "paper", yanchor: "bottom", xanchor: "right", showarrow: false,
-      text: `takes ${seconds(leg.seconds)}, bound by ${plain(leg.limit)}`, font: { color: ink.alert },
+    yaxis: named(bounds.map((each) => each.resource)),
+    shapes: [{
+      type: "line", x0: took, x1: took, y0: 0, y1: 1, yref: "paper",
+      line: { color: ink.alert, width: 2 },
     }],
-    margin: { l: 10, r: 10, t: 34, b: 10 },
+    annotations: [{
+      text: `takes ${seconds(leg.seconds)}, bound by ${plain(leg.limit)}`,
+      x: took, y: 1, yref: "paper", xanchor: "right", yanchor: "bottom", showarrow: false,
+      font: { color: ink.alert },
+    }],
+    margin: { ...MARGIN, t: 34 },
   };
-  draw("bounds", "Bars of what each kind of link needs", traces, layout, 110 + 36 * bounds.length);
+  const height = 110 + 36 * bounds.length;
+  draw("bounds", "Bars of what each kind of link needs", [trace], layout, height);
 }

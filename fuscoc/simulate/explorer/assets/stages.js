@@ -2,33 +2,44 @@
 const MAX_TEXTS = 400;
 
 function drawStages(data, state) {
-  const { stages } = data.runs[state.run];
-  const [count, nodes] = stages.sent.shape, at = (stage, node) => stage * nodes + node;
-  const numbers = Array.from({ length: count }, (_, stage) => stage), all = Array.from({ length: nodes }, (_, node) => node);
-  const most = numbers.map((stage) => Math.max(...stages.sent.subarray(at(stage, 0), at(stage + 1, 0))));
+  const { sent, got, peer, receivers, senders } = data.runs[state.run].stages;
+  const [count, nodes] = sent.shape, all = numbers(nodes), stages = numbers(count);
+  const at = (stage, node) => stage * nodes + node;
+  const most = stages.map((stage) => Math.max(...sent.subarray(at(stage, 0), at(stage + 1, 0))));
+  const part = (stage, node) => (most[stage] ? (100 * sent[at(stage, node)]) / most[stage] : 0);
   const hover = (stage, node) => {
-    const i = at(stage, node), more = stages.receivers[i] - 1;
-    const to = stages.sent[i] ? `${bytes(stages.sent[i])} to node ${stages.peer[i]}${more > 0 ? ` and ${more} more` : ""}` : "sends nothing";
-    return `<b>stage ${stage}, node ${node}</b><br>${to}<br>gets ${bytes(stages.got[i])} from ${stages.senders[i]} nodes`;
+    const i = at(stage, node), more = receivers[i] > 1 ? ` and ${receivers[i] - 1} more` : "";
+    const to = sent[i] ? `${bytes(sent[i])} to node ${peer[i]}${more}` : "sends nothing";
+    const from = `gets ${bytes(got[i])} from ${senders[i]} nodes`;
+    return `<b>stage ${stage}, node ${node}</b><br>${to}<br>${from}`;
   };
-  const peer = (stage, node) => (stages.receivers[at(stage, node)] === 1 ? String(stages.peer[at(stage, node)]) : "");
-  const traces = [{
-    type: "heatmap", x: numbers, y: all, xgap: count > 100 ? 0 : 1, ygap: nodes > 64 ? 0 : 1, coloraxis: "coloraxis",
-    z: all.map((node) => numbers.map((stage) => (most[stage] ? (100 * stages.sent[at(stage, node)]) / most[stage] : 0))),
-    text: all.map((node) => numbers.map((stage) => peer(stage, node))),
+  const only = (stage, node) => {
+    const i = at(stage, node);
+    return receivers[i] === 1 ? String(peer[i]) : "";
+  };
+  const cells = (act) => all.map((node) => stages.map((stage) => act(stage, node)));
+  const map = {
+    type: "heatmap", x: stages, y: all, xgap: count > 100 ? 0 : 1, ygap: nodes > 64 ? 0 : 1,
+    coloraxis: "coloraxis", z: cells(part), text: cells(only),
     texttemplate: count * nodes <= MAX_TEXTS ? "%{text}" : "",
-    hovertext: all.map((node) => numbers.map((stage) => hover(stage, node))), hovertemplate: "%{hovertext}<extra></extra>",
-  }];
+    hovertext: cells(hover), hovertemplate: HOVER,
+  };
+  const bar = colorbar("of the stage's most", { ticksuffix: " %" });
   const layout = {
     xaxis: numbered("stage", count),
     yaxis: numbered("sending node", nodes, { autorange: "reversed" }),
-    coloraxis: { colorscale: ink.bytes, cmin: 0, cmax: 100, colorbar: colorbar("of the stage's most", { ticksuffix: " %" }) },
+    coloraxis: { colorscale: ink.bytes, cmin: 0, cmax: 100, colorbar: bar },
   };
-  draw("stage-map", "Stages: who sends how much in each", traces, layout, Math.min(640, 150 + nodes * 24));
-  const size = [{
-    type: "bar", x: numbers, y: most.map((each) => each / 2 ** 20), marker: { color: ink.mark },
-    hovertext: numbers.map((stage) => `stage ${stage}: ${bytes(most[stage])} from its busiest node`), hovertemplate: "%{hovertext}<extra></extra>",
-  }];
-  const axes = { xaxis: numbered("stage", count), yaxis: axis("MiB of the busiest node", { rangemode: "tozero" }) };
-  draw("stage-size", "How large every stage is", size, axes, 230);
+  const height = Math.min(640, 150 + nodes * 24);
+  draw("stage-map", "Stages: who sends how much in each", [map], layout, height);
+  const size = {
+    type: "bar", x: stages, y: most.map((each) => each / MIB), marker: { color: ink.mark },
+    hovertext: stages.map((stage) => `stage ${stage}: ${bytes(most[stage])} from its busiest node`),
+    hovertemplate: HOVER,
+  };
+  const axes = {
+    xaxis: numbered("stage", count),
+    yaxis: axis("MiB of the busiest node", { rangemode: "tozero" }),
+  };
+  draw("stage-size", "How large every stage is", [size], axes, 230);
 }
