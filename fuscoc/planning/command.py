@@ -94,12 +94,10 @@ class MissingExtraError(RuntimeError):
 
 
 def check_extra() -> None:
-    """Raise ``MissingExtraError`` unless reports can be drawn."""
+    """Raise ``MissingExtraError`` unless pages can be written."""
     missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(
-            f"a report needs {' and '.join(missing)}: pip install 'fuscoc[plot]'"
-        )
+        raise MissingExtraError(f"a page needs {' and '.join(missing)}: pip install 'fuscoc[plot]'")
 
 
 def open_shuffle(

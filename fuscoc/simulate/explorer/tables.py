@@ -23,6 +23,8 @@ def tables(record: Record) -> Iterator[Table]:
     """Those that the record has something for."""
     if record.runs:
         yield _runs(record.runs)
+        programs = [(run.contender, run.rewrite) for run in record.runs]
+        yield Table("Programs", ("Run", "Program"), programs)
     if any(leg.bounds for run in record.runs for _, leg in legs(run)):
         yield _bounds(record.runs)
     if any(run.memory for run in record.runs):
@@ -39,12 +41,12 @@ def tables(record: Record) -> Iterator[Table]:
 
 def _runs(runs: Sequence[Run]) -> Table:
     directions = list(dict.fromkeys(name for run in runs for name, _ in legs(run)))
-    header = ["Run", "Program", "Time", "Links allow"]
+    header = ["Run", "Time", "Links allow"]
     header += [word for name in directions for word in (name.capitalize(), "bound by")]
     rows = []
     for run in runs:
         least, found = bound(run), dict(legs(run))
-        cells = [run.contender, run.rewrite, human_seconds(run.seconds)]
+        cells = [run.contender, human_seconds(run.seconds)]
         cells.append(human_seconds(least) if least is not None else "")
         for name in directions:
             leg = found.get(name)
@@ -80,7 +82,10 @@ def _bounds(runs: Sequence[Run]) -> Table:
 def _memory(runs: Sequence[Run]) -> Table:
     having = [run for run in runs if run.memory]
     rows = [
-        (name, *(human_bytes(run.memory[name]) if name in run.memory else "" for run in having))
+        (
+            name.replace("_", " "),
+            *(human_bytes(run.memory[name]) if name in run.memory else "" for run in having),
+        )
         for name in dict.fromkeys(name for run in having for name in run.memory)
     ]
     rows.append(("all", *(human_bytes(sum(run.memory.values())) for run in having)))

@@ -9,32 +9,25 @@ from fuscoc.simulate.record import Leg, Record, Run
 from fuscoc_runtime.plan.summary import human_bytes, human_seconds
 
 RESOURCES = {
-    "nic_in": "NICs, receiving",
-    "nic_out": "NICs, sending",
-    "nvlink_in": "NVLink, receiving",
-    "nvlink_out": "NVLink, sending",
+    "nic_in": "NIC in",
+    "nic_out": "NIC out",
+    "nvlink_in": "NVLink in",
+    "nvlink_out": "NVLink out",
     "hbm": "HBM",
-    "rail": "rail switches",
-    "leaf": "leaf switches",
-    "spine": "spine switches",
-    "latency": "latency",
-    "host": "host",
+    "rail": "rails",
+    "leaf": "leaves",
 }
-"""Kinds of links, and what else time is spent on."""
+"""Kinds of links, as they are called beside numbers."""
 
 LIMITS = {
-    "nic_in": "receiving NICs",
-    "nic_out": "sending NICs",
-    "nvlink_in": "receiving over NVLink",
-    "nvlink_out": "sending over NVLink",
-    "hbm": "HBM",
-    "rail": "the rail switches",
-    "leaf": "the leaf switches",
-    "spine": "the spine",
-    "latency": "latency",
+    "NIC in": "receiving NICs",
+    "NIC out": "sending NICs",
+    "NVLink in": "receiving over NVLink",
+    "NVLink out": "sending over NVLink",
     "host": "the hosts",
+    "spine": "the spine",
 }
-"""The same in the middle of a sentence."""
+"""The same, and what else time is spent on, in the middle of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,10 @@ class Tile:
 
 def resource(name: str) -> str:
     return RESOURCES.get(name, name)
+
+
+def _limit(leg: Leg) -> str:
+    return LIMITS.get(resource(leg.limit), resource(leg.limit))
 
 
 def legs(run: Run) -> Sequence[tuple[str, Leg]]:
@@ -76,7 +73,7 @@ def headline(record: Record) -> tuple[str, str, str]:
     if cluster is not None:
         where = f" on {cluster.num_nodes * cluster.ranks_per_node:,} GPUs"
     what = " and ".join(name for name, _ in legs(run))
-    limits = dict.fromkeys(LIMITS.get(leg.limit, leg.limit) for _, leg in legs(run))
+    limits = dict.fromkeys(_limit(leg) for _, leg in legs(run))
     subject = f"{run.contender}{where}: {what} take" + ("s " if run.combine is None else " ")
     return subject, human_seconds(run.seconds), f", bound by {' and '.join(limits)}"
 
@@ -88,7 +85,8 @@ def lead(record: Record) -> str:
         cluster = record.cluster
         plural = "s" if cluster.num_nodes > 1 else ""
         shape = f"{cluster.num_nodes} node{plural} of {cluster.ranks_per_node}"
-        parts.append(f"{cluster.title or cluster.name} ({shape})")
+        name = cluster.title or cluster.name
+        parts.append(shape if name in record.title else f"{name} ({shape})")
     if record.tokens:
         parts.append(f"{record.tokens:,} tokens a rank")
     if record.traffic:
@@ -126,5 +124,5 @@ def tiles(record: Record) -> list[Tile]:
     if run.memory:
         largest = max(run.memory, key=lambda each: run.memory[each])
         total = human_bytes(sum(run.memory.values()))
-        shown.append(Tile("Memory a rank", total, f"most: {largest}"))
+        shown.append(Tile("Memory a rank", total, f"most: {largest.replace('_', ' ')}"))
     return shown

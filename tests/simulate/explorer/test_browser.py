@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.simulate.explorer.records import make_record
 
 for needed in ("jinja2", "plotly"):
     pytest.importorskip(needed, reason="the explorer needs the extra `plot`")
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'fuscoc[browser]'"
 )
-
-from fuscoc.simulate.explorer import write
-from tests.simulate.explorer.records import make_record
+write = import_module("fuscoc.simulate.explorer").write
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = [
@@ -94,7 +95,7 @@ def test_every_view_is_drawn(page: Any) -> None:
         for name in ids:
             assert page.locator(f"#{name} .main-svg").first.is_visible()
             assert page.locator(f"#{name}").get_attribute("aria-label")
-    assert page.locator("#numbers table").count() == 5
+    assert page.locator("#numbers table").count() == 6
 
 
 def test_hover_tells_numbers(page: Any) -> None:

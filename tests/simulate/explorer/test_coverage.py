@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc.simulate.explorer.coverage import (
-    SLOTS,
-    UNKNOWN,
-    chosen_ranks,
-    finish_times,
-    lane_levels,
-    load_levels,
-)
 from fuscoc.simulate.record import Load, Spans
 
+for needed in ("jinja2", "plotly"):
+    pytest.importorskip(needed, reason="the explorer needs the extra `plot`")
+coverage = import_module("fuscoc.simulate.explorer.coverage")
+SLOTS, UNKNOWN = coverage.SLOTS, coverage.UNKNOWN
 SECONDS = 0.5
 
 
@@ -48,7 +47,7 @@ def covered(spans: Spans, lane: int, rank: int) -> np.ndarray:
 @settings(max_examples=40, deadline=None)
 def test_lanes(spans: Spans, group: int) -> None:
     row = np.arange(12) // group
-    levels = lane_levels(spans, 0, SECONDS, row, 12 // group)
+    levels = coverage.lane_levels(spans, 0, SECONDS, row, 12 // group)
     for place in range(12 // group):
         members = [rank for rank in spans.ranks if row[rank] == place]
         if not members:
@@ -65,7 +64,7 @@ def test_loads(samples: list[list[float]]) -> None:
     busy = np.array(samples)
     times = np.linspace(0, SECONDS, len(busy) + 1) ** 2 / SECONDS
     load = Load(times, np.arange(3), busy)
-    levels = load_levels(load, np.arange(3), SECONDS, np.array([0, 2, 0]), 3)
+    levels = coverage.load_levels(load, np.arange(3), SECONDS, np.array([0, 2, 0]), 3)
     edges = np.linspace(0, SECONDS, SLOTS + 1)
     means = np.zeros((SLOTS, 3))
     for slot in range(SLOTS):
@@ -79,9 +78,9 @@ def test_loads(samples: list[list[float]]) -> None:
 
 @given(some_spans(), st.integers(0, 40))
 def test_kept_ranks(spans: Spans, most: int) -> None:
-    kept = chosen_ranks(spans, 4, most)
+    kept = coverage.chosen_ranks(spans, 4, most)
     assert kept.tolist() == sorted(set(kept.tolist()))
-    finish = finish_times(spans)
+    finish = coverage.finish_times(spans)
     for rank, time in zip(spans.ranks, finish, strict=True):
         assert time == max(spans.end[spans.rank == rank], default=0)
     assert finish.max() == finish[np.isin(spans.ranks, kept)].max()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,8 @@ from tests.simulate.explorer.records import RANK_KINDS, TITLE, make_record
 
 for needed in ("jinja2", "plotly"):
     pytest.importorskip(needed, reason="the explorer needs the extra `plot`")
-
-from fuscoc.simulate.explorer import write
-from fuscoc.simulate.explorer.page import render
+write = import_module("fuscoc.simulate.explorer").write
+render = import_module("fuscoc.simulate.explorer.page").render
 
 MAX_BYTES = 12e6
 
@@ -44,8 +44,9 @@ def test_views_are_panels_that_a_script_finds(page: Element) -> None:
     titles = [panel.attributes["data-title"] for panel in panels]
     assert titles == ["Overview", "Cluster", "Timeline", "Traffic", "Stages", "Numbers"]
     assert len(page.all("div", role="tablist")) == 1
-    ids = [element.attributes["id"] for tag in ("section", "div", "span", "select", "button",
-           "input", "fieldset", "p") for element in page.all(tag) if "id" in element.attributes]  # fmt: skip
+    tags = ("section", "div", "span", "select", "button", "input", "fieldset", "p", "script")
+    elements = [element for tag in tags for element in page.all(tag)]
+    ids = [each.attributes["id"] for each in elements if "id" in each.attributes]
     assert len(ids) == len(set(ids))
     (theme,) = page.all("button", id="theme")
     assert theme.attributes["aria-label"]
@@ -100,14 +101,15 @@ def test_the_headline_and_the_tables(record: Record, page: Element) -> None:
     assert headline.all("em")[0].text == "1.80 ms"
     captions = [caption.text for caption in page.all("caption")]
     assert captions == [
-        "Runs", "What each kind of link needs, and its part of the time",
+        "Runs", "Programs", "What each kind of link needs, and its part of the time",
         "Memory of the rank that needs most", "Without one part", "Time by tokens",
     ]  # fmt: skip
-    runs, bounds, memory, ablation, sweep = page.all("tbody")
+    runs, programs, bounds, memory, ablation, sweep = page.all("tbody")
     assert [row.all("th")[0].text for row in runs.all("tr")] == [r.contender for r in record.runs]
     assert [cell.text for cell in runs.all("tr")[0].all("td")] == [
-        "as it is", "1.80 ms", "1.48 ms", "810 µs", "NICs, receiving", "990 µs", "NICs, receiving",
+        "1.80 ms", "1.48 ms", "810 µs", "NIC in", "990 µs", "NIC in",
     ]  # fmt: skip
+    assert programs.all("tr")[1].all("td")[0].text == "dedup(naive)"
     assert bounds.all("tr")[0].all("td")[0].text == "664 µs (82%)"
     assert memory.all("tr")[-1].all("td")[0].text == "1.3 GiB"
     assert ablation.all("tr")[0].all("td")[1].text == "-42.0%"

@@ -56,7 +56,7 @@ function drawAblation(data) {
     hovertext: rows.map((row) => `without ${plain(row.without)}: ${seconds(row.seconds)}`),
     hovertemplate: HOVER,
   };
-  const range = [low - (low < 0 ? room : 0), high + (high > 0 ? room : 0)];
+  const range = [low - (low < 0 ? room : 0), high + (high > 0 ? room : room / 8)];
   const layout = {
     xaxis: axis("change of the time by the part", { ticksuffix: " %", range }),
     yaxis: named(rows.map((row) => row.without)),

@@ -148,14 +148,16 @@ function spanTraces(timeline, rank, unit, top, order) {
   const lanes = timeline.lanes.filter((lane) => mine.some((span) => span.lane === lane));
   const traces = lanes.map((lane, i) => {
     const spans = mine.filter((span) => span.lane === lane);
-    const line = { color: ink.paper, width: spans.length > 200 ? 0 : 0.6 };
+    // An edge parts spans that touch, but would hide those that are short.
+    const colour = ink.series[order.indexOf(lane) % ink.series.length];
+    const edges = spans.map((span) => (span.length < timeline.seconds / 300 ? colour : ink.paper));
     const times = ({ begin, length }) =>
       `${seconds(begin)} to ${seconds(begin + length)}, takes ${seconds(length)}`;
     return {
       type: "bar", orientation: "h", width: 0.8, y: spans.map(() => top + i),
       base: spans.map((span) => span.begin * unit.scale),
       x: spans.map((span) => span.length * unit.scale),
-      marker: { color: ink.series[order.indexOf(lane) % ink.series.length], line },
+      marker: { color: colour, line: { color: edges, width: 0.6 } },
       hovertext: spans.map((span) =>
         `<b>${plain(lane)}: ${plain(span.name)}</b><br>${times(span)}`),
       hovertemplate: HOVER,
