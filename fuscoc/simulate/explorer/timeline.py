@@ -21,8 +21,22 @@ from fuscoc.simulate.record import Int64Array, Load, Record, Spans
 MAX_SPANS = 240_000
 """Spans that a page holds of all runs together: some 2 MB of it."""
 
+MIN_ROWS = 32
+"""Nodes of a cluster whose rows are nodes; those of fewer would be too much in one row."""
+
 TICKS = 2**31
 """Times are kept as whole parts of a leg, as fine as that."""
+
+
+def row_ranks(num_ranks: int, node: int) -> int:
+    """How many ranks share a row of a picture if there are too many for one each.
+
+    Those of a node, of several nodes where there are many, or of an even part of a large node.
+    """
+    if num_ranks < node * MIN_ROWS:
+        return min(part for part in range(1, node + 1)
+                   if node % part == 0 and num_ranks <= part * MAX_ROWS)  # fmt: skip
+    return node * -(-num_ranks // (node * MAX_ROWS))
 
 
 class Timelines:
@@ -35,7 +49,7 @@ class Timelines:
         if cluster is not None:
             self.num_ranks = max(self.num_ranks, cluster.num_nodes * cluster.ranks_per_node)
             node = cluster.ranks_per_node
-        self.group = node * -(-self.num_ranks // (node * MAX_ROWS))
+        self.group = row_ranks(self.num_ranks, node)
         self.by_group = self.num_ranks > MAX_ROWS
         self._kinds, self._block = kinds, block
         self._budget = MAX_SPANS // max(1, len(every))

@@ -109,7 +109,7 @@ def tiles(record: Record) -> list[Tile]:
             )
         )
     if least:
-        over = f"the run takes {run.seconds / least:.2f} times that"
+        over = f"the run takes {run.seconds / least:.2f}×"
         shown.append(Tile("These links allow", human_seconds(least), over))
     others = [each for each in record.runs[1:] if each.seconds > 0]
     if others and run.seconds > 0:

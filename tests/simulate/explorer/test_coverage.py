@@ -88,3 +88,13 @@ def test_kept_ranks(spans: Spans, most: int) -> None:
     assert len(kept) <= 3 or np.isin(spans.rank, kept).sum() <= most
     if most >= len(spans.rank):
         assert kept.tolist() == spans.ranks.tolist()
+
+
+@given(st.integers(129, 5000), st.integers(1, 80))
+def test_rows_are_nodes_or_parts_of_them(num_ranks: int, node: int) -> None:
+    num_ranks += -num_ranks % node
+    group = import_module("fuscoc.simulate.explorer.timeline").row_ranks(num_ranks, node)
+    assert group % node == 0 or node % group == 0
+    rows = -(-num_ranks // group)
+    assert rows <= 128
+    assert rows >= 32 or node % group == 0

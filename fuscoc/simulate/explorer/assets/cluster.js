@@ -4,6 +4,9 @@ const MANY = 40;
 
 const ranksOf = (node, m) => numbers(m).map((local) => node * m + local);
 
+// Whether columns are nodes, since there are too many ranks to tell apart.
+const byNodes = ({ nodes, ranksPerNode: m }) => nodes >= 16 && nodes * m > 300;
+
 // Links of one owner, "rank" or a kind of switch, with their loads in a leg.
 function linksOf(data, leg, owner) {
   const kinds = data.cluster.kinds.map((kind, i) => ({ ...kind, ...leg.links[i] }));
@@ -12,6 +15,13 @@ function linksOf(data, leg, owner) {
 
 function worstOf(kinds, ranks) {
   return Math.max(0, ...kinds.flatMap((kind) => ranks.map((rank) => kind.busy[rank] ?? 0)));
+}
+
+// The node to begin with.
+function busiestNode(data, leg) {
+  const { nodes, ranksPerNode: m } = data.cluster, kinds = linksOf(data, leg, "rank");
+  const worst = numbers(nodes).map((node) => worstOf(kinds, ranksOf(node, m)));
+  return worst.indexOf(Math.max(...worst));
 }
 
 // Switches above the nodes, and the lines between, each [x, y, x, y, busy]. `centre`: of a node.
@@ -141,7 +151,7 @@ function linkTrace(kinds, { nodes, m, byNode, step }) {
 
 function drawCluster(data, state, choose) {
   const leg = data.runs[state.run].legs[state.leg], kinds = linksOf(data, leg, "rank");
-  const { nodes, ranksPerNode: m } = data.cluster, byNode = data.rows.byGroup;
+  const { nodes, ranksPerNode: m } = data.cluster, byNode = byNodes(data.cluster);
   const step = byNode ? 1 : m + 1, all = numbers(nodes);
   const centre = (node) => node * step + (byNode ? 0 : (m - 1) / 2);
   const { points, lines, height } = tiers(data, leg, centre, kinds);

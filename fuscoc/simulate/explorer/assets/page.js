@@ -7,7 +7,7 @@ const THEMES = [
 
 function start(data) {
   const state = {
-    tab: "overview", run: 0, leg: "", rank: -1, node: 0, picture: -1, beside: -1, grain: "rank",
+    tab: "overview", run: 0, leg: "", rank: -1, node: -1, picture: -1, beside: -1, grain: "rank",
     scale: "linear", theme: 0,
   };
   const run = () => data.runs[state.run], leg = () => run().legs[state.leg];
@@ -67,6 +67,7 @@ function start(data) {
     if (timeline.ranks.length)
       state.rank = state.rank < 0 ? byFinish(timeline).at(-1) : nearestRank(timeline, state.rank);
     if (!timeline.pictures[state.picture]) state.picture = busiestLane(timeline);
+    if (state.node < 0 && views.cluster.isThere()) state.node = busiestNode(data, leg());
     if (state.beside === state.run) state.beside = -1;
     if (!run().traffic?.[state.grain]) state.grain = "node";
   }

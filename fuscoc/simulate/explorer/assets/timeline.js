@@ -38,7 +38,7 @@ function keptWords({ rows }, { allRanks, ranks }) {
     words.push(`Lanes are known of ${text(allRanks)} of ${text(rows.ranks)} ranks.`);
   if (ranks.length < allRanks)
     words.push(`The page holds the spans of ${text(ranks.length)} ranks: the last, the median ` +
-      "and the first to finish, the last of every node, and others as far as they fit.");
+      "and the first to finish, the last of every row, and others as far as they fit.");
   return words.join(" ");
 }
 

@@ -64,14 +64,14 @@ function logTicks(least, most) {
 
 // The bytes on NICs by rank; by node, of the busiest of each, where ranks would be too many bars.
 function drawNics(data, state) {
-  const leg = data.runs[state.run].legs[state.leg], { byGroup } = data.rows;
+  const leg = data.runs[state.run].legs[state.leg], byNode = byNodes(data.cluster);
   const place = (name) => data.cluster.kinds.findIndex((kind) => kind.name === name);
   const nics = ["nic_out", "nic_in"].map((name) => leg.links?.[place(name)]?.bytes);
   document.getElementById("nics-part").hidden = nics.includes(undefined);
   if (nics.includes(undefined)) return;
   const words = ["sends", "receives"], m = data.cluster.ranksPerNode;
-  const who = (i) => (byGroup ? `the busiest NIC of node ${i}` : `rank ${i}`);
-  const shown = nics.map((sizes) => (byGroup ? mostOfEach(sizes, m) : Array.from(sizes)));
+  const who = (i) => (byNode ? `the busiest NIC of node ${i}` : `rank ${i}`);
+  const shown = nics.map((sizes) => (byNode ? mostOfEach(sizes, m) : Array.from(sizes)));
   const traces = shown.map((sizes, k) => ({
     type: "bar", name: words[k], x: numbers(sizes.length), y: sizes.map((each) => each / MIB),
     marker: { color: ink.series[k], line: { width: 0 } },
@@ -84,7 +84,7 @@ function drawNics(data, state) {
     return { type: "line", xref: "paper", x0: 0, x1: 1, y0: mean, y1: mean, line };
   });
   const layout = {
-    xaxis: numbered(byGroup ? "node" : "rank", shown[0].length),
+    xaxis: numbered(byNode ? "node" : "rank", shown[0].length),
     yaxis: axis("MiB", { rangemode: "tozero" }), shapes: means,
     showlegend: true, legend: LEGEND, margin: { ...MARGIN, t: 30 },
   };
