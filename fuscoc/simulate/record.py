@@ -51,7 +51,7 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class ClusterRecord:
-    """Rank = node * ``ranks_per_node`` + local rank. ``nodes_per_leaf``: 0 without leaf switches."""
+    """Rank = node * ``ranks_per_node`` + local rank. ``nodes_per_leaf``: 0 without leaves."""
 
     name: str
     title: str

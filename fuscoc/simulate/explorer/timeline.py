@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class Timelines:
 
     def of(self, spans: Spans, seconds: float, load: Load | None = None) -> dict[str, Any]:
         """One leg's; it lasts ``seconds``, or as long as its last span."""
+        spans = lanes_by_begin(spans)
         seconds = max(seconds, float(spans.end.max(initial=0)), 1e-9)
         row = np.arange(self.num_ranks) // (self.group if self.by_group else 1)
         rows = int(row[-1]) + 1
@@ -117,6 +119,15 @@ class Timelines:
             "begin": self._block.add(begin, "u4"),
             "length": self._block.add(np.rint(spans.end[order] / tick) - begin, "u4"),
         }
+
+
+def lanes_by_begin(spans: Spans) -> Spans:
+    """The same spans, the lanes in the order in which they begin."""
+    first = np.full(len(spans.lanes), np.inf)
+    np.minimum.at(first, spans.lane, spans.begin)
+    order = np.argsort(first, kind="stable")
+    lanes = tuple(spans.lanes[lane] for lane in order)
+    return replace(spans, lanes=lanes, lane=np.argsort(order)[spans.lane])
 
 
 def _all_spans(record: Record) -> Sequence[Spans]:

@@ -157,8 +157,12 @@ def check_leg(leg: Leg, shown: dict, links, kinds: dict[str, int]) -> None:
 
 def test_a_recorded_run_alone_and_beside(record: Record, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    spans = [Span(rank, lane, "round 0", 5.0 + rank, 5.5 + rank) for rank in range(3)
-             for lane in ("wire", "gather")]  # fmt: skip
+    lanes = {"wire": 5.1, "gather": 5.0, "forward": 5.2}  # sorted by name in the trace
+    spans = [
+        Span(rank, lane, "round 0", begin + rank, 5.5 + rank)
+        for rank in range(3)
+        for lane, begin in lanes.items()
+    ]
     write_trace(trace, spans)
     alone = from_trace(trace)
     data = unpack(parse(render(alone)))
@@ -166,7 +170,9 @@ def test_a_recorded_run_alone_and_beside(record: Record, tmp_path: Path) -> None
     (run,) = data["runs"]
     timeline = run["legs"]["recorded"]["timeline"]
     assert timeline["seconds"] == pytest.approx(2.5)
-    assert timeline["lanes"] == ["gather", "wire"]
+    assert timeline["lanes"] == ["gather", "wire", "forward"]
+    wires = timeline["begin"][timeline["lane"] == 1] * timeline["tick"]
+    np.testing.assert_allclose(wires, [0.1, 1.1, 2.1], rtol=1e-6)
     data = unpack(parse(render(replace(record, recorded=alone.recorded))))
     assert [run["name"] for run in data["runs"]] == [
         *(run.contender for run in record.runs), "recorded",
