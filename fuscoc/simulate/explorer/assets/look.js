@@ -7,8 +7,10 @@ const BYTES_DARK = ["#1d242e", "#1f4e8c", "#3f8fd2", "#9ecbf5", "#eef7ff"];
 const HOVER = "%{hovertext}<extra></extra>";
 const MARGIN = { l: 10, r: 10, t: 12, b: 10 };
 const MIB = 2 ** 20;
+const PAPER_WIDTH = 700;
 
 let ink = {};
+let printing = false;
 
 const ramp = (colours) => colours.map((colour, i) => [i / (colours.length - 1), colour]);
 
@@ -96,9 +98,10 @@ function draw(id, label, traces, layout, height) {
   element.setAttribute("aria-label", label);
   const family = getComputedStyle(document.body).fontFamily, none = "rgba(0,0,0,0)";
   const base = {
-    height, paper_bgcolor: none, plot_bgcolor: none, showlegend: false, margin: MARGIN,
-    font: { family, size: 13, color: ink.ink }, hovermode: "closest", dragmode: "zoom",
-    bargap: 0.25, hoverlabel: {
+    height, width: printing ? PAPER_WIDTH : undefined, paper_bgcolor: none, plot_bgcolor: none,
+    showlegend: false, margin: MARGIN, font: { family, size: 13, color: ink.ink },
+    hovermode: "closest", dragmode: "zoom", bargap: 0.25,
+    hoverlabel: {
       bgcolor: ink.panel, bordercolor: ink.mark, font: { color: ink.ink }, align: "left",
     },
   };

@@ -8,7 +8,7 @@ const THEMES = [
 function start(data) {
   const state = {
     tab: "overview", run: 0, leg: "", rank: -1, node: -1, picture: -1, beside: -1, grain: "rank",
-    scale: "linear", theme: 0, printing: false,
+    scale: "linear", theme: 0,
   };
   const run = () => data.runs[state.run], leg = () => run().legs[state.leg];
   const views = {
@@ -103,7 +103,7 @@ function start(data) {
   }
 
   function repaint() {
-    if (state.printing) return;
+    if (printing) return;
     document.documentElement.dataset.theme = THEMES[state.theme].name;
     ink = colours();
     show();
@@ -141,7 +141,7 @@ function start(data) {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
     // Paper is light, and shows every view.
     window.addEventListener("beforeprint", () => {
-      state.printing = true;
+      printing = true;
       document.documentElement.dataset.theme = "light";
       ink = colours();
       for (const [name, view] of Object.entries(views)) {
@@ -150,7 +150,7 @@ function start(data) {
       }
     });
     window.addEventListener("afterprint", () => {
-      state.printing = false;
+      printing = false;
       repaint();
     });
   }

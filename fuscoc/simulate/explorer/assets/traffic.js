@@ -37,7 +37,8 @@ function drawTraffic(data, state) {
     annotations: [title("Before", 0, 0), title("After", 1, 0.53)],
     margin: { ...MARGIN, t: 34 },
   };
-  const height = Math.min(620, 0.5 * document.getElementById("heat").clientWidth + 40);
+  const width = printing ? PAPER_WIDTH : document.getElementById("heat").clientWidth;
+  const height = Math.min(620, 0.5 * width + 40);
   draw("heat", "Heat maps of bytes before and after", traces, layout, height);
 }
 
