@@ -9,28 +9,24 @@ from fuscoc.simulate.record import Float64Array, Int64Array, Load, Spans
 SLOTS = 240
 """Columns of a picture over time; a screen shows some 1000 pixels."""
 
-MAX_ROWS = 128
-"""Rows of a picture that can be told apart; more ranks than that are shown by their groups."""
-
 UNKNOWN = 255
 """The level of a row of which nothing was kept."""
 
 
 def lane_levels(
-    spans: Spans, lane: int, seconds: float, row_of_rank: Int64Array, num_rows: int
+    spans: Spans, lane: int, seconds: float, row: Int64Array, num_rows: int
 ) -> Int64Array:
     """Spans of one lane -> int64 [num_rows, SLOTS], the percent of a slot in which it is busy.
 
-    ``row_of_rank``: int64 [R], the row that shows a rank; a row shows the mean of those of its
-    ranks whose spans were kept.
+    ``row``: int64, the row of each of ``spans.ranks``; a row shows the mean of its ranks.
     """
     taken = spans.lane == lane
     rank, begin, end = spans.rank[taken], spans.begin[taken], spans.end[taken]
     position, ranks = np.searchsorted(spans.ranks, rank), len(spans.ranks)
     covered = np.minimum(_covered(position, begin, end, ranks, seconds), 1)
     total, count = np.zeros((num_rows, SLOTS)), np.zeros(num_rows)
-    np.add.at(total, row_of_rank[spans.ranks], covered)
-    np.add.at(count, row_of_rank[spans.ranks], 1)
+    np.add.at(total, row, covered)
+    np.add.at(count, row, 1)
     return _percent(total / np.maximum(count, 1)[:, None], count > 0)
 
 

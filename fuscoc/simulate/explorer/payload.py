@@ -27,7 +27,7 @@ def payload(record: Record) -> dict[str, Any]:
         leg = {"timeline": timelines.of(record.recorded, 0.0)}
         runs.append({"name": "recorded", "rewrite": "a real run", "legs": {"recorded": leg}})
     return {
-        "rows": timelines.shape(),
+        "ranks": timelines.num_ranks,
         "cluster": _cluster(cluster, kinds, block) if cluster is not None else None,
         "runs": runs,
         "sweep": [vars(point) for point in record.sweep],

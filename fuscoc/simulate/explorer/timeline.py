@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fuscoc.simulate.explorer.coverage import (
-    MAX_ROWS,
     chosen_ranks,
     finish_times,
     lane_levels,
@@ -17,27 +16,14 @@ from fuscoc.simulate.explorer.coverage import (
 )
 from fuscoc.simulate.explorer.kinds import Kind
 from fuscoc.simulate.explorer.pack import Block
+from fuscoc.simulate.explorer.rows import Rows, row_ranks
 from fuscoc.simulate.record import Int64Array, Load, Record, Spans
 
 MAX_SPANS = 240_000
 """Spans that a page holds of all runs together: some 2 MB of it."""
 
-MIN_ROWS = 32
-"""Nodes of a cluster whose rows are nodes; those of fewer would be too much in one row."""
-
 TICKS = 2**31
 """Times are kept as whole parts of a leg, as fine as that."""
-
-
-def row_ranks(num_ranks: int, node: int) -> int:
-    """How many ranks share a row of a picture if there are too many for one each.
-
-    Those of a node, of several nodes where there are many, or of an even part of a large node.
-    """
-    if num_ranks < node * MIN_ROWS:
-        return min(part for part in range(1, node + 1)
-                   if node % part == 0 and num_ranks <= part * MAX_ROWS)  # fmt: skip
-    return node * -(-num_ranks // (node * MAX_ROWS))
 
 
 class Timelines:
@@ -51,53 +37,42 @@ class Timelines:
             self.num_ranks = max(self.num_ranks, cluster.num_nodes * cluster.ranks_per_node)
             node = cluster.ranks_per_node
         self.group = row_ranks(self.num_ranks, node)
-        self.by_group = self.num_ranks > MAX_ROWS
         self._kinds, self._block = kinds, block
         self._budget = MAX_SPANS // max(1, len(every))
-
-    def shape(self) -> dict[str, Any]:
-        """What the rows of a picture are."""
-        return {"ranks": self.num_ranks, "group": self.group, "byGroup": self.by_group}
 
     def of(self, spans: Spans, seconds: float, load: Load | None = None) -> dict[str, Any]:
         """One leg's; it lasts ``seconds``, or as long as its last span."""
         spans = lanes_by_begin(spans)
         seconds = max(seconds, float(spans.end.max(initial=0)), 1e-9)
-        row = np.arange(self.num_ranks) // (self.group if self.by_group else 1)
-        rows = int(row[-1]) + 1
+        rows = Rows.of(spans.ranks, self.group)
+        row, count = rows.place(spans.ranks), len(rows.first)
         pictures = [
-            {
-                "label": name,
-                "lane": True,
-                "of": "rank",
-                "levels": self._block.add(lane_levels(spans, lane, seconds, row, rows), "u1"),
-            }
+            self._picture(name, "rank", rows, lane_levels(spans, lane, seconds, row, count))
+            | {"lane": True}
             for lane, name in enumerate(spans.lanes)
         ]
         if load is not None:
-            pictures += self._loads(load, seconds, row)
+            pictures += self._loads(load, seconds)
         return {"seconds": seconds, "pictures": pictures, **self._spans(spans, seconds)}
 
-    def _loads(self, load: Load, seconds: float, row: Int64Array) -> list[dict[str, Any]]:
-        pictures = []
+    def _loads(self, load: Load, seconds: float) -> Iterator[dict[str, Any]]:
         for kind in self._kinds:
             columns = np.flatnonzero(np.isin(load.links, kind.ids))
-            if not len(columns):
-                continue
-            place = kind.place[np.searchsorted(kind.ids, load.links[columns])]
-            num_rows = kind.count
-            if kind.owner == "rank":
-                place, num_rows = row[place], int(row[-1]) + 1
-            levels = load_levels(load, columns, seconds, place, num_rows)
-            pictures.append(
-                {
-                    "label": kind.label,
-                    "lane": False,
-                    "of": kind.owner,
-                    "levels": self._block.add(levels, "u1"),
-                }
-            )
-        return pictures
+            if len(columns):
+                owner = kind.place[np.searchsorted(kind.ids, load.links[columns])]
+                rows = Rows.of(np.unique(owner), self.group)
+                place, count = rows.place(owner), len(rows.first)
+                levels = load_levels(load, columns, seconds, place, count)
+                yield self._picture(kind.label, kind.owner, rows, levels) | {"lane": False}
+
+    def _picture(self, label: str, of: str, rows: Rows, levels: Int64Array) -> dict[str, Any]:
+        return {
+            "label": label,
+            "of": of,
+            "first": self._block.add(rows.first, "u4"),
+            "size": rows.size,
+            "levels": self._block.add(levels, "u1"),
+        }
 
     def _spans(self, spans: Spans, seconds: float) -> dict[str, Any]:
         kept = chosen_ranks(spans, self.group, self._budget)

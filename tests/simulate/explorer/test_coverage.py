@@ -46,11 +46,11 @@ def covered(spans: Spans, lane: int, rank: int) -> np.ndarray:
 @given(some_spans(), st.sampled_from([1, 4]))
 @settings(max_examples=40, deadline=None)
 def test_lanes(spans: Spans, group: int) -> None:
-    row = np.arange(12) // group
+    row = spans.ranks // group
     levels = coverage.lane_levels(spans, 0, SECONDS, row, 12 // group)
     for place in range(12 // group):
-        members = [rank for rank in spans.ranks if row[rank] == place]
-        if not members:
+        members = spans.ranks[row == place]
+        if not len(members):
             assert (levels[place] == UNKNOWN).all()
             continue
         mean = np.mean([covered(spans, 0, rank) for rank in members], axis=0)
@@ -90,11 +90,15 @@ def test_kept_ranks(spans: Spans, most: int) -> None:
         assert kept.tolist() == spans.ranks.tolist()
 
 
-@given(st.integers(129, 5000), st.integers(1, 80))
-def test_rows_are_nodes_or_parts_of_them(num_ranks: int, node: int) -> None:
+@given(st.integers(1, 5000), st.integers(1, 80), st.floats(0.01, 1))
+def test_rows_are_ranks_nodes_or_parts_of_them(num_ranks: int, node: int, part: float) -> None:
     num_ranks += -num_ranks % node
-    group = import_module("fuscoc.simulate.explorer.timeline").row_ranks(num_ranks, node)
+    known = np.arange(num_ranks)[-max(1, int(num_ranks * part)) :]
+    rows = import_module("fuscoc.simulate.explorer.rows")
+    group = rows.row_ranks(num_ranks, node)
     assert group % node == 0 or node % group == 0
-    rows = -(-num_ranks // group)
-    assert rows <= 128
-    assert rows >= 32 or node % group == 0
+    found = rows.Rows.of(known, group)
+    assert len(found.first) <= 128
+    assert found.size == (1 if len(known) <= 128 else group)
+    for number, row in zip(known, found.place(known), strict=True):
+        assert found.first[row] <= number < found.first[row] + found.size

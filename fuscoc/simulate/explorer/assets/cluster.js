@@ -39,11 +39,14 @@ function tiers(data, leg, centre, kinds) {
   };
   const toNode = (node, x, y, ranks) => lines.push([centre(node), 0, x, y, worstOf(nics, ranks)]);
   if (rails.length) {
-    const count = rails[0].busy.length;
-    for (const rail of numbers(count)) {
-      const x = (width * (rail + 0.5)) / count;
+    // Every local rank has a switch of its own for each group of nodes.
+    const size = nodesPerLeaf || nodes;
+    for (const rail of numbers(rails[0].busy.length)) {
+      const first = Math.floor(rail / m) * size, count = Math.min(nodes - first, size);
+      const low = centre(first), wide = centre(first + count - 1) - low;
+      const local = rail % m, x = low + (wide * (local + 0.5)) / m;
       point(x, 1, `rail ${rail}`, rails, rail);
-      for (const node of numbers(nodes)) toNode(node, x, 1, [node * m + rail]);
+      for (const i of numbers(count)) toNode(first + i, x, 1, [(first + i) * m + local]);
     }
   } else if (leaves.length) {
     for (const leaf of numbers(leaves[0].busy.length)) {
@@ -95,7 +98,7 @@ function rampColour(scale, part) {
 
 // Switches; those whose load nobody knows have no colour of the scale.
 function switchTrace(points, scale) {
-  const many = points.length > MANY;
+  const many = points.length > MANY / 2;
   return {
     type: "scatter", mode: "markers+text", yaxis: "y2",
     x: points.map((each) => each.x), y: points.map((each) => each.y),

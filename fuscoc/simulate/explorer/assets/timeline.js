@@ -2,18 +2,27 @@
 const UNKNOWN = 255;
 
 const level = (value) => (value === UNKNOWN ? null : value);
-const rowOfRank = ({ byGroup, group }, rank) => (byGroup ? Math.floor(rank / group) : rank);
 
-function rowKind({ rows, cluster }) {
-  if (!rows.byGroup) return "rank";
-  return rows.group === cluster?.ranksPerNode ? "node" : "group";
+// The row of a picture that shows a rank; -1 if none does.
+function rowOfRank({ of, first, size }, rank) {
+  const row = of === "rank" ? first.findLastIndex((each) => each <= rank) : -1;
+  return row >= 0 && rank < first[row] + size ? row : -1;
 }
 
-// What a row of a picture is; `of`: whose links or lanes it shows.
-function rowName(data, of, row) {
-  if (of !== "rank" || !data.rows.byGroup) return `${of} ${row}`;
-  const { group, ranks } = data.rows, first = row * group;
-  return `${rowKind(data)} ${row}: ranks ${first} to ${Math.min(ranks, first + group) - 1}`;
+function rowKind({ cluster }, { of, size }) {
+  return of === "rank" && size > 1 && size === cluster?.ranksPerNode ? "node" : of;
+}
+
+// What a row of a picture is, as numbered beside it and in words.
+function rowNumber(data, picture, row) {
+  return picture.first[row] / (rowKind(data, picture) === "node" ? picture.size : 1);
+}
+
+function rowName(data, picture, row) {
+  const { first, size } = picture, last = Math.min(data.ranks, first[row] + size) - 1;
+  if (size === 1) return `${picture.of} ${first[row]}`;
+  const ranks = `ranks ${first[row]} to ${last}`;
+  return rowKind(data, picture) === "node" ? `node ${first[row] / size}: ${ranks}` : ranks;
 }
 
 // The ranks whose spans are here, in the order in which they finish.
@@ -32,10 +41,9 @@ function nearestRank(timeline, rank, direction = 0) {
 }
 
 // What is not all here, in words.
-function keptWords({ rows }, { allRanks, ranks }) {
+function keptWords({ ranks: all }, { allRanks, ranks }) {
   const words = [], text = (count) => count.toLocaleString("en");
-  if (allRanks < rows.ranks)
-    words.push(`Lanes are known of ${text(allRanks)} of ${text(rows.ranks)} ranks.`);
+  if (allRanks < all) words.push(`Lanes are known of ${text(allRanks)} of ${text(all)} ranks.`);
   if (ranks.length < allRanks)
     words.push(`The page holds the spans of ${text(ranks.length)} ranks: the last, the median ` +
       "and the first to finish, the last of every row, and others as far as they fit.");
@@ -109,24 +117,27 @@ function drawLanes(data, state, choose) {
 
 function drawBusy(data, state, choose) {
   const { timeline } = data.runs[state.run].legs[state.leg];
-  const { of, label, levels } = timeline.pictures[state.picture], ofRanks = of === "rank";
-  const { unit, ...frame } = timeFrame(data, state), rows = levels.shape[0];
-  const names = numbers(rows).map((row) => rowName(data, of, row));
-  const z = rowsOf(levels, (row) => Array.from(row, level));
-  const what = ofRanks ? rowKind(data) : of;
+  const picture = timeline.pictures[state.picture], { label, levels, first, size } = picture;
+  const { unit, ...frame } = timeFrame(data, state), rows = numbers(first.length);
+  const z = rowsOf(levels, (row) => Array.from(row, level)), what = rowKind(data, picture);
+  const chosen = rowOfRank(picture, state.rank), every = Math.ceil(rows.length / 32);
+  const ticks = rows.filter((row) => row % every === 0);
   const layout = {
-    ...frame, yaxis: numbered(what, rows, { autorange: "reversed", automargin: false }),
-    coloraxis: busyScale({ showscale: false }),
-    shapes: ofRanks ? [rowFrame(rowOfRank(data.rows, state.rank))] : [],
+    ...frame, yaxis: axis(what, {
+      tickvals: ticks, ticktext: ticks.map((row) => rowNumber(data, picture, row)),
+      autorange: "reversed", automargin: false, showgrid: false, zeroline: false,
+    }),
+    coloraxis: busyScale({ showscale: false }), shapes: chosen < 0 ? [] : [rowFrame(chosen)],
   };
+  const names = rows.map((row) => rowName(data, picture, row));
   const about = `${label} of every ${what} over time; arrow keys step between ranks`;
-  const height = Math.min(620, 130 + rows * 14);
+  const height = Math.min(620, 130 + rows.length * 14);
   draw("busy", about, [overTime(z, timeline.seconds, unit, names)], layout, height);
   onClick("busy", (point) => {
-    if (!ofRanks) return;
-    const row = Math.round(point.y), first = data.rows.byGroup ? row * data.rows.group : row;
-    const mine = byFinish(timeline).filter((rank) => rowOfRank(data.rows, rank) === row);
-    choose({ rank: mine.at(-1) ?? nearestRank(timeline, first) });
+    if (picture.of !== "rank") return;
+    const from = first[Math.round(point.y)], order = byFinish(timeline);
+    const mine = order.filter((rank) => rank >= from && rank < from + size);
+    choose({ rank: mine.at(-1) ?? nearestRank(timeline, from) });
   });
 }
 
