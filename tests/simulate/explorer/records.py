@@ -58,14 +58,16 @@ def make_record(
     return Record(TITLE, "simulation", "moe", "zipf:0.8", 8192, cluster, runs, sweep, ablation)
 
 
-def make_cluster(num_nodes: int, ranks_per_node: int) -> ClusterRecord:
+def make_cluster(num_nodes: int, ranks_per_node: int, rails: bool = False) -> ClusterRecord:
+    """``rails``: every local rank has a leaf of its own for each half of the nodes."""
     num_ranks, per_leaf = num_nodes * ranks_per_node, max(1, num_nodes // 2)
     rows = [
         (kind, rank, speed, "") for kind, speed in RANK_KINDS.items() for rank in range(num_ranks)
     ]
+    leaves = -(-num_nodes // per_leaf) * (ranks_per_node if rails else 1)
     rows += [
-        ("leaf", leaf, per_leaf * ranks_per_node * 25e9, way)
-        for leaf in range(-(-num_nodes // per_leaf))
+        ("rail" if rails else "leaf", leaf, num_ranks * 25e9 / leaves, way)
+        for leaf in range(leaves)
         for way in ("up", "down")
     ]
     kind, owner, bandwidth, direction = zip(*rows, strict=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.simulate.explorer.records import make_record
+from tests.simulate.explorer.records import make_cluster, make_record, make_run
 
 for needed in ("jinja2", "plotly"):
     pytest.importorskip(needed, reason="the explorer needs the extra `plot`")
@@ -158,6 +160,34 @@ def test_keys_are_enough(page: Any) -> None:
     assert chosen(page, "runs") == "naive"
     outline = "getComputedStyle(document.querySelector('#runs input:checked + span')).outlineStyle"
     assert page.evaluate(outline) == "solid"
+
+
+def test_rails_join_equal_local_ranks(browser: Any, tmp_path: Path) -> None:
+    """A line to a rail is as busy as the NIC of that local rank of the node it comes from."""
+    cluster, rng = make_cluster(4, 3, rails=True), np.random.default_rng(1)
+    run = make_run(cluster, "fuscoc", 1e-3, 2, 8, ("nic_in",), rng)
+    record = replace(make_record(4, 3), cluster=cluster, runs=(run,))
+    write(record, tmp_path / "page.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    script = """unpack().then((data) => {
+      const leg = data.runs[0].legs.dispatch, centre = (node) => 4 * node + 1;
+      return tiers(data, leg, centre, linksOf(data, leg, "rank"));
+    })"""
+    found = page.evaluate(script)
+    page.close()
+    places = {point["x"]: point["name"] for point in found["points"] if point["y"] == 1}
+    assert sorted(places.values()) == [f"rail {rail}" for rail in range(6)]
+    kinds, owners = np.array(cluster.links.kind), cluster.links.owner
+    seen = set()
+    for begin, bottom, end, _, busy in found["lines"]:
+        if bottom == 0:
+            node, rail = int(begin - 1) // 4, int(places[end].removeprefix("rail "))
+            assert rail // 3 == node // 2
+            mine = (owners == node * 3 + rail % 3) & np.isin(kinds, ("nic_in", "nic_out"))
+            assert busy == pytest.approx(run.dispatch.busy[mine].max(), rel=1e-6)
+            seen.add((node, rail))
+    assert len(seen) == 4 * 3
 
 
 def test_light_and_dark(page: Any) -> None:
