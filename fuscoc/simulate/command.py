@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 
-from fuscoc.planning.command import MissingExtraError, open_shuffle
+from fuscoc.planning.command import check_extra, open_shuffle
 from fuscoc.planning.points import each_points
 from fuscoc.planning.routing import make_routing
 from fuscoc.simulate.clusters import GB, MICROSECOND, Cluster, load_cluster
@@ -179,13 +178,12 @@ def check_sweep(name: str) -> None:
         raise SimulationError(f"cannot sweep `{name}`; only {', '.join(('tokens', *SWEEPS))}")
 
 
-def page_writer() -> Any:
+def page_writer() -> Callable[[Record, Path], None]:
     """What writes the page; raises MissingExtraError where it cannot."""
-    if find_spec("fuscoc.simulate.explorer") is None:
-        raise MissingExtraError("a page needs the explorer: pip install 'fuscoc[plot]'")
-    from importlib import import_module
+    check_extra()
+    from fuscoc.simulate.explorer import write
 
-    return import_module("fuscoc.simulate.explorer").write
+    return write
 
 
 def simulate_all(

@@ -28,7 +28,7 @@ Int64Array = NDArray[np.int64]
 LinkKind = Literal["nvlink_out", "nvlink_in", "hbm", "nic_out", "nic_in", "rail", "leaf", "spine"]
 OWNER: Mapping[str, str] = {
     "nvlink_out": "rank", "nvlink_in": "rank", "hbm": "rank", "nic_out": "rank", "nic_in": "rank",
-    "rail": "local rank", "leaf": "leaf", "spine": "cluster",
+    "rail": "rail", "leaf": "leaf", "spine": "cluster",
 }  # fmt: skip
 """What the ``owner`` of a link of every kind is a number of."""
 
