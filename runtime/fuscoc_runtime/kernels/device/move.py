@@ -98,7 +98,7 @@ def tell_arrived(call, epoch):
         peer = (rank + step) % num_ranks
         if pieces.refuses(call, peer) == 0:
             stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
-            sync.wait(call, flags + peer * stride, epoch, stage, peer, 0)
+            sync.wait(call, flags + peer * stride, epoch, stage, peer, rank * 0)
 
 
 @triton.jit
@@ -111,10 +111,11 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
     told = sync.section(call, rank, words.TOLD_AT, tl.int64)
     flags = sync.section(call, rank, words.TOLD_FLAGS_AT, tl.int32)
     most = num_ranks * 0
-    for peer in range(num_ranks):
+    for step in range(num_ranks):
+        peer = (rank + step) % num_ranks
         if (pieces.refuses(call, peer) == 0) & (peer != rank):
             stage: tl.constexpr = words.STAGED_SLOTS
-            sync.wait(call, flags + peer, epoch, stage, peer, 0)
+            sync.wait(call, flags + peer, epoch, stage, peer, rank * 0)
         most = tl.maximum(most, num_told(call, told + peer, peer, epoch))
     number = sync.take(state, words.NEXT_GROUP)
     while number < most * num_ranks:
