@@ -4,12 +4,12 @@
     torchrun --nproc-per-node 2 -m benchmarks.layouts --out layouts.md
 
 ``--compile`` writes artifacts into ``build/layouts`` and needs no GPU; ``--backend`` says whose
-kernels. A case is moved there and
-back by fuscoc and by torch (permute, all-to-all, permute; for buckets it sorts), in turn, and every
-result is compared bit by bit, in memory that was poisoned before. Time is that of the GPU between
-events behind a barrier, the largest over the ranks, the median of the turns. It holds the checks of
-slots, and both barriers of fuscoc. The bound is that of the bytes which leave a rank, at 355 GB/s;
-on one GPU, where none do, a copy of all bytes by the driver, measured in the same run.
+kernels. A case is moved there and back by fuscoc and by torch (permute, all-to-all, permute; for
+buckets it sorts), in turn, and every result is compared bit by bit, in memory that was poisoned
+before. Time is that of the GPU between events behind a barrier, the largest over the ranks, the
+median of the turns. It holds the checks of slots, and both barriers of fuscoc. The bound is that of
+the bytes which leave a rank, at 355 GB/s; on one GPU, where none do, a copy of all bytes by the
+driver, measured in the same run.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def print_kernel(
     lines = [
         *words,
         f"@triton.jit(do_not_specialize=range({len(every)}))",
-        *wrapped("", f"def {name}({head})"),
+        *(line[1:] for line in wrapped(" ", f"def {name}({head})")),  # a colon follows
     ]
     lines[-1] += ":"
     for each in every:

@@ -22,6 +22,8 @@ from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
+LONG = 36
+"""Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
 """Those of ``kernels/device/boxes.py`` and ``pieces.py``: words before loops, and of a loop."""
 
@@ -52,6 +54,11 @@ class TritonText(CudaText):
 
     def of_call(self, table: str, index: str) -> str:
         return self.made(f"tl.load({table} + {index})")
+
+    def made(self, text: str, *, binds: bool = True) -> str:
+        if len(text) > LONG:
+            self.wish = self.wish or "value"
+        return super().made(text, binds=binds)
 
 
 def print_pieces(
