@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fuscoc.codegen.cuda_pieces import PieceLayout
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
-from fuscoc.codegen.cuda_pieces import PieceLayout
 from fuscoc.codegen.triton_pieces import print_pieces
+from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
 from fuscoc.codegen.triton_tiles import (
     LineSizes,
     PieceSizes,

@@ -160,9 +160,9 @@ class _Printer:
         """The loop that moves the rank comes last."""
         moving = moving_loop(piece)
         rank, slot = ends(region, piece, "extent_ranks")
-        order = [i for i in range(len(piece.counts)) if i != moving]
-        filled = [None] * (self.num_loops - len(piece.counts))
-        order = [*filled, *order, *([moving] if moving is not None else [])]
+        order: list[int | None] = [None] * (self.num_loops - len(piece.counts))
+        order += [i for i in range(len(piece.counts)) if i != moving]
+        order += [moving] if moving is not None else []
         yield from (region.value(piece.src_offset), rank, slot)
         yield "0" if moving is None else region.value(piece.rank_steps[moving])
         for values, none in ((piece.counts, 1), (piece.src_steps, 0), (piece.place_steps, 0)):
@@ -190,8 +190,10 @@ class _Printer:
         yield "    fits = entry == entry"
         yield from (f"    fits = fits & {each}" for each in tests)
         yield "    wide = pieces.as_float(entry * 0 + 1)"
-        yield from (f"    wide = wide * pieces.as_float({each})" for each in extents)
-        yield f"    fits = fits & (wide < {float(MOST) ** 2})"
+        for each in extents:
+            bare = each[1:-1] if each.startswith("(") else each
+            yield f"    wide = wide * pieces.as_float({bare})"
+        yield "    fits = fits & (wide < pieces.MOST_POINTS)"
         yield "    return points, cells, fits"
 
     def num_entries(self) -> tuple[str, list[str]]:
@@ -232,7 +234,7 @@ class _Printer:
             "ragged": self.shuffle.ragged,
         }
         warps = self.sizes.plan_warps
-        return self.kernel("meet", "pieces.meet", counts | parameters, given, warps, declared)
+        return self.kernel("meet", "pieces.meet", {**counts, **parameters}, given, warps, declared)
 
     def place(self) -> str:
         given = {

@@ -56,9 +56,9 @@ def sizes(entry, given):
     fits = fits & (width_ % 14 == 0)
     fits = fits & ((height_ * width_) >= 0)
     wide = pieces.as_float(entry * 0 + 1)
-    wide = wide * pieces.as_float((height_ // 14))
-    wide = wide * pieces.as_float((width_ // 14))
-    fits = fits & (wide < 4.611686018427388e+18)
+    wide = wide * pieces.as_float(height_ // 14)
+    wide = wide * pieces.as_float(width_ // 14)
+    fits = fits & (wide < pieces.MOST_POINTS)
     return points, cells, fits
 
 

@@ -1,7 +1,7 @@
 """Boxes: many bytes that move at once, whose places at both ends are sums of strides.
 
-What a box copies lies in contiguous *ranges* where it goes to, each read in *runs*. It is written in
-lines, 16 bytes at a multiple of 16; the number of a line says where it is, and nothing is looked
+What a box copies lies in contiguous *ranges* where it goes to, each read in *runs*. It is written
+in lines, 16 bytes at a multiple of 16; the number of a line says where it is, and nothing is looked
 up. A box has *cells*, all alike, each on a rank of its own.
 
 Loops over segments, and over the runs of one, are tuples: ``counts``, and their steps in bytes at

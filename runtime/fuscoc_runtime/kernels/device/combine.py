@@ -240,8 +240,8 @@ def wait_for_flags(call, group, tag):
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
-            if wait_for_rows(call, flag_of(call, peer, group), peer, group, tag) == 0:
-                absent |= (1 << peer).to(tl.int32)
+            there = wait_for_rows(call, flag_of(call, peer, group), peer, group, tag)
+            absent |= ((1 - there) << peer).to(tl.int32)
     return absent
 
 

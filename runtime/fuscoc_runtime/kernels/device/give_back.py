@@ -1,8 +1,8 @@
 """Combine where slots follow from pieces: rows go back to where their segments lie.
 
-Where rows lie, programs copy the boxes that their sources have told this rank, item by item into the
-staging memory of the source, and flag every item there. At the source they copy flagged items to
-the result, line by line, and this rank's own rows straight. Half of the programs begin with what
+Where rows lie, programs copy the boxes that their sources have told this rank, item by item into
+the staging memory of the source, and flag every item there. At the source they copy flagged items
+to the result, line by line, and this rank's own rows straight. Half of the programs begin with what
 goes to peers, the others with what is for this rank; sending never waits, so every flag comes.
 """
 

@@ -1,6 +1,6 @@
 """Dispatch where slots follow from pieces: programs copy the boxes that `pieces` has made, straight
-to their slots. A program takes the next item of all, with the cells of a box in turn, so that no two
-ranks store to the same one for long, and own rows go with the others.
+to their slots. A program takes the next item of all, with the cells of a box in turn, so that no
+two ranks store to the same one for long, and own rows go with the others.
 
 Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
 twice, by either, and counted. The last one to leave tells the peers that everything has come, and
@@ -67,8 +67,8 @@ def copy(
             if index % len(rows) == field:
                 lines.copy_item(
                     box, source_fields[field] + start, rows_at[field] + end, item // num_cells,
-                    item * 0, steps, rows[field][0], rows[field][3] < boxes.LINE, lines_at_once[field],
-                    item_lines,
+                    item * 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
+                    lines_at_once[field], item_lines,
                 )  # fmt: skip
 
 

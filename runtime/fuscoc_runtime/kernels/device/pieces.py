@@ -33,6 +33,7 @@ boxes = load("boxes")
 COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
 MANY = tl.constexpr(1 << 30)  # points that are counted at once, at most
+MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
 
 # Words of marks, i64: the slots of a cell, ranges of some, loops apart.
@@ -455,7 +456,8 @@ def make(
         if kind == 1 + field:
             at = index * len(rows) + field
             make_forth(call, at, found, cells, rows[field], item_lines)
-    if comes_back:
+    # Two of them: only the first one is known when this is compiled.
+    if comes_back:  # noqa: SIM102
         if kind == 1 + len(rows):
             make_back(call, index, found, cells, rows[0], item_lines)
 
