@@ -22,6 +22,8 @@ from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
+PLAN_WARPS = 1
+"""Planning computes single numbers, which more warps would not do faster."""
 LONG = 36
 """Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
@@ -233,8 +235,8 @@ class _Printer:
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
         }
-        warps = self.sizes.plan_warps
-        return self.kernel("meet", "pieces.meet", {**counts, **parameters}, given, warps, declared)
+        parameters = {**counts, **parameters}
+        return self.kernel("meet", "pieces.meet", parameters, given, PLAN_WARPS, declared)
 
     def place(self) -> str:
         given = {
@@ -247,7 +249,7 @@ class _Printer:
             "ragged": self.shuffle.ragged,
             "comes_back": self.shuffle.combine is not None,
         }
-        return self.kernel("place", "pieces.place", self.given, given, self.sizes.plan_warps)
+        return self.kernel("place", "pieces.place", self.given, given, PLAN_WARPS)
 
     def dispatch(self) -> str:
         leaving = self.shuffle.leaving

@@ -13,7 +13,6 @@ LINE_BYTES = 16
 LINES_PER_LANE = 8
 """Lines that a lane copies at once: as many as registers hold, of wide words."""
 COPY_WARPS = 4
-PIECE_PLAN_WARPS = 1
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -67,7 +66,6 @@ class LineSizes:
 class TritonPieceSizes:
     """Sizes of kernels that move pieces: see ``fuscoc.dialect.node_tiles.TritonPieceTile``."""
 
-    plan_warps: int
     copy_warps: int
     item_lines: int
     fields: tuple[LineSizes, ...]
@@ -75,8 +73,7 @@ class TritonPieceSizes:
 
 def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
     """A lane has eight lines in flight, or fewer of narrow words: 16 loads. An item of as many
-    lines as a program has at most at once makes a small call one of many. Planning computes single
-    numbers, which more warps would not do faster."""
+    lines as a program has at most at once makes a small call one of many."""
     lanes = COPY_WARPS * LANES
     fields = tuple(
         LineSizes(field.name, unit, lanes * min(unit, LINES_PER_LANE))
@@ -84,7 +81,6 @@ def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
         for unit in (unit_bytes(field),)
     )
     return TritonPieceSizes(
-        plan_warps=PIECE_PLAN_WARPS,
         copy_warps=COPY_WARPS,
         item_lines=lanes * LINES_PER_LANE,
         fields=fields,

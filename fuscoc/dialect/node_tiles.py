@@ -153,16 +153,15 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
 
 
 class TritonPieceTile(Op, name="triton_piece_tile"):
-    """Triton kernels that move pieces: programs of the planner have ``plan_warps`` warps. Those of
-    ``copy_warps`` warps copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at
-    once, which they read in words of ``word_bytes``.
+    """Triton kernels that move pieces: programs of ``copy_warps`` warps copy items of
+    ``item_lines`` lines of 16 bytes, ``lines`` of a field at once, which they read in words of
+    ``word_bytes``.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
-    word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
+    word_bytes = 16 : i64}], item_lines = 1024 : i64} : () -> ()``
     """
 
     attrs = attributes(
-        plan_warps=Integer(1),
         copy_warps=Integer(1),
         item_lines=Integer(1),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
@@ -173,9 +172,8 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         loads, _ = _rows(op)
         if not ops_of(op.operation.parent, NodePieces):
             raise VerifyError("must stand beside a fsc.node_pieces")
-        for name in ("plan_warps", "copy_warps"):
-            _check_power(op.read(name), f"'{name}'")
-        if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
+        _check_power(op.read("copy_warps"), "'copy_warps'")
+        if op.read("copy_warps") > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         _check_fields(op.read("fields"), "fields", _row_bytes(loads))
         _check_words(op.read("fields"), "word_bytes", loads)

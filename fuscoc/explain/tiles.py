@@ -78,7 +78,6 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
     if "copy_warps" in tile:  # of pieces
         item = tile["item_lines"] * LINE_BYTES
         return {
-            "plan_warps": "planning computes single numbers",
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }

@@ -389,7 +389,7 @@ PIECE_TILES = [
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
-    ("plan_warps = 1", "plan_warps = 64", "must not put more than 32 warps into a program"),
+    ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
     ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
     ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]
