@@ -157,6 +157,37 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
             )
 
 
+class TritonPieceTile(Op, name="triton_piece_tile"):
+    """Triton kernels that move pieces: programs of ``copy_warps`` warps copy items of
+    ``item_lines`` lines of 16 bytes, ``lines`` of a field at once, which they read in words of
+    ``word_bytes``.
+
+    ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
+    word_bytes = 16 : i64}], item_lines = 1024 : i64} : () -> ()``
+    """
+
+    attrs = attributes(
+        copy_warps=Integer(1),
+        item_lines=Integer(1),
+        fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
+    )
+
+    @classmethod
+    def check(cls, op):
+        loads, _ = _rows(op)
+        if not ops_of(op.operation.parent, NodePieces):
+            raise VerifyError("must stand beside a fsc.node_pieces")
+        _check_power(op.read("copy_warps"), "'copy_warps'")
+        if op.read("copy_warps") > MAX_WARPS:
+            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
+        _check_fields(op.read("fields"), "fields", _row_bytes(loads))
+        _check_words(op.read("fields"), "word_bytes", loads)
+        for each in op.read("fields"):
+            _check_power(each["lines"], f"'lines' of '{each['field']}'")
+            if op.read("item_lines") % each["lines"]:
+                raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
+
+
 class TritonTile(Op, name="triton_tile"):
     """Triton kernels: a program of the planner has ``plan_warps`` warps, takes ``plan_tiles`` times
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of

@@ -20,7 +20,7 @@ from fuscoc.codegen.cuda_tiles import (
     WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
-from fuscoc.codegen.triton_tiles import PART_BYTES
+from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -87,6 +87,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
 
 
 def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
+    if "copy_warps" in tile:  # of pieces
+        item = tile["item_lines"] * LINE_BYTES
+        return {
+            "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
+            "item_lines": f"lines that a program takes from a counter, {item:,} B",
+        }
     return {
         "plan_points": "points that a program compares with each other, one a lane",
         "plan_tiles": "times as many that it takes one after the other",

@@ -369,17 +369,17 @@ def test_rows_are_read_in_words_of_their_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "tile"),
+    ("old", "tile"),
     [
-        ("align_bytes = 2", "align_bytes = 4", TRITON),
-        ("word_bytes = 2", "word_bytes = 4", "'fsc.cuda_piece_tile' op "),
+        ('field = "pixels", word_bytes = 2', "'fsc.cuda_piece_tile' op "),
+        ("lines = 256 : i64, word_bytes = 2", "'fsc.triton_piece_tile' op "),
     ],
 )
-def test_pieces_are_read_in_words_of_their_runs(old: str, new: str, tile: str) -> None:
+def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
     """Patches lie in runs of 42 bytes."""
     text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
     reason = "must not read 'pixels' in words of 4 bytes"
-    assert tile + reason in error_of(edited(text, (old, new)))
+    assert tile + reason in error_of(edited(text, (old, old.replace("= 2", "= 4"))))
 
 
 PIECE_TILES = [
@@ -388,6 +388,11 @@ PIECE_TILES = [
     ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
     ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
+    ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
+    ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
+    ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
+    ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
+    ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]
 
 

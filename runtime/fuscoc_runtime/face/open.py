@@ -15,7 +15,7 @@ from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
-from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
@@ -107,7 +107,7 @@ def open_engine(
                 kernels = cuda_node(artifact, shuffle, variant, *rest)
             else:
                 assert not isinstance(node, str)
-                kernels = TritonNode(artifact, shuffle, node, *rest)
+                kernels = triton_node(artifact, shuffle, node, *rest)
             ragged = ragged_evaluator(artifact, shuffle, kernels)
         backend: Literal["cuda", "triton"] = "triton" if isinstance(variant, str) else "cuda"
         return NodeEngine(shuffle, members, kernels, backend, ragged)
