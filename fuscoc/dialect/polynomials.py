@@ -57,8 +57,9 @@ class Derived:
     def natural(self) -> bool:
         """Whether it is seen to be never negative."""
         match self.op:
-            case "floordiv":
-                return self.lhs.is_natural
+            case "floordiv":  # also where a quotient by what is 1 at least is rounded up
+                rounded = self.lhs + Polynomial.constant(1) - self.rhs
+                return self.lhs.is_natural or rounded.is_natural
             case "min":
                 return self.lhs.is_natural and self.rhs.is_natural
         return self.lhs.is_natural or self.rhs.is_natural
@@ -66,6 +67,8 @@ class Derived:
     def __hash__(self) -> int:
         return hash(self.name)
 
+
+MAX_BOUNDED = 8  # terms of a sum whose minima are looked into
 
 Atom: TypeAlias = Value | Variable | Derived
 Product: TypeAlias = tuple[Atom, ...]
@@ -129,7 +132,12 @@ class Polynomial:
 
     @cached_property
     def is_natural(self) -> bool:
-        """Whether it is seen to be never negative."""
+        """Whether it is seen to be never negative, where a minimum is at most what it is of."""
+        for product, factor in self.terms if len(self.terms) <= MAX_BOUNDED else ():
+            match product:
+                case (Derived("min", lhs, rhs),) if factor < 0:
+                    rest = self - Polynomial(((product, factor),))
+                    return any((rest + each * factor).is_natural for each in (lhs, rhs))
         return all(
             factor > 0 and all(atom.natural for atom in product) for product, factor in self.terms
         )

@@ -46,11 +46,18 @@ class Load:
     at: tuple[Scalar, ...]
 
 
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "min", "max", "cdiv"]
+DIVISIONS: tuple[Operator, ...] = ("/", "%", "cdiv")
+
+
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors, ``%`` is its remainder. Divisors are positive."""
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up.
 
-    op: Literal["+", "-", "*", "/", "%"]
+    Divisors are positive.
+    """
+
+    op: Operator
     lhs: Scalar
     rhs: Scalar
 

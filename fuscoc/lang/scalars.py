@@ -69,12 +69,21 @@ def extents(scalar: Scalar) -> list[str]:
 
 def may_be_negative(scalar: Scalar, sizes: Container[str]) -> bool:
     """Whether the value could be below zero for some inputs; indices and ``sizes`` never are."""
-    return any(
-        (isinstance(part, BinaryOp) and part.op == "-")
-        or (isinstance(part, Const) and part.value < 0)
-        or (isinstance(part, Load) and part.input not in sizes)
-        for part in parts(scalar)
-    )
+    match scalar:
+        case Const(value=value):
+            return value < 0
+        case IndexRef() | ExtentRef():
+            return False
+        case Load(input=input, at=at):
+            return input not in sizes or any(may_be_negative(each, sizes) for each in at)
+        case BinaryOp(op="-"):
+            return True
+        case BinaryOp(op="max", lhs=lhs, rhs=rhs):
+            return may_be_negative(lhs, sizes) and may_be_negative(rhs, sizes)
+        case BinaryOp(lhs=lhs, rhs=rhs):
+            return may_be_negative(lhs, sizes) or may_be_negative(rhs, sizes)
+        case Inside(value=value, limit=limit):
+            return may_be_negative(value, sizes) or may_be_negative(limit, sizes)
 
 
 def is_routed(scalar: Scalar, sizes: Container[str]) -> bool:
@@ -99,6 +108,7 @@ def substitute(scalar: Scalar, values: Mapping[str, Scalar]) -> Scalar:
 
 Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
 MAX_TERMS = 256
+MAX_BOUNDED = 8  # terms of a sum whose minima are looked into
 # In a dividend: times an index it stays within the 64 bits that a quotient depends on.
 MAX_FACTOR = 2**31
 
@@ -124,12 +134,13 @@ def stays_inside(
             whole = dim.lhs
         return stays_inside(start.lhs, 1, whole, index_extents)
     polynomial = _polynomial(start)
-    least = _extreme(polynomial, index_extents, largest=False)
-    most = _extreme(polynomial, index_extents, largest=True)
+    ends = {name: _of_some(extent) for name, extent in index_extents.items()}
+    least = _extreme(polynomial, ends, largest=False)
+    most = _extreme(polynomial, ends, largest=True)
     if least is None or most is None:
         return False
-    slack = _minus(_minus(_polynomial(dim), most), {(): length})
-    return _never_negative(least) and _never_negative(slack)
+    slack = _minus(_minus(_polynomial(_of_some(dim)), most), {(): length})
+    return _is_natural(least) and _is_natural(slack)
 
 
 def constant_reach(
@@ -137,7 +148,8 @@ def constant_reach(
 ) -> tuple[int, int] | None:
     """The first cell that a run of ``length`` cells starts at and the last it ends at, if known."""
     ends = [
-        _extreme(_polynomial(start), index_extents, largest=largest) for largest in (False, True)
+        _extreme(_polynomial(start), {**index_extents, **RANK}, largest=largest)
+        for largest in (False, True)
     ]
     first, last = (
         end.get((), 0) if end is not None and not end.keys() - {()} else None for end in ends
@@ -207,13 +219,34 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
     return product
 
 
+RANK: Mapping[str, Scalar] = {"rank": ExtentRef("ranks")}
+
+
+def _of_some(extent: Scalar) -> Scalar:
+    """The extent of an index that has a value, and of any other at least as much.
+
+    Where there is a value, the maximum of a number and 0 is the number.
+    """
+    match extent:
+        case BinaryOp(op="max", lhs=lhs, rhs=Const(value=value)) if value <= 0:
+            return _of_some(lhs)
+        case BinaryOp(op="max", lhs=Const(value=value), rhs=rhs) if value <= 0:
+            return _of_some(rhs)
+        case BinaryOp(op="min", lhs=lhs, rhs=rhs):
+            return BinaryOp("min", _of_some(lhs), _of_some(rhs))
+    return extent
+
+
 def _extreme(
-    polynomial: Polynomial, index_extents: Mapping[str, Scalar], *, largest: bool
+    polynomial: Polynomial, ends_of: Mapping[str, Scalar], *, largest: bool
 ) -> Polynomial | None:
-    """A bound without bounded atoms: each is 0 or one below its end, whichever is worse."""
+    """A bound without bounded atoms: each is 0 or one below its end, whichever is worse.
+
+    ``ends_of`` says of indices, and maybe of ``rank``, what they stay below.
+    """
     bound: Polynomial = {}
     for term, factor in polynomial.items():
-        ends = [(atom, end) for atom in term if (end := _end(atom, index_extents)) is not None]
+        ends = [(atom, end) for atom in term if (end := _end(atom, ends_of)) is not None]
         rest = tuple(atom for atom in term if all(atom != each for each, _ in ends))
         if len(ends) > 1 or any(
             isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom) or _subtracts(atom))
@@ -232,16 +265,34 @@ def _subtracts(atom: Scalar) -> bool:
     return any(isinstance(part, BinaryOp) and part.op == "-" for part in parts(atom))
 
 
-def _end(atom: Scalar, index_extents: Mapping[str, Scalar]) -> Scalar | None:
+def _end(atom: Scalar, ends_of: Mapping[str, Scalar]) -> Scalar | None:
     """What an atom always stays below, if that is known and the same at every point."""
     match atom:
-        case IndexRef(name=name):
-            return index_extents[name]
-        case ExtentRef(name="rank"):
-            return ExtentRef("ranks")
+        case IndexRef(name=name) | ExtentRef(name=name) if name in ends_of:
+            return ends_of[name]
         case BinaryOp(op="%", rhs=divisor) if not indices(divisor):
             return divisor
     return None
+
+
+def _is_natural(polynomial: Polynomial) -> bool:
+    """Whether a polynomial is never negative, where a minimum is at most what it is of.
+
+    ``rank`` is bounded last: what an uneven part has on a rank depends on it.
+    """
+    for term, factor in polynomial.items() if len(polynomial) <= MAX_BOUNDED else ():
+        for atom in term if factor < 0 else ():
+            if isinstance(atom, BinaryOp) and atom.op == "min":
+                rest = {t: f for t, f in polynomial.items() if t != term}
+                most = {_without(term, atom): factor}
+                return any(
+                    _is_natural(_plus(rest, _times(most, _polynomial(each))))
+                    for each in (atom.lhs, atom.rhs)
+                )
+    if _never_negative(polynomial):
+        return True
+    least = _extreme(polynomial, RANK, largest=False)
+    return least is not None and _never_negative(least)
 
 
 def _never_negative(polynomial: Polynomial) -> bool:
