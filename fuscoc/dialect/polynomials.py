@@ -169,21 +169,24 @@ class Polynomial:
 
     def quotient(self, divisor: Polynomial) -> Polynomial | None:
         """The polynomial that times ``divisor`` is this one, if it is seen to exist."""
-        if self == divisor:
-            return Polynomial.constant(1)
-        if len(divisor.terms) != 1:
-            multiple = (
-                self.terms[0][1] // divisor.terms[0][1] if self.terms and divisor.terms else 0
-            )
-            return Polynomial.constant(multiple) if self == divisor * multiple else None
-        [(product, factor)] = divisor.terms
-        terms: dict[Product, int] = {}
+        quotient, rest = self._multiples(divisor)
+        return None if rest.terms else quotient
+
+    def _multiples(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+        """Terms of a quotient, each of which leaves fewer terms over, and what all leave over."""
+        quotient, rest = Polynomial(()), self
+        if not divisor.terms:
+            return quotient, rest
+        product, factor = max(divisor.terms, key=lambda term: len(term[0]))
         for each, times in self.terms:
-            rest = _without(each, product)
-            if rest is None or times % factor:
-                return None
-            terms[rest] = times // factor
-        return Polynomial.of(terms)
+            shared = _without(each, product)
+            if shared is None or times % factor:
+                continue
+            term = Polynomial.of({shared: times // factor})
+            left = rest - term * divisor
+            if len(left.terms) < len(rest.terms):
+                quotient, rest = quotient + term, left
+        return quotient, rest
 
     def split(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         """Quotient and rest: the terms that ``divisor`` is seen to divide, and the others."""
@@ -192,14 +195,8 @@ class Polynomial:
             found = self.factor_of(variable).quotient(divisor)
             if found is not None:
                 quotient += found * Polynomial.atom(variable)
-        for term in (self - quotient * divisor).terms:
-            found = Polynomial((term,)).quotient(divisor)
-            if found is not None:
-                quotient += found
-        alone = (self - quotient * divisor).without_variables.quotient(divisor)
-        if alone is not None:
-            quotient += alone
-        return quotient, self - quotient * divisor
+        more, rest = (self - quotient * divisor)._multiples(divisor)
+        return quotient + more, rest
 
 
 def floordiv(lhs: Polynomial, rhs: Polynomial) -> Polynomial:

@@ -29,7 +29,6 @@ from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Sc
 from fuscoc.source import Span
 
 
-
 def _cdiv(lhs: int, rhs: int) -> int:
     return -(-lhs // rhs)
 

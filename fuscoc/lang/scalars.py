@@ -139,7 +139,7 @@ def stays_inside(
     most = _extreme(polynomial, ends, largest=True)
     if least is None or most is None:
         return False
-    slack = _minus(_minus(_polynomial(_of_some(dim)), most), {(): length})
+    slack = _minus(_minus(_polynomial(dim), most), {(): length})
     return _is_natural(least) and _is_natural(slack)
 
 
@@ -223,7 +223,7 @@ RANK: Mapping[str, Scalar] = {"rank": ExtentRef("ranks")}
 
 
 def _of_some(extent: Scalar) -> Scalar:
-    """The extent of an index that has a value, and of any other at least as much.
+    """The extent of an index that has a value; of an extent that may be 0, a lower bound.
 
     Where there is a value, the maximum of a number and 0 is the number.
     """
@@ -234,6 +234,8 @@ def _of_some(extent: Scalar) -> Scalar:
             return _of_some(rhs)
         case BinaryOp(op="min", lhs=lhs, rhs=rhs):
             return BinaryOp("min", _of_some(lhs), _of_some(rhs))
+        case BinaryOp(op="*", lhs=lhs, rhs=Const(value=value) as factor) if value > 0:
+            return BinaryOp("*", _of_some(lhs), factor)
     return extent
 
 
@@ -276,23 +278,35 @@ def _end(atom: Scalar, ends_of: Mapping[str, Scalar]) -> Scalar | None:
 
 
 def _is_natural(polynomial: Polynomial) -> bool:
-    """Whether a polynomial is never negative, where a minimum is at most what it is of.
+    """Whether a polynomial is never negative, where a minimum is at most what it is of, and a
+    maximum at least that.
 
     ``rank`` is bounded last: what an uneven part has on a rank depends on it.
     """
     for term, factor in polynomial.items() if len(polynomial) <= MAX_BOUNDED else ():
-        for atom in term if factor < 0 else ():
-            if isinstance(atom, BinaryOp) and atom.op == "min":
+        for atom in term:
+            bounds = _bounds(atom, factor)
+            if bounds:
                 rest = {t: f for t, f in polynomial.items() if t != term}
-                most = {_without(term, atom): factor}
+                others = {_without(term, atom): factor}
                 return any(
-                    _is_natural(_plus(rest, _times(most, _polynomial(each))))
-                    for each in (atom.lhs, atom.rhs)
+                    _is_natural(_plus(rest, _times(others, _polynomial(each)))) for each in bounds
                 )
     if _never_negative(polynomial):
         return True
     least = _extreme(polynomial, RANK, largest=False)
     return least is not None and _never_negative(least)
+
+
+def _bounds(atom: Scalar, factor: int) -> list[Scalar]:
+    """What to put in place of an atom that is no less, or no more for a negative ``factor``."""
+    if factor > 0:
+        least = _of_some(atom)
+        return [] if least == atom else [least]
+    match atom:
+        case BinaryOp(op="min", lhs=lhs, rhs=rhs):
+            return [lhs, rhs]
+    return []
 
 
 def _never_negative(polynomial: Polynomial) -> bool:

@@ -60,7 +60,6 @@ class Inside:
 Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp | Inside
 
 
-
 def cdiv(lhs: int, rhs: int) -> int:
     """The quotient, rounded up."""
     return -(-lhs // rhs)
