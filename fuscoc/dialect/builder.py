@@ -31,6 +31,7 @@ _ARITH = {
     "-": arith.subi,
     "*": arith.muli,
     "/": arith.divsi,
+    "//": arith.divsi,
     "%": arith.remsi,
     "min": arith.minsi,
     "max": arith.maxsi,
@@ -229,7 +230,7 @@ class _Scalars:
                     return relation.ExactDiv.build(*operands).result
                 if op == "cdiv":
                     return self.rounded_up(lhs, *operands)
-                if op in ("/", "%") and may_be_negative(lhs, self.sizes):
+                if op in ("/", "//", "%") and may_be_negative(lhs, self.sizes):
                     return _floored(op, *operands)
                 return _ARITH[op](*operands)
             case Inside(value, limit):
@@ -252,7 +253,7 @@ class _Scalars:
 def _floored(op: str, lhs: Any, rhs: Any) -> Any:
     """A division that floors, or its remainder."""
     quotient = arith.floordivsi(lhs, rhs)
-    return quotient if op == "/" else arith.subi(lhs, arith.muli(quotient, rhs))
+    return arith.subi(lhs, arith.muli(quotient, rhs)) if op == "%" else quotient
 
 
 def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:

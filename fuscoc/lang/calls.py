@@ -8,7 +8,8 @@ from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.checked import IndexRef, Inside, Load, Operator, Scalar
 from fuscoc.lang.context import POINT, Context, check_indices, is_index, report_misplaced
-from fuscoc.lang.scalars import is_routed, stays_inside, substitute
+from fuscoc.lang.inside import must_stay_inside
+from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
@@ -199,15 +200,9 @@ def _value_argument(arg: ast.Expr, param: str, scope: Scope, fold: Fold) -> Scal
         return None
     if is_routed(value, scope.sizes):
         return Inside(value, extent)
-    if stays_inside(value, 1, extent, scope.extents):
-        return value
-    scope.sink.report(
-        "FSC034",
-        arg.span,
-        f"cannot show that this is always a `{param}`",
-        secondary=[Label(scope.symbols[param].span, "declared here")],
-    )
-    return None
+    declared = Label(scope.symbols[param].span, "declared here")
+    inside = must_stay_inside(value, 1, extent, [extent], f"`{param}`", declared, arg.span, scope)
+    return value if inside else None
 
 
 def _index_argument(arg: ast.Expr, name: str, scope: Scope) -> Scalar | None:

@@ -46,15 +46,16 @@ class Load:
     at: tuple[Scalar, ...]
 
 
-Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "min", "max", "cdiv"]
-DIVISIONS: tuple[Operator, ...] = ("/", "%", "cdiv")
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "//", "min", "max", "cdiv"]
+DIVISIONS: tuple[Operator, ...] = ("/", "%", "//", "cdiv")
 
 
 @dataclass(frozen=True)
 class BinaryOp:
     """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up.
 
-    Divisors are positive.
+    Divisors are positive. In an extent ``/`` comes out even, and ``//`` floors: it is what a
+    constant was divided by.
     """
 
     op: Operator
@@ -74,6 +75,14 @@ class Inside:
 
 
 Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp | Inside
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``0 <= value < limit`` at every point, which nobody could prove: a run checks it."""
+
+    value: Scalar
+    limit: Scalar
 
 
 @dataclass(frozen=True)
@@ -231,7 +240,8 @@ class CheckedShuffle:
     (their extents are constants). ``segment`` is what arrives; its fields correspond one to one to
     ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
     with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
-    without being given them. ``option_spans`` says where ``policy`` comes from.
+    without being given them. ``bounds`` are left for a run to check.
+    ``option_spans`` says where ``policy`` comes from.
     """
 
     name: str
@@ -251,6 +261,7 @@ class CheckedShuffle:
     dispatch_span: Span
     builtins: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
+    bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
 
     @property

@@ -7,9 +7,6 @@ shuffle runs, and, in an extent, a dividend that is never negative.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.calls import computes, fold_call
@@ -23,26 +20,11 @@ from fuscoc.lang.checked import (
     Operator,
     Scalar,
 )
-from fuscoc.lang.context import CONSTANT_VALUE, FIELD_DIM, Context, report_misplaced
-from fuscoc.lang.scalars import depth, may_be_negative, parts
+from fuscoc.lang.context import FIELD_DIM, NUMBER, Context, report_misplaced
+from fuscoc.lang.scalars import OPERATORS, depth, never_negative, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
 
-
-def _cdiv(lhs: int, rhs: int) -> int:
-    return -(-lhs // rhs)
-
-
-OPERATORS: dict[Operator, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-    "%": operator.mod,
-    "min": min,
-    "max": max,
-    "cdiv": _cdiv,
-}
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Of one expression, computed routes written out: they may double it with every use.
 MAX_OPERATIONS = 1000
@@ -58,7 +40,7 @@ def fold_constant(
     scope: Scope,
     positive: str | None = None,
     most: int = INT64_MAX,
-    context: Context = CONSTANT_VALUE,
+    context: Context = NUMBER,
 ) -> int | None:
     """The value of a constant expression; with ``positive`` that it must be, and what it is.
 
@@ -90,7 +72,7 @@ def fold_extent(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None
     if isinstance(folded, Const) and folded.value <= 0:
         not_positive(context.what, folded.value, expr.span, scope)
         return None
-    if folded is not None and may_be_negative(folded, scope.sizes):
+    if folded is not None and not never_negative(folded, scope.extents, scope.sizes):
         scope.sink.report(
             "FSC068", expr.span, f"not yet supported: {context.what} that may become negative"
         )
@@ -111,7 +93,8 @@ def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
             )
             op = computes(call, context, scope) if result is None else None
             if op is not None:
-                return _fold_operation(op, *call.args, call, context, scope)
+                left, right = call.args
+                return _fold_operation(op, left, right, call, context, scope)
             found = fold_call(call, result, context, scope, fold)
             return None if found is None else _limited(found, expr.span, scope)
         case ast.Binary(op=op, lhs=lhs, rhs=rhs):
@@ -141,15 +124,31 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
                 secondary=[Label(scope.symbols[name.name].span, "declared here")],
             )
             return None
-        value = scope.constants[name.name]
-        return None if value is None else Const(value)
+        return _fold_constant(name, scope.constants[name.name], context, scope)
     if kind == INDEX:
         return IndexRef(name.name) if name.name in scope.extents else None
     return ExtentRef(name.name) if kind == EXTENT else None
 
 
+def _fold_constant(
+    name: ast.Name, value: Scalar | None, context: Context, scope: Scope
+) -> Scalar | None:
+    """The value of a constant, if it may depend on the ranks here or does not."""
+    if value is None or isinstance(value, Const) or EXTENT in context.kinds or context.builtin:
+        return value
+    scope.sink.report(
+        "FSC020",
+        name.span,
+        f"`{name.name}` is only known at run time",
+        "a number that is known when compiling is needed here",
+        secondary=[Label(scope.symbols[name.name].span, "depends on the ranks")],
+        notes=context.why,
+    )
+    return None
+
+
 def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
-    if EXTENT in context.kinds:
+    if EXTENT in context.kinds or context.builtin:
         return ExtentRef(name.name)
     scope.sink.report(
         "FSC020",
@@ -192,15 +191,16 @@ def _fold_operation(
                 "extents",
             )
             return None
-        if context.exact and may_be_negative(lhs, scope.sizes):
+        if context.exact and not never_negative(lhs, scope.extents, scope.sizes):
             scope.sink.report(
                 "FSC068",
-                expr.lhs.span,
+                left.span,
                 "not yet supported: dividing what may be negative",
                 notes=["a difference and a routed value may be; an index and an extent may not"],
             )
             return None
-    return _limited(BinaryOp(op, lhs, rhs), expr.span, scope)
+    floors = op == "/" and context.builtin  # wherever the constant stands
+    return _limited(BinaryOp("//" if floors else op, lhs, rhs), expr.span, scope)
 
 
 def _limited(scalar: Scalar, span: Span, scope: Scope) -> Scalar | None:

@@ -9,8 +9,9 @@ be shown counts as false.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from fuscoc.lang.checked import (
@@ -20,9 +21,27 @@ from fuscoc.lang.checked import (
     IndexRef,
     Inside,
     Load,
+    Operator,
     Scalar,
     Subscript,
 )
+
+
+def _cdiv(lhs: int, rhs: int) -> int:
+    return -(-lhs // rhs)
+
+
+OPERATORS: dict[Operator, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+    "cdiv": _cdiv,
+}
 
 
 def parts(scalar: Scalar) -> Iterator[Scalar]:
@@ -106,8 +125,24 @@ def substitute(scalar: Scalar, values: Mapping[str, Scalar]) -> Scalar:
             return scalar
 
 
+def on_rank(scalar: Scalar, rank: Scalar) -> Scalar:
+    """The scalar as another rank than the executing one has it."""
+    match scalar:
+        case ExtentRef(name="rank"):
+            return rank
+        case Load(input=input, at=at):
+            return Load(input, tuple(on_rank(subscript, rank) for subscript in at))
+        case BinaryOp(op=op, lhs=lhs, rhs=rhs):
+            return BinaryOp(op, on_rank(lhs, rank), on_rank(rhs, rank))
+        case Inside(value=value, limit=limit):
+            return Inside(on_rank(value, rank), on_rank(limit, rank))
+        case Const() | IndexRef() | ExtentRef():
+            return scalar
+
+
 Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
 MAX_TERMS = 256
+FLOORS = ("/", "//")
 MAX_BOUNDED = 8  # terms of a sum whose minima are looked into
 # In a dividend: times an index it stays within the 64 bits that a quotient depends on.
 MAX_FACTOR = 2**31
@@ -126,7 +161,7 @@ def stays_inside(
 
     ``dim`` is an extent, so that its divisions leave no remainder.
     """
-    if isinstance(start, BinaryOp) and start.op == "/" and length == 1:
+    if isinstance(start, BinaryOp) and start.op in FLOORS and length == 1:
         if not _cannot_wrap(_polynomial(start.lhs)):
             return False
         whole: Scalar = BinaryOp("*", start.rhs, dim)  # x / q < dim where x < q * dim
@@ -143,18 +178,18 @@ def stays_inside(
     return _is_natural(least) and _is_natural(slack)
 
 
-def constant_reach(
-    start: Scalar, length: int, index_extents: Mapping[str, Scalar]
-) -> tuple[int, int] | None:
-    """The first cell that a run of ``length`` cells starts at and the last it ends at, if known."""
-    ends = [
-        _extreme(_polynomial(start), {**index_extents, **RANK}, largest=largest)
-        for largest in (False, True)
-    ]
-    first, last = (
-        end.get((), 0) if end is not None and not end.keys() - {()} else None for end in ends
-    )
-    return None if first is None or last is None else (first, last + length - 1)
+def never_negative(
+    scalar: Scalar, index_extents: Mapping[str, Scalar], sizes: Container[str]
+) -> bool:
+    """Whether a value is seen to be at least zero, whatever the indices and extents are."""
+    if not may_be_negative(scalar, sizes):
+        return True
+    if is_routed(scalar, sizes):
+        return False
+    polynomial = _polynomial(scalar)
+    ends = {name: _of_some(extent) for name, extent in index_extents.items()}
+    least = _extreme(polynomial, ends, largest=False)
+    return _is_natural(polynomial) or (least is not None and _is_natural(least))
 
 
 def are_disjoint(subscripts: Sequence[Subscript], source_indices: Sequence[str]) -> bool:
@@ -186,7 +221,7 @@ def _polynomial(scalar: Scalar) -> Polynomial:
         case BinaryOp(op="*", lhs=lhs, rhs=rhs):
             a, b = _polynomial(lhs), _polynomial(rhs)
             return _times(a, b) if len(a) * len(b) <= MAX_TERMS else {(scalar,): 1}
-        case BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)) if divisor > 0:
+        case BinaryOp(op="/" | "//", lhs=lhs, rhs=Const(value=divisor)) if divisor > 0:
             a = _polynomial(lhs)
             if all(factor % divisor == 0 for factor in a.values()) and _cannot_wrap(a):
                 return {term: factor // divisor for term, factor in a.items()}
@@ -264,7 +299,15 @@ def _extreme(
 
 
 def _subtracts(atom: Scalar) -> bool:
-    return any(isinstance(part, BinaryOp) and part.op == "-" for part in parts(atom))
+    """Whether an atom may be negative where no load is."""
+    match atom:
+        case BinaryOp(op="-"):
+            return True
+        case BinaryOp(op="max", lhs=lhs, rhs=rhs):
+            return _subtracts(lhs) and _subtracts(rhs)
+        case BinaryOp(lhs=lhs, rhs=rhs):
+            return _subtracts(lhs) or _subtracts(rhs)
+    return False
 
 
 def _end(atom: Scalar, ends_of: Mapping[str, Scalar]) -> Scalar | None:
@@ -306,6 +349,8 @@ def _bounds(atom: Scalar, factor: int) -> list[Scalar]:
     match atom:
         case BinaryOp(op="min", lhs=lhs, rhs=rhs):
             return [lhs, rhs]
+        case BinaryOp(op="%", lhs=lhs) if not _subtracts(lhs):
+            return [lhs]
     return []
 
 
@@ -317,7 +362,7 @@ def _never_negative(polynomial: Polynomial) -> bool:
     for term, factor in polynomial.items():
         for atom in term if factor < 0 else ():
             match atom:
-                case BinaryOp(op="/", lhs=lhs, rhs=divisor):
+                case BinaryOp(op="/" | "//", lhs=lhs, rhs=divisor):
                     others, share = _without(term, atom), factor
                     if isinstance(divisor, Const):
                         share = factor // divisor.value

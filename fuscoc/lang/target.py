@@ -14,7 +14,8 @@ from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scal
 from fuscoc.lang.context import POINT, Context, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fold import fold, too_large
-from fuscoc.lang.scalars import stays_inside
+from fuscoc.lang.inside import must_stay_inside
+from fuscoc.lang.scalars import on_rank
 from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
 from fuscoc.source import Span
 
@@ -49,8 +50,10 @@ def dense_target(
     access = dispatch.target
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
+    rank = _rank(on.rank, of_rank, scope) if on is not None else None
     taken = frozenset(ast.results(on)) if on is not None else frozenset()
-    slot = _slot(dispatch, layout, replace(POINT, taken=taken), scope)
+    slot = _slot(dispatch, layout, rank, replace(POINT, taken=taken), scope)
     length = layout.extents[0]
     for extent in layout.extents[1:]:
         length = _product(length, extent)
@@ -61,8 +64,6 @@ def dense_target(
             "nothing says which rank this goes to",
             help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
-    rank = _rank(on.rank, of_rank, scope) if on is not None else None
     if slot is None or rank is None:
         return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
     checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
@@ -70,9 +71,13 @@ def dense_target(
 
 
 def _slot(
-    dispatch: ast.Dispatch, layout: LayoutInfo, context: Context, scope: Scope
+    dispatch: ast.Dispatch,
+    layout: LayoutInfo,
+    rank: Scalar | None,
+    context: Context,
+    scope: Scope,
 ) -> Scalar | None:
-    """The row-major slot that the subscripts of a dense target name.
+    """The row-major slot that the subscripts of a dense target name, as ``rank`` has it.
 
     All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
     when the shuffle runs, but one that runs over into the next row would be a wrong one.
@@ -87,13 +92,12 @@ def _slot(
             help="declare one dimension of slots and compute the slot",
         )
         return None
+    there = layout.extents if rank is None else [on_rank(each, rank) for each in layout.extents]
     slot: Scalar | None = None
     good = same = check_indices(
         access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
     )
-    for position, (subscript, extent) in enumerate(
-        zip(access.subscripts, layout.extents, strict=True)
-    ):
+    for position, (subscript, extent) in enumerate(zip(access.subscripts, there, strict=True)):
         if isinstance(subscript, ast.Wildcard | ast.Range):
             scope.sink.report(
                 "FSC036",
@@ -108,8 +112,7 @@ def _slot(
             good = False
         elif position == 0:
             slot = value
-        elif same and not stays_inside(value, 1, extent, scope.extents):
-            _may_leave(subscript, layout, position, scope)
+        elif same and not _is_inside(value, extent, subscript, layout, position, scope):
             good = False
         elif slot is not None:
             slot = BinaryOp("+", _product(slot, extent), value)
@@ -124,14 +127,24 @@ def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
     }
 
 
-def _may_leave(subscript: ast.Expr, layout: LayoutInfo, position: int, scope: Scope) -> None:
-    scope.sink.report(
-        "FSC034",
+def _is_inside(
+    value: Scalar,
+    extent: Scalar,
+    subscript: ast.Expr,
+    layout: LayoutInfo,
+    position: int,
+    scope: Scope,
+) -> bool:
+    return must_stay_inside(
+        value,
+        1,
+        extent,
+        layout.extents,
+        f"`{layout.dims[position]}` of `{layout.ident.name}`",
+        Label(layout.ident.span, "declared here"),
         subscript.span,
-        f"cannot show that this stays inside `{layout.dims[position]}` of `{layout.ident.name}`",
-        secondary=[Label(layout.ident.span, "declared here")],
-        notes=["only the outermost subscript of a target is checked when the shuffle runs"],
-        help="declare one dimension of slots and compute the slot",
+        scope,
+        "declare one dimension of slots and compute the slot",
     )
 
 

@@ -39,8 +39,8 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
     name, extent = found.name, (EXTENT, found.declaration)
     if found.owner is not None:
         yield from _part(name, found.owner, scope)
-    elif scope.constants.get(name) is not None:
-        yield f"`{name}` = {scope.constants[name]:,}"
+    elif (value := scope.constants.get(name)) is not None:
+        yield f"`{name}` = {text(of_checked(value))}"
     elif name in scope.extents:
         yield f"`{name}` runs from 0 up to {text(of_checked(scope.extents[name]))}"
     elif name in scope.segments:

@@ -21,6 +21,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "-": np.subtract,
     "*": np.multiply,
     "/": np.floor_divide,
+    "//": np.floor_divide,
     "%": np.remainder,
     "min": np.minimum,
     "max": np.maximum,

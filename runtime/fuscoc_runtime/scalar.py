@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "min", "max", "cdiv"]
-DIVISIONS: tuple[Operator, ...] = ("/", "%", "cdiv")
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "//", "min", "max", "cdiv"]
+DIVISIONS: tuple[Operator, ...] = ("/", "%", "//", "cdiv")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Load:
 
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up."""
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up.
+
+    In an extent ``/`` has to come out even, and ``//`` floors.
+    """
 
     op: Operator
     lhs: Scalar
@@ -70,6 +73,7 @@ OPERATORS: dict[Operator, Callable[[int, int], int]] = {
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.floordiv,
+    "//": operator.floordiv,
     "%": operator.mod,
     "min": min,
     "max": max,

@@ -70,6 +70,7 @@ def value(scalar: Scalar) -> int:
                 "-": lambda: left - right,
                 "*": lambda: left * right,
                 "/": lambda: left // right,
+                "//": lambda: left // right,
                 "%": lambda: left % right,
                 "min": lambda: min(left, right),
                 "max": lambda: max(left, right),

@@ -1,0 +1,194 @@
+"""Scalars as affine constraints, for isl to decide: the library of sets of integers behind them.
+
+Sums, products with numbers, and quotients and remainders by numbers are affine, and decided
+exactly. Anything else becomes a variable of its own that is only known to lie in some range: what
+holds of it holds of the value, but what is found need not be one. This file is imported only where
+the tests of ``scalars.py`` give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import islpy as isl
+
+from fuscoc.lang.checked import (
+    DIVISIONS,
+    BinaryOp,
+    Const,
+    ExtentRef,
+    IndexRef,
+    Inside,
+    Load,
+    Scalar,
+)
+from fuscoc.lang.proof import Facts
+from fuscoc.lang.scalars import OPERATORS, indices, may_be_negative, parts
+
+MAX_OPERATIONS = 1_000_000  # of isl, for one question: about a tenth of a second
+
+
+class TooHardError(Exception):
+    """A question that isl has no answer to in time."""
+
+
+class System:
+    """Variables for what scalars are made of, and what is known of them.
+
+    ``fixed`` are run-time extents whose values are known. ``is_exact`` says that all that was asked
+    about is affine; if it is not, ``needs`` are run-time extents that it might be with.
+    """
+
+    def __init__(self, facts: Facts, fixed: Mapping[str, int], prefix: str = "v") -> None:
+        self.facts = facts
+        self.fixed = fixed
+        self.is_exact = True
+        self.needs: set[str] = set()
+        self.variables: dict[Scalar, str] = {}
+        self.constraints: list[str] = []
+        self._prefix = prefix
+        for scalar in facts.checked:
+            self._check(scalar)
+
+    def text(self, scalar: Scalar) -> str:
+        """An affine expression in the variables."""
+        value = self.value(scalar)
+        if value is not None:
+            return f"({value})"
+        if not isinstance(scalar, BinaryOp):
+            return self._variable(scalar)
+        lhs, rhs = self.value(scalar.lhs), self.value(scalar.rhs)
+        left, right = self.text(scalar.lhs), self.text(scalar.rhs)
+        match scalar.op:
+            case "+" | "-":
+                return f"({left} {scalar.op} {right})"
+            case "min" | "max":
+                return f"{scalar.op}({left}, {right})"
+            case "*" if lhs is not None:
+                return f"({lhs} * {right})"
+            case "*" if rhs is not None:
+                return f"({rhs} * {left})"
+            case "/" | "//" if rhs is not None:
+                return f"floor({left} / {rhs})"
+            case "cdiv" if rhs is not None:
+                return f"floor(({left} + {rhs - 1}) / {rhs})"
+            case "%" if rhs is not None:
+                return f"({left} mod {rhs})"
+        return self._opaque(scalar, left, right)
+
+    def value(self, scalar: Scalar) -> int | None:
+        """The number that a scalar is, if it is one."""
+        match scalar:
+            case Const(value=value):
+                return value
+            case ExtentRef(name=name):
+                return self.fixed.get(name)
+            case BinaryOp(op=op, lhs=lhs, rhs=rhs):
+                left, right = self.value(lhs), self.value(rhs)
+                if op in DIVISIONS and right is not None and right < 1:
+                    self.constraints.append("1 = 0")  # no run divides by that
+                    return 0
+                return None if left is None or right is None else OPERATORS[op](left, right)
+        return None
+
+    def positive_divisors(self, scalar: Scalar) -> None:
+        """Every divisor in a scalar is positive, as a run checks."""
+        for part in parts(scalar):
+            if isinstance(part, BinaryOp) and part.op in DIVISIONS:
+                self.constraints.append(f"{self.text(part.rhs)} >= 1")
+
+    def counterexample(self, alternatives: Sequence[str]) -> dict[Scalar, int] | None:
+        """Values of all variables with which one of several constraints holds, if there are any.
+
+        Raises:
+            TooHardError: that takes too long to find out.
+        """
+        for each in alternatives:
+            found = self._sample([*self.constraints, each])
+            if found is not None:
+                return found
+        return None
+
+    def _sample(self, constraints: Sequence[str]) -> dict[Scalar, int] | None:
+        names = ", ".join(self.variables.values())
+        text = f"{{ [{names}] : {' and '.join(constraints)} }}"
+        with limited():
+            found = isl.Set(text)
+            if found.is_empty():
+                return None
+            point = found.lexmin().sample_point()
+        values = [
+            point.get_coordinate_val(isl.dim_type.set, at).to_python()
+            for at in range(len(self.variables))
+        ]
+        known: dict[Scalar, int] = {ExtentRef(name): value for name, value in self.fixed.items()}
+        return known | dict(zip(self.variables, values, strict=True))
+
+    def _check(self, scalar: Scalar) -> None:
+        self.constraints.append(f"{self.text(scalar)} >= 0")
+        self.positive_divisors(scalar)
+        for part in parts(scalar):
+            if isinstance(part, BinaryOp) and part.op == "/":
+                rest = self.text(BinaryOp("%", part.lhs, part.rhs))
+                self.constraints.append(f"{rest} = 0")
+
+    def _variable(self, scalar: Scalar) -> str:
+        if scalar in self.variables:
+            return self.variables[scalar]
+        same = [each for each in self.variables if isinstance(each, Load)]
+        name = self.variables[scalar] = f"{self._prefix}{len(self.variables)}"
+        match scalar:
+            case IndexRef(name=index):
+                self.constraints.append(f"0 <= {name} < {self.text(self.facts.extents[index])}")
+            case ExtentRef(name="rank"):
+                self.constraints.append(f"0 <= {name} < {self.text(ExtentRef('ranks'))}")
+            case ExtentRef(name=extent):
+                self.constraints.append(f"{name} >= {int(extent == 'ranks')}")
+            case Load(input=input, at=at):
+                for each in at:
+                    self.text(each)
+                self.is_exact &= all(each.input != input for each in same)
+                if input in self.facts.sizes:
+                    self.constraints.append(f"{name} >= 0")
+            case Inside(value=value, limit=limit):
+                self.constraints.append(f"{name} = {self.text(value)}")
+                self.constraints.append(f"0 <= {name} < {self.text(limit)}")
+        return name
+
+    def _opaque(self, scalar: BinaryOp, left: str, right: str) -> str:
+        """A variable for what is not affine."""
+        if scalar in self.variables:
+            return self.variables[scalar]
+        self.is_exact = False
+        sides = [scalar.lhs, scalar.rhs] if scalar.op == "*" else [scalar.rhs]
+        names = [_extents(each) for each in sides if not indices(each)]
+        self.needs |= min(names, key=len, default=set())
+        name = self.variables[scalar] = f"{self._prefix}{len(self.variables)}"
+        is_natural = not may_be_negative(scalar, self.facts.sizes)
+        if scalar.op == "%":
+            self.constraints.append(f"0 <= {name} < {right}")
+        elif is_natural:
+            self.constraints.append(f"{name} >= 0")
+        if is_natural and scalar.op in DIVISIONS:
+            self.constraints.append(f"{name} <= {left}")
+        return name
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """What is asked of isl may take so long.
+
+    Raises:
+        TooHardError: it takes longer.
+    """
+    isl.DEFAULT_CONTEXT.reset_operations()
+    isl.DEFAULT_CONTEXT.set_max_operations(MAX_OPERATIONS)
+    try:
+        yield
+    except isl.Error as error:
+        raise TooHardError from error
+
+
+def _extents(scalar: Scalar) -> set[str]:
+    return {part.name for part in parts(scalar) if isinstance(part, ExtentRef)}
