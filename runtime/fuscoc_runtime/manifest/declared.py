@@ -120,6 +120,14 @@ class WeightSpec:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Bound:
+    """``0 <= value < limit`` at every point, which was not proved: a run checks it."""
+
+    value: Scalar
+    limit: Scalar
+
+
 WAYS_BACK = ["copy", "sum", "max"]
 """What a combine may do."""
 
@@ -160,6 +168,7 @@ class Declared:
     target: PackedTarget | DenseTarget
     combine: CombineSpec | None
     casts: tuple[CastSpec, ...] = ()
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
