@@ -101,7 +101,13 @@ def _combine(combine: Combine | None) -> dict[str, Any] | None:
 
 def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
     return [
-        {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
+        {
+            "name": field.name,
+            "dtype": field.dtype,
+            "shape": list(field.shape),
+            "is_complex": field.is_complex,
+        }
+        for field in fields
     ]
 
 

@@ -15,7 +15,7 @@ from fuscoc.explain import facts
 from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.explain.tiles import sizes
-from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
 from fuscoc_runtime.engine.bounds import extents_of
@@ -124,7 +124,7 @@ def _fields(shuffle: ShuffleSpec) -> str:
 
 
 def _typed(field: FieldSpec) -> str:
-    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+    return spelled(field.dtype, field.shape, field.is_complex)
 
 
 def planning(shuffle: ShuffleSpec) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, TypeAlias
 
+from fuscoc.lang import dtypes
 from fuscoc.source import SourceFile, Span
 
 
@@ -98,12 +99,21 @@ class Input:
 
 @dataclass(frozen=True)
 class Field:
-    """One typed part of a segment; ``shape`` is empty for a scalar field."""
+    """One typed part of a segment; ``shape`` is empty for a scalar field.
+
+    Complex numbers are pairs of reals, the last dimension, and ``is_complex`` says that they were.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     span: Span
+    is_complex: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """Its type as a spec has it."""
+        return dtypes.spelled(self.dtype, self.shape, self.is_complex)
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,14 @@ def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
 
 def _can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:
     declared = [Label(field.span, "declared here")]
+    if field.is_complex and not reduction.sums:
+        scope.sink.report(
+            "FSC053",
+            reduce.span,
+            f"`{field.name}` is {field.spelled}, and complex numbers have no order",
+            secondary=declared,
+        )
+        return False
     if field.dtype in reduction.dtypes:
         return True
     if reduction.sums and field.dtype in INTEGERS:

@@ -111,6 +111,8 @@ def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:
     dims = tuple(dim for dim in shape if dim is not None)
     if dtype is None or len(dims) != len(shape):
         return None
+    if dtype in dtypes.COMPLEX:
+        return Field(ident.name, dtypes.COMPLEX[dtype], (*dims, 2), ident.span, is_complex=True)
     return Field(ident.name, dtype, dims, ident.span)
 
 
@@ -124,7 +126,7 @@ def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
             "FSC024",
             ident.span,
             f"there is no element type `{ident.name}`",
-            notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
+            notes=[f"the element types are {', '.join(dtypes.TYPES)}"],
             help=f"write {meant}" if (meant := dtypes.meant(ident.name)) else None,
             fix=None if meant else spelling(ident.name, ident.span, dtypes.NAMES),
         )

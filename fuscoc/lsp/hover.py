@@ -111,7 +111,7 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
 
 
 def _type(field: Field) -> str:
-    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+    return field.spelled
 
 
 def _bytes(size: Formula) -> str:

@@ -25,11 +25,16 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """A typed part of a segment or of a cell."""
+    """A typed part of a segment or of a cell.
+
+    Complex numbers are pairs of reals, the last dimension, everywhere but in what a user gives and
+    gets (``is_complex``).
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    is_complex: bool = False
 
     @property
     def num_elems(self) -> int:
