@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import islpy as isl
 
@@ -33,6 +34,14 @@ class TooHardError(Exception):
     """A question that isl has no answer to in time."""
 
 
+@dataclass(frozen=True)
+class Quotient:
+    """An expression divided by a number, rounded down."""
+
+    dividend: str
+    divisor: int
+
+
 class System:
     """Variables for what scalars are made of, and what is known of them.
 
@@ -45,7 +54,7 @@ class System:
         self.fixed = fixed
         self.is_exact = True
         self.needs: set[str] = set()
-        self.variables: dict[Scalar, str] = {}
+        self.variables: dict[Scalar | Quotient, str] = {}
         self.constraints: list[str] = []
         self._prefix = prefix
         for scalar in facts.checked:
@@ -70,11 +79,11 @@ class System:
             case "*" if rhs is not None:
                 return f"({rhs} * {left})"
             case "/" | "//" if rhs is not None:
-                return f"floor({left} / {rhs})"
+                return self._quotient(left, rhs)
             case "cdiv" if rhs is not None:
-                return f"floor(({left} + {rhs - 1}) / {rhs})"
+                return self._quotient(f"({left} + {rhs - 1})", rhs)
             case "%" if rhs is not None:
-                return f"({left} mod {rhs})"
+                return f"({left} - {rhs} * {self._quotient(left, rhs)})"
         return self._opaque(scalar, left, right)
 
     def value(self, scalar: Scalar) -> int | None:
@@ -123,7 +132,11 @@ class System:
             for at in range(len(self.variables))
         ]
         known: dict[Scalar, int] = {ExtentRef(name): value for name, value in self.fixed.items()}
-        return known | dict(zip(self.variables, values, strict=True))
+        return known | {
+            scalar: value
+            for scalar, value in zip(self.variables, values, strict=True)
+            if not isinstance(scalar, Quotient)
+        }
 
     def _check(self, scalar: Scalar) -> None:
         self.constraints.append(f"{self.text(scalar)} >= 0")
@@ -137,7 +150,7 @@ class System:
         if scalar in self.variables:
             return self.variables[scalar]
         same = [each for each in self.variables if isinstance(each, Load)]
-        name = self.variables[scalar] = f"{self._prefix}{len(self.variables)}"
+        name = self._new(scalar)
         match scalar:
             case IndexRef(name=index):
                 self.constraints.append(f"0 <= {name} < {self.text(self.facts.extents[index])}")
@@ -156,6 +169,18 @@ class System:
                 self.constraints.append(f"0 <= {name} < {self.text(limit)}")
         return name
 
+    def _quotient(self, dividend: str, divisor: int) -> str:
+        """A variable, the same for all uses, is much easier than isl's own rounding."""
+        key = Quotient(dividend, divisor)
+        if key not in self.variables:
+            name = self._new(key)
+            self.constraints.append(f"0 <= {dividend} - {divisor} * {name} < {divisor}")
+        return self.variables[key]
+
+    def _new(self, key: Scalar | Quotient) -> str:
+        name = self.variables[key] = f"{self._prefix}{len(self.variables)}"
+        return name
+
     def _opaque(self, scalar: BinaryOp, left: str, right: str) -> str:
         """A variable for what is not affine."""
         if scalar in self.variables:
@@ -164,7 +189,7 @@ class System:
         sides = [scalar.lhs, scalar.rhs] if scalar.op == "*" else [scalar.rhs]
         names = [_extents(each) for each in sides if not indices(each)]
         self.needs |= min(names, key=len, default=set())
-        name = self.variables[scalar] = f"{self._prefix}{len(self.variables)}"
+        name = self._new(scalar)
         is_natural = not may_be_negative(scalar, self.facts.sizes)
         if scalar.op == "%":
             self.constraints.append(f"0 <= {name} < {right}")
