@@ -113,28 +113,16 @@ class System:
         Raises:
             TooHardError: that takes too long to find out.
         """
-        for each in alternatives:
-            found = self._sample([*self.constraints, each])
-            if found is not None:
-                return found
-        return None
+        wrong = f"({' or '.join(alternatives)})"
+        found = solution([*self.variables.values()], [*self.constraints, wrong])
+        return None if found is None else self.values(found)
 
-    def _sample(self, constraints: Sequence[str]) -> dict[Scalar, int] | None:
-        names = ", ".join(self.variables.values())
-        text = f"{{ [{names}] : {' and '.join(constraints)} }}"
-        with limited():
-            found = isl.Set(text)
-            if found.is_empty():
-                return None
-            point = found.lexmin().sample_point()
-        values = [
-            point.get_coordinate_val(isl.dim_type.set, at).to_python()
-            for at in range(len(self.variables))
-        ]
+    def values(self, found: Mapping[str, int]) -> dict[Scalar, int]:
+        """What a solution gives scalars that are variables, and extents that are known."""
         known: dict[Scalar, int] = {ExtentRef(name): value for name, value in self.fixed.items()}
         return known | {
-            scalar: value
-            for scalar, value in zip(self.variables, values, strict=True)
+            scalar: found[name]
+            for scalar, name in self.variables.items()
             if not isinstance(scalar, Quotient)
         }
 
@@ -188,7 +176,7 @@ class System:
         self.is_exact = False
         sides = [scalar.lhs, scalar.rhs] if scalar.op == "*" else [scalar.rhs]
         names = [_extents(each) for each in sides if not indices(each)]
-        self.needs |= min(names, key=len, default=set())
+        self.needs |= min(names, key=lambda each: (len(each), "rank" in each), default=set())
         name = self._new(scalar)
         is_natural = not may_be_negative(scalar, self.facts.sizes)
         if scalar.op == "%":
@@ -198,6 +186,68 @@ class System:
         if is_natural and scalar.op in DIVISIONS:
             self.constraints.append(f"{name} <= {left}")
         return name
+
+
+class Pair:
+    """Two points that differ in ``own``, indices and maybe ``rank``, and else are of one call."""
+
+    def __init__(self, facts: Facts, fixed: Mapping[str, int], own: Sequence[Scalar]) -> None:
+        self.first, self.second = System(facts, fixed, "v"), System(facts, fixed, "w")
+        self._own = own
+
+    def clash(self, alike: Sequence[tuple[Scalar, int]]) -> tuple[dict[Scalar, int], ...] | None:
+        """Two points at which all of ``alike`` differ by less than the number beside them.
+
+        Raises:
+            TooHardError: that takes too long to find out.
+        """
+        first, second = self.first, self.second
+        near = []
+        for scalar, length in alike:
+            first.positive_divisors(scalar)
+            second.positive_divisors(scalar)
+            difference = f"{first.text(scalar)} - {second.text(scalar)}"
+            near.append(f"{-length} < {difference} < {length}")
+        pairs = [(each, first.text(each), second.text(each)) for each in self._own]
+        for number, (_, here, there) in enumerate(pairs):
+            equal = [f"{a} = {b}" for _, a, b in pairs[:number]]
+            shared = self._shared({each for each, _, _ in pairs[:number]})
+            constraints = [*first.constraints, *second.constraints, *near, *equal, *shared]
+            variables = [*first.variables.values(), *second.variables.values()]
+            found = solution(variables, [*constraints, f"{here} < {there}"])
+            if found is not None:
+                return first.values(found), second.values(found)
+        return None
+
+    def _shared(self, equal: set[Scalar]) -> list[str]:
+        """Extents are the same, and so is what inputs say at the same indices."""
+        return [
+            f"{name} = {self.second.variables[scalar]}"
+            for scalar, name in self.first.variables.items()
+            if scalar in self.second.variables
+            and (
+                (isinstance(scalar, ExtentRef) and (scalar not in self._own or scalar in equal))
+                or (isinstance(scalar, Load) and set(scalar.at) <= equal)
+            )
+        ]
+
+
+def solution(variables: Sequence[str], constraints: Sequence[str]) -> dict[str, int] | None:
+    """The least values of the variables, in their order, if there are any.
+
+    Raises:
+        TooHardError: that takes too long to find out.
+    """
+    text = f"{{ [{', '.join(variables)}] : {' and '.join(constraints)} }}"
+    with limited():
+        found = isl.Set(text)
+        if found.is_empty():
+            return None
+        point = found.lexmin().sample_point()
+    return {
+        name: point.get_coordinate_val(isl.dim_type.set, at).to_python()
+        for at, name in enumerate(variables)
+    }
 
 
 @contextmanager

@@ -8,13 +8,13 @@ wrong for one of them is refuted, and the rest is checked for the ranks that the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, product
 from math import lcm
 from typing import TypeAlias
 
 from fuscoc.lang import scalars
-from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
+from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar, Subscript
 from fuscoc.lang.scalars import OPERATORS, parts
 
 NUM_RANKS = range(1, 9)
@@ -38,9 +38,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Refuted:
-    """Values of indices, extents and sizes with which it does not hold."""
+    """Values of indices, extents and sizes with which it does not hold; of two points, if it is
+    about two."""
 
     values: Mapping[Scalar, int]
+    others: Mapping[Scalar, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,23 @@ def stays_inside(start: Scalar, length: int, dim: Scalar, facts: Facts) -> Verdi
         if isinstance(here, Refuted):
             return here
     return Unknown()
+
+
+def are_apart(subscripts: Sequence[Subscript], own: Sequence[str], facts: Facts) -> Verdict:
+    """Whether points that differ in an index of ``own`` always name different cells."""
+    if scalars.are_disjoint(subscripts, own):
+        return Proved()
+    from fuscoc.lang.presburger import Pair, TooHardError
+
+    pair = Pair(facts, {}, [IndexRef(name) for name in own])
+    try:
+        found = pair.clash([(each.start, each.length or 1) for each in subscripts])
+    except TooHardError:
+        return Unknown()
+    if found is None:
+        return Proved()
+    is_exact = pair.first.is_exact and pair.second.is_exact
+    return Refuted(*found) if is_exact else Unknown()
 
 
 def assignments(names: set[str], facts: Facts) -> Iterator[dict[str, int]]:
@@ -136,6 +155,21 @@ def described(values: Mapping[Scalar, int]) -> str:
         listed = [f"`{name}` is {value}", *(f"`{name}` {value}" for name, value in others)]
         where.append("where " + (", ".join(listed[:-1]) + " and " if others else "") + listed[-1])
     return ", ".join(where)
+
+
+def two_points(found: Refuted, names: Sequence[str]) -> str:
+    """Two points in words: "(0, 1) and (0, 2), where `tokens` is 3,"."""
+    ends = [
+        f"({', '.join(str(each[IndexRef(name)]) for name in names)})"
+        for each in (found.values, found.others)
+    ]
+    rest = {
+        scalar: value
+        for scalar, value in found.values.items()
+        if scalar not in {IndexRef(name) for name in names}
+    }
+    where = described(rest)
+    return f"{' and '.join(ends)}" + (f" {where}," if where else "")
 
 
 def _name(scalar: IndexRef | ExtentRef | Load) -> str:
