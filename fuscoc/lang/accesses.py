@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
+from fuscoc.lang.algebra import constant_difference
 from fuscoc.lang.checked import Const, IndexRef, Inside, Scalar, Subscript
 from fuscoc.lang.context import POINT, check_indices
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
 from fuscoc.lang.inside import less, must_stay_inside
-from fuscoc.lang.scalars import constant_difference, indices, is_routed, substitute
+from fuscoc.lang.scalars import indices, is_routed, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
+from fuscoc.lang.algebra import never_negative
 from fuscoc.lang.calls import computes, fold_call
 from fuscoc.lang.checked import (
     DIVISIONS,
@@ -21,7 +22,7 @@ from fuscoc.lang.checked import (
     Scalar,
 )
 from fuscoc.lang.context import FIELD_DIM, NUMBER, Context, report_misplaced
-from fuscoc.lang.scalars import OPERATORS, depth, never_negative, parts
+from fuscoc.lang.scalars import OPERATORS, depth, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
 

@@ -3,7 +3,7 @@
 Sums, products with numbers, and quotients and remainders by numbers are affine, and decided
 exactly. Anything else becomes a variable of its own that is only known to lie in some range: what
 holds of it holds of the value, but what is found need not be one. This file is imported only where
-the tests of ``scalars.py`` give up.
+the tests of ``algebra.py`` give up.
 """
 
 from __future__ import annotations

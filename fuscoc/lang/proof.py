@@ -1,6 +1,6 @@
 """Whether subscripts stay inside: proved, refuted with a counterexample, or checked by a run.
 
-What the algebra of ``scalars.py`` does not see, isl decides (``presburger.py``). Where the number
+What ``algebra.py`` does not see, isl decides (``presburger.py``). Where the number
 of ranks divides or multiplies what is not a number, it decides for some numbers of ranks: what is
 wrong for one of them is refuted, and the rest is checked for the ranks that there are.
 """
@@ -13,7 +13,7 @@ from itertools import islice, product
 from math import lcm
 from typing import TypeAlias
 
-from fuscoc.lang import scalars
+from fuscoc.lang import algebra
 from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar, Subscript
 from fuscoc.lang.scalars import OPERATORS, parts
 
@@ -60,7 +60,7 @@ Verdict: TypeAlias = Proved | Refuted | Unknown
 
 def stays_inside(start: Scalar, length: int, dim: Scalar, facts: Facts) -> Verdict:
     """Whether ``0 <= start`` and ``start + length <= dim`` hold at every point."""
-    if scalars.stays_inside(start, length, dim, facts.extents):
+    if algebra.stays_inside(start, length, dim, facts.extents):
         return Proved()
     from fuscoc.lang.presburger import System, TooHardError
 
@@ -89,7 +89,7 @@ def stays_inside(start: Scalar, length: int, dim: Scalar, facts: Facts) -> Verdi
 
 def are_apart(subscripts: Sequence[Subscript], own: Sequence[str], facts: Facts) -> Verdict:
     """Whether points that differ in an index of ``own`` always name different cells."""
-    if scalars.are_disjoint(subscripts, own):
+    if algebra.are_disjoint(subscripts, own):
         return Proved()
     from fuscoc.lang.presburger import Pair, TooHardError
 

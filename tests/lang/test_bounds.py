@@ -8,6 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuscoc.lang.algebra import are_disjoint, constant_difference, stays_inside
 from fuscoc.lang.checked import (
     DIVISIONS,
     BinaryOp,
@@ -17,7 +18,7 @@ from fuscoc.lang.checked import (
     Scalar,
     Subscript,
 )
-from fuscoc.lang.scalars import are_disjoint, constant_difference, parts, stays_inside
+from fuscoc.lang.scalars import parts
 from fuscoc.source import Span
 from tests.lang.specs import evaluate
 
