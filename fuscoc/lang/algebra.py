@@ -206,7 +206,7 @@ def is_natural(polynomial: Polynomial) -> bool:
             bounds = _bounds(atom, factor)
             if bounds:
                 rest = {t: f for t, f in polynomial.items() if t != term}
-                others = {_without(term, atom): factor}
+                others = {without(term, atom): factor}
                 return any(is_natural(plus(rest, times(others, normal(each)))) for each in bounds)
     if _never_negative(polynomial):
         return True
@@ -236,18 +236,18 @@ def _never_negative(polynomial: Polynomial) -> bool:
         for atom in term if factor < 0 else ():
             match atom:
                 case BinaryOp(op="/" | "//", lhs=lhs, rhs=divisor):
-                    others, share = _without(term, atom), factor
+                    others, share = without(term, atom), factor
                     if isinstance(divisor, Const):
                         share = factor // divisor.value
                     elif divisor in others:
-                        others = _without(others, divisor)
+                        others = without(others, divisor)
                     rest = {t: f for t, f in polynomial.items() if t != term}
                     most = times({others: share}, normal(lhs))
                     return _never_negative(plus(rest, most))
     return all(factor >= 0 for factor in polynomial.values())
 
 
-def _without(term: tuple[Scalar, ...], atom: Scalar) -> tuple[Scalar, ...]:
+def without(term: tuple[Scalar, ...], atom: Scalar) -> tuple[Scalar, ...]:
     """A product without one of its factors."""
     position = term.index(atom)
     return term[:position] + term[position + 1 :]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import islpy as isl
 
@@ -248,6 +249,29 @@ def solution(variables: Sequence[str], constraints: Sequence[str]) -> dict[str, 
         name: point.get_coordinate_val(isl.dim_type.set, at).to_python()
         for at, name in enumerate(variables)
     }
+
+
+Constrained: TypeAlias = tuple[Sequence[str], Sequence[str]]  # variables and what holds of them
+
+
+def first_outside(names: Sequence[str], all: Constrained, some: Constrained) -> list[int] | None:
+    """The least values of ``names`` that are among ``all`` and not among ``some``, if any are.
+
+    Raises:
+        TooHardError: that takes too long to find out.
+    """
+    tuples = []
+    for variables, constraints in (all, some):
+        more = [each for each in variables if each not in names]
+        body = " and ".join(constraints)
+        body = f"exists ({', '.join(more)} : {body})" if more else body
+        tuples.append(f"{{ [{', '.join(names)}] : {body} }}")
+    with limited():
+        rest = isl.Set(tuples[0]).subtract(isl.Set(tuples[1]))
+        if rest.is_empty():
+            return None
+        point = rest.lexmin().sample_point()
+    return [point.get_coordinate_val(isl.dim_type.set, at).to_python() for at in range(len(names))]
 
 
 @contextmanager

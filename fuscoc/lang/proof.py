@@ -109,7 +109,7 @@ def assignments(names: set[str], facts: Facts) -> Iterator[dict[str, int]]:
     if not names:
         return
     wanted = sorted(names | ({"ranks"} if "rank" in names else set()), key=_order)
-    choices = [_num_ranks(facts) if name == "ranks" else SIZES for name in wanted]
+    choices = [num_ranks(facts) if name == "ranks" else SIZES for name in wanted]
     if "rank" in wanted:
         choices[wanted.index("rank")] = list(range(max(NUM_RANKS)))
     cases = (dict(zip(wanted, values, strict=True)) for values in product(*choices))
@@ -121,7 +121,7 @@ def _order(name: str) -> tuple[bool, bool, str]:
     return name != "ranks", name != "rank", name
 
 
-def _num_ranks(facts: Facts) -> list[int]:
+def num_ranks(facts: Facts) -> list[int]:
     """Numbers of ranks, among them some that leave all divisions of theirs by numbers even."""
     divisors = [
         part.rhs.value
