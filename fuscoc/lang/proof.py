@@ -169,7 +169,7 @@ def two_points(found: Refuted, names: Sequence[str]) -> str:
         if scalar not in {IndexRef(name) for name in names}
     }
     where = described(rest)
-    return f"{' and '.join(ends)}" + (f" {where}," if where else "")
+    return " and ".join(ends) + (f", {where}," if where else "")
 
 
 def _name(scalar: IndexRef | ExtentRef | Load) -> str:
