@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuscoc.diagnostics import Label
-from fuscoc.lang.checked import BinaryOp, Bound, Const, Scalar
+from fuscoc.lang.checked import BinaryOp, Bound, Const, ExtentRef, Scalar
 from fuscoc.lang.proof import Facts, Proved, Refuted, Unknown, at, described, stays_inside
-from fuscoc.lang.scalars import indices, loads
+from fuscoc.lang.scalars import indices, loads, parts
 from fuscoc.lang.scope import Scope
 from fuscoc.source import Span
 
@@ -46,7 +46,9 @@ def must_stay_inside(
         assert end is not None
         covers = f"it is {first}" if length == 1 else f"it covers {first} to {first + length - 1}"
         exist = "and there is nothing" if end == 0 else f"and there are 0 to {end - 1}"
-        where = described(verdict.values)
+        sizes = (part for size in used for part in parts(size))
+        shown = {*parts(start), *parts(dim), *sizes, ExtentRef("ranks")}
+        where = described({name: each for name, each in verdict.values.items() if name in shown})
         note = f"{where}{', ' if where else ''}{covers}, {exist}"
     scope.sink.report("FSC034", span, message, secondary=[declared], notes=[note], help=help)
     return False

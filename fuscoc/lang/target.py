@@ -56,9 +56,7 @@ def dense_target(
     of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
     rank = _rank(on.rank, of_rank, scope) if on is not None else None
     taken = frozenset(ast.results(on)) if on is not None else frozenset()
-    there = layout.extents
-    if rank is not None:
-        there = tuple(on_rank(extent, rank) for extent in there)
+    there = None if rank is None else tuple(on_rank(each, rank) for each in layout.extents)
     places = _places(dispatch, layout, there, replace(POINT, taken=taken), scope)
     length = layout.extents[0]
     for extent in layout.extents[1:]:
@@ -70,21 +68,22 @@ def dense_target(
             "nothing says which rank this goes to",
             help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    slot = _row_major(places, there) if places is not None else None
-    if slot is None or rank is None:
-        return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
+    if places is None or rank is None or there is None:
+        return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
+    slot = _row_major(places, there)
     checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
-    return TargetInfo(checked, (slot, rank), places or (), there)
+    return TargetInfo(checked, (slot, rank), places, there)
 
 
 def _places(
     dispatch: ast.Dispatch,
     layout: LayoutInfo,
-    there: tuple[Scalar, ...],
+    there: tuple[Scalar, ...] | None,
     context: Context,
     scope: Scope,
 ) -> tuple[Scalar, ...] | None:
-    """The subscripts of a dense target, whose extents are ``there`` on the rank that is meant.
+    """The subscripts of a dense target, whose extents are ``there`` on the rank that is meant, if
+    that is known.
 
     All but the outermost have to stay inside: a slot that leaves the target is an error when the
     shuffle runs, but one that runs over into the next row would be a wrong one.
@@ -99,7 +98,7 @@ def _places(
             help="declare one dimension of slots and compute the slot",
         )
         return None
-    if not all(_divides_alike(extent) for extent in there[1:]):
+    if not all(_divides_alike(extent) for extent in (there or ())[1:]):
         scope.sink.report(
             "FSC063",
             access.span,
@@ -111,7 +110,7 @@ def _places(
     good = same = check_indices(
         access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
     )
-    for position, (subscript, extent) in enumerate(zip(access.subscripts, there, strict=True)):
+    for position, subscript in enumerate(access.subscripts):
         if isinstance(subscript, ast.Wildcard | ast.Range):
             scope.sink.report(
                 "FSC036",
@@ -126,8 +125,8 @@ def _places(
             good = False
             continue
         places.append(value)
-        if position and same:
-            good &= _is_inside(value, extent, subscript, layout, position, scope)
+        if position and same and there is not None:
+            good &= _is_inside(value, there[position], subscript, layout, position, scope)
     return tuple(places) if good else None
 
 
