@@ -234,7 +234,7 @@ def test_manifest_cut_short(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 6"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 7"):
         load_artifact(root)
 
 

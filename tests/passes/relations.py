@@ -223,7 +223,8 @@ class _Expressions:
         return [str(self.draw(st.integers(1, 9))), "ranks", *fixed]
 
     def _is_fixed(self, index: Index) -> bool:
-        return not (self.ragged and index.extent.startswith("h"))
+        """Whether an extent is the same on all ranks, and positive where there are points."""
+        return not (self.ragged and index.extent.startswith("h")) and "rank *" not in index.extent
 
     def _pick(self, choices: Sequence[str]) -> str:
         return self.draw(st.sampled_from(choices))
