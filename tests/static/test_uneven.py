@@ -101,6 +101,20 @@ def test_fft_of_pencils(topology: str, sizes: tuple[int, int, int]) -> None:
         torch.testing.assert_close(transformed(found, 2, inverse=True), part, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("topology", GRIDS)
+def test_transpose_of_complex_numbers(topology: str) -> None:
+    text = (specs.EXAMPLES / "fft_transpose.fsc").read_text(encoding="utf-8")
+    text = text.replace("f32[nx, 2]", "complex64[nx]")
+    exchange = Exchange(specs.artifact(text, nx=3, ny=8, nz=4), "fft_transpose", topology)
+    grid = torch.randn(4, 8, 3, dtype=torch.complex64)
+    planes = list(grid.chunk(4))
+    found = exchange.there(planes)
+    for here, wanted in zip(found, grid.transpose(0, 1).chunk(4), strict=True):
+        assert torch.equal(here.view(wanted.shape), wanted)
+    for here, plane in zip(exchange.back(found), planes, strict=True):
+        assert torch.equal(here, plane)
+
+
 def transformed(part: Tensor, dim: int, *, inverse: bool = False) -> Tensor:
     """The FFT of a part, which may be empty."""
     if not part.numel():
