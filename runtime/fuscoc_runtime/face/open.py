@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
+from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
@@ -62,6 +63,7 @@ def open_engine(
     Raises:
         TopologyError, ProtocolError: the ranks do not fit together.
         ClosedError: the group's job has ended.
+        IndexOutOfRangeError: with so many ranks a subscript leaves its layout.
         BackendError: the spec demands CUDA kernels and they cannot run here.
         OptionError: more slots than the kernels can count, or a dense target whose length differs
             from call to call and no ``capacity``.
@@ -81,6 +83,7 @@ def open_engine(
         raise ClosedError("the process group")
     else:
         members = alone(topology, chosen, timeout)
+    check_bounds_of_all(shuffle, members.topology.num_ranks)
     variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if (
         isinstance(variant, str)
