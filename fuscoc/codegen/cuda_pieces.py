@@ -75,20 +75,23 @@ def print_pieces(
             "}  // namespace",
             "",
         ]
-    threads, tiles = sizes.warps * WARP, sizes.warps * (sizes.tile_bytes or 0)
+
+    def launch(warps: int) -> Launch:
+        return Launch(warps * WARP, warps * (sizes.tile_bytes or 0))
+
     kernels = {
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
-        "dispatch": (Launch(threads, tiles), "dispatch<Move<Shape, Relation>>"),
+        "dispatch": (launch(sizes.dispatch_warps), "dispatch<Move<Shape, Relation>>"),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
     }
     if shuffle.combine is not None:
-        kernels["clear"] = Launch(threads, 0), "clear<Shape>"
-        kernels["combine"] = Launch(threads, tiles), "give_back<Shape>"
+        kernels["clear"] = Launch(sizes.combine_warps * WARP, 0), "clear<Shape>"
+        kernels["combine"] = launch(sizes.combine_warps), "give_back<Shape>"
     launches = {}
-    for role, (launch, body) in kernels.items():
+    for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
-        launches[name] = launch
-        text.append(print_kernel(name, launch.threads, body))
+        launches[name] = sizes_of
+        text.append(print_kernel(name, sizes_of.threads, body))
     rows = tuple(row_bytes(field) for field in shuffle.leaving)
     return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
 

@@ -23,7 +23,7 @@ ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
-PIECE_WARPS = 32  # of a CTA: 64 registers a thread
+PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
 TILE_WARPS, TILE_BYTES = 16, 7680  # of a CTA that transposes short runs; of each of them
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare
@@ -53,10 +53,11 @@ class WordSizes:
 
 @dataclass(frozen=True)
 class PieceSizes:
-    """Sizes of kernels that move pieces: CTAs of ``warps`` warps, each with ``tile_bytes`` of
-    shared memory, if any."""
+    """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
+    each with ``tile_bytes`` of shared memory, if any."""
 
-    warps: int
+    dispatch_warps: int
+    combine_warps: int
     tile_bytes: int | None
     words: tuple[WordSizes, ...]
 
@@ -102,13 +103,13 @@ class CudaSizes:
 
 
 def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
-    """Words that divide runs, and as many warps as have 64 registers a thread: their lines in
-    flight cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
+    """Words that divide runs, and as many warps as have registers for their lines in flight, which
+    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
     way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     if all(each.word_bytes == 16 for each in words):
-        return PieceSizes(PIECE_WARPS, None, words)
-    return PieceSizes(TILE_WARPS, TILE_BYTES, words)
+        return PieceSizes(*PIECE_WARPS, None, words)
+    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

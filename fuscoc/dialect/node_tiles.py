@@ -120,16 +120,17 @@ class CudaTile(Op, name="cuda_tile"):
 
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
-    """CUDA kernels that move pieces, for all GPUs: CTAs of ``warps`` warps, which read fields in
-    ``words``. Where these are narrow, a warp has ``tile_bytes`` of shared memory, by way of which
-    it transposes short runs.
+    """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
+    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
 
-    ``"fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "x", word_bytes = 16 : i64}]} :
-    () -> ()``
+    ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
+    = "x", word_bytes = 16 : i64}]} : () -> ()``
     """
 
     attrs = attributes(
-        warps=Integer(1),
+        dispatch_warps=Integer(1),
+        combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
@@ -139,7 +140,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         loads, _ = _rows(op)
         if not ops_of(op.operation.parent, NodePieces):
             raise VerifyError("must stand beside a fsc.node_pieces")
-        if op.read("warps") > MAX_WARPS:
+        warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
+        if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
@@ -150,7 +152,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = op.read("warps") * (tile_bytes or 0) + PIECE_STATIC_SHARED
+        needed = warps * (tile_bytes or 0) + PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             raise VerifyError(
                 f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"

@@ -52,10 +52,11 @@ def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
 
 def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str]:
     tile = variant.tile
-    if "dispatch_warps" not in tile:  # of pieces
-        in_flight = tile["warps"] * WARP * LINES_IN_FLIGHT * LINE_BYTES
-        why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane, {in_flight:,} B an SM"
-        return {"warps": why}
+    if "teams" not in tile:  # of pieces
+        legs = ("dispatch_warps", "combine_warps")[: 1 + combines]
+        of_warp = WARP * LINES_IN_FLIGHT * LINE_BYTES
+        why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane"
+        return {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
     room = variant.shared_bytes - STATIC_SHARED
     fits = f"fit into the {room:,} B that a CTA has"
     found = {

@@ -383,8 +383,12 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
 
 
 PIECE_TILES = [
-    ("warps = 16", "warps = 33", "must not put more than 32 warps into a CTA"),
-    ("warps = 16", "warps = 17", "needs 171520 bytes of shared memory, and has 166912"),
+    ("combine_warps = 16", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
+    (
+        "dispatch_warps = 16",
+        "dispatch_warps = 17",
+        "needs 171520 bytes of shared memory, and has 166912",
+    ),
     ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
     ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),

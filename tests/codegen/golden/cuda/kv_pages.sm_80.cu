@@ -67,7 +67,7 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 kv_pages_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 kv_pages_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 kv_pages_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }

@@ -8,7 +8,7 @@
 #include "place.cuh"
 #include "dispatch.cuh"
 #include "refuse.cuh"
-#include "combine.cuh"
+#include "copy_back.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -28,10 +28,11 @@ struct Shape {
   static constexpr int dispatch_warps = 24;
   static constexpr int dispatch_rows = 1;
   static constexpr int num_strides = 0;
-  static constexpr int teams = 15;
+  static constexpr int teams = 24;
   static constexpr int team_warps = 1;
   static constexpr int team_vectors = 1;
-  static constexpr int team_batch = 4;
+  static constexpr int team_batch = 8;
+  static constexpr int combine_rows = 256;
   __device__ static constexpr i64 row_bytes(int field) { return 16; }
   __device__ static constexpr i64 cell_bytes(int field) { return 16; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -68,5 +69,5 @@ extern "C" __global__ void __launch_bounds__(768, 1)
 reshard_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 reshard_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(480, 1)
-reshard_combine(const __grid_constant__ Call call) { combine<Shape::Source, InPlace>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+reshard_combine(const __grid_constant__ Call call) { copy_back<Shape::Source, InPlace>(call); }
