@@ -72,6 +72,8 @@ def choose_exact(
         return "its plan is made once, and then its host waits for nothing"
     if target.kind == "packed" and target.placement.kind == "table":
         return "the ranks' tables have to be compared, on the host"
+    if shuffle.node is not None and shuffle.node.pieces is not None:
+        return "its pieces are planned in memory of a fixed size"
     if shuffle.program.relation.extents_kernel is not None:
         return "the sizes of a ragged source are on the device: a dispatch would wait twice"
     return choose_triton(shuffle, topology)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.windows import allocator
+from fuscoc_runtime.comm.windows import Allocate, allocator
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
@@ -48,16 +48,16 @@ class TritonNode:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits = shuffle, node, limits
         self.zeroes_results = node.places_results
-        self._program = program = TritonProgram(artifact, shuffle, node, members)
-        self._device, self._interpreted = members.device, program.interpreted
+        self._program = TritonProgram(artifact, shuffle, node, members)
+        self._device, self._interpreted = members.device, self._program.interpreted
         members.meet("opening")  # a rank that has no kernels does not come
-        self._memory = TritonMemory(program, limits, allocator(members), limits.num_entries)
+        self._memory = self._new_memory(allocator(members))
         self.rows = self._memory.rows
         self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
         self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=not self._interpreted)
-        self._scratch = new_scratch(program, limits.max_sources)
+        self._scratch = self._new_scratch()
         entries = range(limits.num_entries)
-        self._buffers = [new_buffers(program, limits.max_sources) for _ in entries]
+        self._buffers = [self._new_buffers() for _ in entries]
         self._segments = self._allocate_segments()
         self._rings = HandleRings(limits.num_handles)
         num_words = device_module("words", interpreted=self._interpreted).NUM_WORDS.value
@@ -70,10 +70,9 @@ class TritonNode:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
         self._programs = programs
         lasting = {"state": address(self.state), "page": address(self.page)}
-        for index, buffers in enumerate(self._buffers):
-            words = call_words(self._program, self._scratch, self._segments[index], buffers)
-            table = self._memory.table(index, programs, **lasting, **words)
-            self._tables[index].copy_(torch.tensor(table))
+        for index, table in enumerate(self._tables):
+            words = self._memory.table(index, programs, **lasting, **self._words(index))
+            table.copy_(torch.tensor(words))
 
     def dispatch(
         self,
@@ -205,6 +204,22 @@ class TritonNode:
         table = self._tables[handle.entry.index].data_ptr()
         weights = 0 if handle.weights is None else address(handle.weights)
         return self._program.values(table, handle, weights)
+
+    def _new_memory(self, allocate: Allocate) -> TritonMemory:
+        return TritonMemory(self._program, self.limits, allocate, self.limits.num_entries)
+
+    def _new_scratch(self) -> dict[str, torch.Tensor]:
+        """What kernels of one dispatch hand to each other."""
+        return new_scratch(self._program, self.limits.max_sources)
+
+    def _new_buffers(self) -> dict[str, torch.Tensor]:
+        """What belongs to one handle."""
+        return new_buffers(self._program, self.limits.max_sources)
+
+    def _words(self, index: int) -> dict[str, int]:
+        """Words of the table of handles with that entry: where their calls find all this."""
+        segments, buffers = self._segments[index], self._buffers[index]
+        return call_words(self._program, self._scratch, segments, buffers)
 
     def _allocate_segments(self) -> list[torch.Tensor]:
         """Where the segments of every handle lie, which share them if combine needs none."""

@@ -40,10 +40,12 @@ class TritonProgram:
         self.is_dense = program.target.kind == "dense"
         self.combines = "combine" in spec.kernels
         self.kernels = {role: self._load(artifact, name) for role, name in spec.kernels.items()}
-        self.relation = self._load(artifact, program.relation.kernel)
+        relation = program.relation.kernel
+        self.relation = None if spec.pieces else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
-            kernel.compile()
+            if kernel is not None:
+                kernel.compile()
         self._fields = program.buffers["target"]
         self.row_bytes = [
             TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in self._fields
@@ -115,6 +117,7 @@ class TritonProgram:
 
     def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
         """Launch the relation for the points of so many source segments."""
+        assert self.relation is not None
         num_points, relation = (
             num_sources * self.shuffle.program.fanout,
             self.shuffle.program.relation,

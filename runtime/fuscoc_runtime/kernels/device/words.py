@@ -53,7 +53,28 @@ NUM_POINTS = tl.constexpr(42)  # of a rank, that those have room for
 REPORT = tl.constexpr(43)  # address of what planning reports; 0 unless sizes are exact
 MEETING_FLAGS_AT = tl.constexpr(44)  # i32 [num_ranks] meetings that each has come to, likewise
 SAID_AT = tl.constexpr(45)  # i32 [2 parities][num_ranks] what it has said there
-NUM_WORDS = tl.constexpr(46)
+# Of a dispatch of pieces, i64 words; `boxes` and `pieces` say what of.
+BOXES_AT = tl.constexpr(46)  # [num_ranks][max_boxes] boxes, which this rank's combine copies,
+BEFORE_AT = tl.constexpr(47)  # [num_ranks][max_boxes + 1] items before each,
+MARKS_AT = tl.constexpr(48)  # [num_ranks][max_boxes] slots that they are of,
+TOLD_AT = tl.constexpr(49)  # [num_ranks] and how many there are, the epoch in the top
+TOLD_FLAGS_AT = tl.constexpr(50)  # i32 [num_ranks] epochs, when all of it is there
+BOXES_FORTH = tl.constexpr(51)  # address of [max_boxes][fields] boxes
+FORTH_BEFORE = tl.constexpr(52)  # address of [max_boxes * fields + 1] items before each
+BOXES_BACK = tl.constexpr(53)  # address of [max_boxes] boxes
+BACK_BEFORE = tl.constexpr(54)  # address of [max_boxes + 1] items before each
+NUM_BOXES = tl.constexpr(55)  # address of how many of all these there are
+FILLED = tl.constexpr(56)  # address of i32 [capacity / 32] bits of slots that are filled
+MOVED = tl.constexpr(57)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
+POINTS_BEFORE = tl.constexpr(58)  # address of [max_entries] points before every entry,
+CELLS_BEFORE = tl.constexpr(59)  # and source cells
+MAX_ENTRIES = tl.constexpr(60)
+MAX_BOXES = tl.constexpr(61)
+STAGING_BYTES = tl.constexpr(62)
+MAX_FLAGS = tl.constexpr(63)
+TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points
+SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
+NUM_WORDS = tl.constexpr(66)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -105,3 +126,4 @@ PLAN_PEERS = tl.constexpr(1)
 DISPATCH_GROUP_ROWS = tl.constexpr(2)
 COMBINE_GROUP_ROWS = tl.constexpr(3)
 COMBINE_ENTER = tl.constexpr(4)
+STAGED_SLOTS = tl.constexpr(5)

@@ -82,11 +82,11 @@ struct TileCopy {
     u32 row, end_row, column, end;
   };
 
-  // Where the part of a row from some column on begins, or that of the columns before ends.
+  // Where the part of a row from some column on begins, or that of the columns before ends: at a multiple of 16.
   __device__ __forceinline__ u32 cut(const char* row_to, u32 column) const {
     const Tiling& tiling = lines.box.tiling;
-    if (column == 0 || column == tiling.num_columns) return column * tiling.run;
-    return column * tiling.run - u32(reinterpret_cast<u64>(row_to) + column * tiling.run) % kLine;
+    const u32 at = column * tiling.run, over = u32(reinterpret_cast<u64>(row_to) + at) % kLine;
+    return column == tiling.num_columns ? at : at - min(over, at);
   }
 
   // Brings lines that have any byte of a tile into shared memory, a column behind the other.
@@ -198,14 +198,14 @@ struct TileCopy {
     }
     // What is read lies as it goes: rows one by one, or all of them if they are whole and follow each other.
     for (u32 each = row; each < end_row; ++each) {
-      const u32 place = tiling.apart ? matrix * tiling.num_rows + each : tiling.matrices.quotient(matrix);
+      const u32 which = tiling.apart ? matrix * tiling.num_rows + each : tiling.matrices.quotient(matrix);
       typename Lines::Range range{lines.from, 0, 0};
       char* to = lines.to;
-      lines.walk(place, 0, box.num_outer, [&](i64 index, const Step& step) {
+      lines.walk(which, 0, box.num_outer, [&](i64 index, const Step& step) {
         range.from += index * step.from;
         to += index * step.to;
       });
-      const u32 before = tiling.apart ? 0 : ((matrix - place * tiling.matrices.by) * tiling.num_rows + each) * tiling.row.by;
+      const u32 before = tiling.apart ? 0 : ((matrix - which * tiling.matrices.by) * tiling.num_rows + each) * tiling.row.by;
       const bool all = tiling.chunks.by == 1 && !tiling.apart;
       const u32 low = cut(to + before, column), high = all ? (end_row - row) * tiling.row.by : cut(to + before, end);
       lines.copy_bytes(range, to, before + low, before + high, lane);
