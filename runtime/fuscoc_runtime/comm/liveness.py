@@ -35,6 +35,8 @@ LOOK_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 """How long a rank that has failed waits for what the others say."""
 POLL_SECONDS = 0.05
+SEARCH_SECONDS = 5 * GRACE_SECONDS
+"""How long the store may take for all of that: a network that is gone answers nothing."""
 
 BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
 NOBODY = "nobody"
@@ -116,16 +118,20 @@ class Liveness:
 
         ``None`` if every rank says so.
         """
-        try:
-            self._announce()
-            found = self._ended_unannounced()
-            if found is not None or suspect is not None:
-                return found if found is not None else suspect
-            return self._first_silent()
-        except RuntimeError:
-            # The store's host has ended too: only this host's processes can still be told.
-            ended = [*self._gone, *filter(self._has_ended, self._neighbours)]
-            return next(iter(ended), suspect)
+        found: list[int | None] = []
+        _beside(lambda: found.append(self._find_missing(suspect))).join(SEARCH_SECONDS)
+        if found:
+            return found[0]
+        # The store's host has ended or is out of reach: this host's processes can still be told.
+        ended = [*self._gone, *filter(self._has_ended, self._neighbours)]
+        return next(iter(ended), suspect)
+
+    def _find_missing(self, suspect: int | None) -> int | None:
+        self._announce()
+        found = self._ended_unannounced()
+        if found is not None or suspect is not None:
+            return found if found is not None else suspect
+        return self._first_silent()
 
     def _announce(self) -> None:
         if not self._has_announced_itself:
