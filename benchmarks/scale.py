@@ -54,6 +54,19 @@ STEPS = {
     LISTS: "descriptor lists and buffers",
     GREETINGS: "who the others are, once at the opening",
 }
+WHY = """
+Quadratic are the counts that are read, forwarders with their stages, and the memory of a plan: a
+rank gathers a row of every rank, with two words for every rank and one for every node and key, and
+makes tables of ranks by ranks of it. While the keys outnumber the ranks their part, which is linear,
+hides that: the fitted exponents are still below 2. Slots are linear for as many keys, and quadratic
+where there are more keys with more ranks. Lists are dominated by what is linear up to here, though
+the sizes of buffers are read off the same tables.
+
+All that is needed of the tables are this rank's row and column, sums over sources, and the largest
+of these sums. An exchange of the counts of every pair, in which a destination divides its slots and
+answers where those of each source begin, would be linear; it is a second exchange before rows can
+move. It is not built.
+""".strip()
 BAR_HOST_MS, BAR_COUNTS_BYTES = 0.5, 64 << 10
 
 
@@ -294,7 +307,7 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         *(f"| {step} | {text} |" for step, text in STEPS.items()),
         "",
     ]
-    return "\n".join([*head, *lines, "", bars]) + "\n"
+    return "\n".join([*head, *lines, "", bars, "", WHY]) + "\n"
 
 
 def main() -> None:
