@@ -57,10 +57,10 @@ STEPS = {
 WHY = """
 Quadratic are the counts that are read, forwarders with their stages, and the memory of a plan: a
 rank gathers a row of every rank, with two words for every rank and one for every node and key, and
-makes tables of ranks by ranks of it. While the keys outnumber the ranks their part, which is linear,
-hides that: the fitted exponents are still below 2. Slots are linear for as many keys, and quadratic
-where there are more keys with more ranks. Lists are dominated by what is linear up to here, though
-the sizes of buffers are read off the same tables.
+makes tables of ranks by ranks of it. As long as there are more keys than ranks their part, which is
+linear, hides that: the fitted exponents are still below 2. Slots are linear for as many keys, and
+quadratic where there are more keys with more ranks. Lists are dominated by what is linear up to
+here, though the sizes of buffers are read off the same tables.
 
 All that is needed of the tables are this rank's row and column, sums over sources, and the largest
 of these sums. An exchange of the counts of every pair, in which a destination divides its slots and
