@@ -14,6 +14,7 @@ import fuscoc
 from fuscoc.commands import (
     checking,
     compiling,
+    diagnosing,
     explaining,
     formatting,
     planning,
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("check")(checking.check)
 app.command("compile")(compiling.compile_)
+app.command("doctor")(diagnosing.doctor)
 app.command("explain")(explaining.explain)
 app.command("explain-error")(explaining.explain_error)
 app.command("fmt")(formatting.fmt)

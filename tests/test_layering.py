@@ -34,7 +34,10 @@ EXECUTING = (
 # The rooms of the runtime, lowest first: a file imports from its own room and from those before it.
 # A folder is a room with all that is in it, but for what has a longer name here.
 ROOMS = (
-    ("dtypes.py", "errors.py", "files.py", "logs.py", "scalar.py", "topology.py", "trust.py"),
+    (
+        *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "scalar.py"),
+        *("topology.py", "trust.py"),
+    ),
     ("manifest",),
     ("reference.py",),
     ("kernels/device",),
@@ -48,7 +51,7 @@ ROOMS = (
     ("face",),
     ("demo",),
     ("adapters",),
-    ("__init__.py", "__main__.py", "run.py"),
+    ("__init__.py", "__main__.py", "doctor", "run.py"),
 )
 MAX_LINES = 500
 

@@ -188,6 +188,7 @@ class Executor:
             self.observer.begins_dispatch()
             ops.unregister(self.key)
             self.engine.close()
+            members.liveness.close()
             self.observer.closed()
         if error is not None:
             raise error
