@@ -194,7 +194,7 @@ def assert_as_good_as_the_best_policy(demand: Demand, kind: str, wires: CostMode
 
 
 def test_forwarders_that_even_the_nics_out_may_need_long_stages() -> None:
-    """Random traffic of 2048 tokens: ``lpt`` has the evenest NICs, and tiles of twice the length."""
+    """Random traffic: ``lpt`` has the evenest NICs, and tiles of more than twice the length."""
     demand, wires = uniform(8, 8, 0, 300), CostModel(50e9, 450e9, 1e-5, 14336)
     static, lpt = (POLICIES[each](demand) for each in ("static", "lpt"))
     at_once = [predict_assignment(demand, each, wires).completion for each in (static, lpt)]

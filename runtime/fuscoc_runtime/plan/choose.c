@@ -16,10 +16,10 @@ double fuscoc_nic_seconds(const network_t *net, i64 segments)
 }
 
 /* ``simplest`` of cost.py: the first choice within TOLERANCE of the fastest. ``seconds`` makes one
- * and tells its time, which cannot be less than its bound, or -1 without memory. chosen: the time of
- * the choice. */
+ * and tells its time, which cannot be less than its bound, given a time that is too long; -1 without
+ * memory. chosen: the time of the choice. */
 static i64 simplest(network_t *net, i64 count, const double *bound,
-                    double (*seconds)(network_t *, i64), double *chosen)
+                    double (*seconds)(network_t *, i64, double), double *chosen)
 {
     double time[NUM_POLICIES], skipped = INFINITY, fastest = INFINITY;
     i64 order[NUM_POLICIES], made[NUM_POLICIES] = {0};
@@ -40,7 +40,7 @@ static i64 simplest(network_t *net, i64 count, const double *bound,
             skipped = min_f(skipped, bound[number]);
             continue;
         }
-        time[number] = seconds(net, number);
+        time[number] = seconds(net, number, fastest * (1 + TOLERANCE));
         if (time[number] < 0)
             return -1;
         made[number] = 1;
@@ -148,8 +148,9 @@ static i64 count_loads(network_t *net)
 }
 
 /* ``predict_stages``, given the loads; -1 without memory. */
-static double seconds_of_kind(network_t *net, i64 kind)
+static double seconds_of_kind(network_t *net, i64 kind, double limit)
 {
+    (void)limit;
     if (arrange(net, kind) < 0)
         return -1;
     i64 n = net->n, stages = net->num_stages, total = 0;
@@ -180,27 +181,31 @@ static double seconds_of_kind(network_t *net, i64 kind)
     return seconds;
 }
 
-/* ``arrange_stages``, and their seconds; -1 without memory. The stages of another kind may be
- * arranged. */
-static i64 choose_stages(network_t *net, double *seconds)
+/* ``arrange_stages``, and ``staged_seconds``; -1 without memory. The stages of another kind may be
+ * arranged, or none if they take longer than the limit. */
+static i64 choose_stages(network_t *net, double limit, double *seconds)
 {
     if (count_loads(net) < 0)
         return -1;
+    double least = with_handover(net, least_of_stages(net, net->loads.tile));
+    if (least > limit) {
+        *seconds = INFINITY;
+        return net->rule;
+    }
     if (net->rule != AUTO_SCHEDULE) {
-        *seconds = seconds_of_kind(net, net->rule);
+        *seconds = seconds_of_kind(net, net->rule, limit);
         return *seconds < 0 ? -1 : net->rule;
     }
-    double least = with_handover(net, least_of_stages(net, net->loads.tile));
     double bound[NUM_KINDS] = {least, least, least};
     return simplest(net, NUM_KINDS, bound, seconds_of_kind, seconds);
 }
 
-static double seconds_of_policy(network_t *net, i64 policy)
+static double seconds_of_policy(network_t *net, i64 policy, double limit)
 {
     double seconds;
     if (assign(net, policy) < 0)
         return -1;
-    net->kind_of[policy] = choose_stages(net, &seconds);
+    net->kind_of[policy] = choose_stages(net, limit, &seconds);
     return net->kind_of[policy] < 0 ? -1 : seconds;
 }
 
@@ -241,7 +246,7 @@ static i64 choose(network_t *net, i64 policy, i64 kind)
     if (!net->busiest)
         return PAIRWISE;
     if (kind == AUTO_SCHEDULE)
-        kind = choose_stages(net, &seconds);
+        kind = choose_stages(net, INFINITY, &seconds);
     return kind < 0 || (net->kind != kind && arrange(net, kind) < 0) ? -1 : kind;
 }
 

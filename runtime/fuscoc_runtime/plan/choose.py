@@ -7,6 +7,7 @@ compares forwarders by the stages that follow. ``choose.c`` is the same in C.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from fuscoc_runtime.plan.balance import POLICIES, rebalance
@@ -38,7 +39,7 @@ def choose_forwarders(demand: Demand, policy: str, kind: str, model: CostModel) 
             (partial(assign, demand), together if assign is rebalance else alone)
             for assign in POLICIES.values()
         ],
-        lambda each: staged_seconds(demand, each, kind, model),
+        lambda each, limit: staged_seconds(demand, each, kind, model, limit),
     )
 
 
@@ -48,16 +49,25 @@ def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: Cos
         return arrange(kind, demand, assignment, model)
     if demand.num_nodes == 2:  # two nodes have one thing to do
         return arrange(KINDS[0], demand, assignment, model)
-    bound = least_of_stages(assignment.tile(), model) + handover_seconds(assignment, model)
+    bound = _least_seconds(assignment, model)
     return simplest(
         [(partial(arrange, each, demand, assignment, model), bound) for each in KINDS],
-        lambda each: predict(demand, each, model).completion,
+        lambda each, _: predict(demand, each, model).completion,
     )
 
 
-def staged_seconds(demand: Demand, assignment: Assignment, kind: str, model: CostModel) -> float:
-    """Predicted completion with the stages of ``kind`` (or ``auto``) that follow."""
+def staged_seconds(
+    demand: Demand, assignment: Assignment, kind: str, model: CostModel, limit: float = math.inf
+) -> float:
+    """Predicted completion with the stages of ``kind`` (or ``auto``) that follow; infinite if its
+    tiles alone take longer than ``limit``."""
+    if _least_seconds(assignment, model) > limit:
+        return math.inf
     return predict(demand, arrange_stages(demand, assignment, kind, model), model).completion
+
+
+def _least_seconds(assignment: Assignment, model: CostModel) -> float:
+    return least_of_stages(assignment.tile(), model) + handover_seconds(assignment, model)
 
 
 def plan_network(

@@ -190,13 +190,14 @@ def predict_stages(
 
 
 def simplest(
-    candidates: Sequence[tuple[Callable[[], T], float]], seconds: Callable[[T], float]
+    candidates: Sequence[tuple[Callable[[], T], float]], seconds: Callable[[T, float], float]
 ) -> T:
     """The first candidate within ``TOLERANCE`` of the fastest.
 
     ``candidates``: how to make each, and a time that it cannot beat; those that promise most are
     made first. One that is too slow in any case is not made, nor one that cannot be faster than an
-    earlier one by more than ``TOLERANCE``.
+    earlier one by more than ``TOLERANCE``. ``seconds``: of a candidate; any time above the limit
+    that it is given does for what takes longer than that.
     """
     made, skipped, fastest = dict[int, tuple[T, float]](), math.inf, math.inf
     for number in sorted(range(len(candidates)), key=lambda each: candidates[each][1]):
@@ -208,7 +209,7 @@ def simplest(
             skipped = min(skipped, bound)
             continue
         candidate = make()
-        made[number] = candidate, seconds(candidate)
+        made[number] = candidate, seconds(candidate, fastest * (1 + TOLERANCE))
         fastest = min(fastest, made[number][1])
     limit = min(fastest, skipped) * (1 + TOLERANCE)
     return made[min(number for number, (_, time) in made.items() if time <= limit)][0]
