@@ -61,8 +61,8 @@ def nic_table(plan: Plan) -> Table:
 
 def policy_table(plan: Plan) -> Table:
     """Predicted times of every policy."""
-    columns = ["busiest NIC", "cuts", "handed over", "at once", "in stages", "over oracle"]
-    title = "Balance policies, predicted without incast and in the stages that follow"
+    columns = ["busiest NIC", "cuts", "handed over", "predicted", "over oracle"]
+    title = "Balance policies, with the stages that follow"
     table = titled_table(title, ["balance"], columns)
     rows = compare_policies(plan)
     for row in rows:
@@ -72,7 +72,6 @@ def policy_table(plan: Plan) -> Table:
             f"{row.busiest_nic:,}",
             str(row.cuts),
             f"{row.handed:,}",
-            human_seconds(row.seconds),
             human_seconds(row.staged),
             f"{over:.2f}",
             style="bold" if row.chosen else None,
