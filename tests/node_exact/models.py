@@ -12,7 +12,7 @@ SMALL_ONES = {
     "expanded": SMALL,
     "compacted": COMPACT,
     **{name: SPECS[name] for name in ("bf16", "cyclic", "unweighted", "fields", "compact")},
-    **{name: EXAMPLES[name].text for name in ("ulysses", "fft_transpose", "kv_pages")},
+    "kv_pages": EXAMPLES["kv_pages"].text,
 }
 LARGE_ONES = ("moe", "moe_compact", "hash_buckets")
 SMALL_FOLDER, LARGE_FOLDER = "small", "large"
