@@ -20,6 +20,7 @@ from fuscoc.commands import (
     planning,
     running,
     serving,
+    simulating,
     testing,
 )
 from fuscoc.commands.options import os_problem, show
@@ -42,6 +43,7 @@ app.command("fmt")(formatting.fmt)
 app.command("lsp")(serving.lsp)
 app.command("run")(running.run)
 app.command("plan")(planning.plan)
+app.command("simulate")(simulating.simulate)
 app.command("test")(testing.property_test)
 
 ALLOCATION = "can't allocate memory"  # PyTorch raises RuntimeError for it

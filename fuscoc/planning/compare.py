@@ -19,6 +19,7 @@ class PolicyRow:
     ``seconds``: predicted, all nodes sending at once."""
 
     policy: str
+    assignment: Assignment
     busiest_nic: int
     cuts: int
     handed: int
@@ -31,7 +32,7 @@ class ScheduleRow:
     """``seconds``: predicted, stage after stage."""
 
     kind: str
-    num_stages: int
+    schedule: Schedule
     seconds: float
     chosen: bool
 
@@ -51,6 +52,7 @@ def compare_policies(plan: Plan) -> list[PolicyRow]:
         rows.append(
             PolicyRow(
                 name,
+                assignment,
                 busiest_nic(assignment),
                 int(assignment.num_cuts().sum()),
                 int(assignment.handed.sum()),
@@ -67,7 +69,7 @@ def compare_schedules(plan: Plan) -> list[ScheduleRow]:
 
     def row(name: str, schedule: Schedule) -> ScheduleRow:
         seconds = predict(demand, schedule, plan.model).completion
-        return ScheduleRow(name, schedule.num_stages, seconds, name == kind)
+        return ScheduleRow(name, schedule, seconds, name == kind)
 
     rows = [row(k, arrange(k, demand, plan.forwarders, plan.model)) for k in KINDS]
     if plan.forwarders.carried:  # then `fast` is just that

@@ -86,7 +86,7 @@ def schedule_table(plan: Plan) -> Table:
         over = row.seconds / plan.oracle if plan.oracle else 1.0
         table.add_row(
             _name(row.kind, row.chosen),
-            str(row.num_stages),
+            str(row.schedule.num_stages),
             human_seconds(row.seconds),
             f"{over:.2f}",
             style="bold" if row.chosen else None,

@@ -85,6 +85,19 @@ TURNED = """shuffle turned {
   combine reverse
 }
 """
+# Parts that are not alike: of three ranks the last has less, and is sent less.
+UNEVEN = """shuffle uneven {
+  const rows = 50, columns = 61
+  const some_rows = cdiv(rows, ranks), some_columns = cdiv(columns, ranks)
+  index i : max(min(some_rows, rows - rank * some_rows), 0)
+  index j : columns
+  segment one { x : f32[12] }
+  layout table[i, j]   of one
+  layout turned[q, g]  of one  dense(max(min(some_columns, columns - rank * some_columns), 0), rows)
+  dispatch table[i, j] -> turned[j % some_columns, rank * some_rows + i] on j / some_columns
+  combine reverse
+}
+"""
 # Tiles of a grid by key, several places for each, and sums of them back in the grid.
 PACKED_TILES = """shuffle tiles {
   index t : tokens
@@ -234,6 +247,8 @@ CASES = {
     "transposed_f64": DenseCase(TRANSPOSED.format(element="f64")),
     "transposed_u8": DenseCase(TRANSPOSED.format(element="u8[5]")),
     "turned": DenseCase(TURNED),
+    "uneven": DenseCase(UNEVEN),
+    "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
     "packed_tiles": DenseCase(PACKED_TILES, 30),
     "packed_patches": DenseCase(PACKED_PATCHES, 9),
     "packed_turned": DenseCase(PACKED_TURNED, 40),

@@ -48,6 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("transposed_f64", 3, 80, marks=pytest.mark.nightly),
         ("transposed_u8", 3, 90),
         ("turned", 2, 90),
+        ("uneven", 3, 90),
+        ("reshard", 2, 80),
         ("packed_tiles", 2, 90),
         ("packed_patches", 3, 80),
         ("packed_turned", 2, 90),

@@ -247,7 +247,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
         assert rows * buffer_bytes <= room
         fewer = values["num_passes"] - 1
         assert not fewer or rows * (row_bytes // fewer) > room * 0.9  # parts are rounded up
-        if "teams" in values:
+        if "combine_rows" in values:
+            most_bytes, most_rows = whys["combine_rows"]
+            copied = min(most_bytes // max(row_bytes, 1), most_rows)
+            assert copied < 2 * values["combine_rows"] <= 2 * copied
+            assert values["teams"] * values["combine_rows"] * 8 == whys["teams"][0]
+            assert values["team_batch"] == whys["team_batch"][0]
+        elif "teams" in values:
             (warps,) = whys["teams"]
             assert values["teams"] == min(15, warps // values["team_warps"])
             assert values["team_batch"] * values["team_vectors"] == whys["team_batch"][0]

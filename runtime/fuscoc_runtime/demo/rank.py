@@ -24,6 +24,7 @@ from fuscoc_runtime.demo.verify import (
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.face.complexes import as_complex
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
@@ -169,7 +170,7 @@ def _expected(
 
 def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
     tensors = {
-        **data.source,
+        **as_complex(shuffle.spec.declared.source.fields, data.source),
         **{s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"},
     }
     return {

@@ -66,7 +66,8 @@ class TritonNode:
         self._num_rows = limits.row_capacity(num_ranks, shuffle.program.is_compact)
         self._interpreted = members.device.type == "cpu"
         self._kernels = {role: self._load(artifact, name) for role, name in node.kernels.items()}
-        self._relation = self._load(artifact, shuffle.program.relation.kernel)
+        relation = shuffle.program.relation.kernel
+        self._relation = None if node.pieces else self._load(artifact, relation)
         self._refuse = load_device_kernel(
             "plan",
             "refuse",
@@ -74,7 +75,8 @@ class TritonNode:
             interpreted=self._interpreted,
         )
         for kernel in (self._relation, *self._kernels.values(), self._refuse):
-            kernel.compile()
+            if kernel is not None:
+                kernel.compile()
         self._fields = shuffle.program.buffers["target"]
         self._row_bytes = [
             TORCH_DTYPES[field.dtype].itemsize * field.num_elems
@@ -160,6 +162,7 @@ class TritonNode:
         if ragged is not None:
             tables = ("outer", "point_offset", "cell_offset")
             values |= {name: address(getattr(ragged, name)) for name in tables}
+        assert self._relation is not None
         if num_points:
             self._relation.launch(values, -(-num_points // self.shuffle.program.relation.block))
         if ragged is not None:
@@ -376,8 +379,18 @@ class TritonNode:
     def _table(self, index: int) -> torch.Tensor:
         """The table of the handles in that memory; see device/words.py."""
         words = device_module("words", interpreted=self._interpreted)
-        sections, programs = self._sections, self._programs
-        named = {
+        table = [0] * words.NUM_WORDS.value
+        table[: self._num_ranks] = self._window.peer_bases.tolist()
+        for name, value in self._named_words(index).items():
+            table[getattr(words, name.upper()).value] = value
+        return torch.tensor(table)
+
+    def _named_words(self, index: int) -> dict[str, int]:
+        """The words of a table by name, but for the windows."""
+        return self._common_words(index) | self._point_words(index)
+
+    def _common_words(self, index: int) -> dict[str, int]:
+        return {
             "rank": self.members.rank,
             "num_ranks": self._num_ranks,
             "max_sources": self.limits.max_sources,
@@ -385,12 +398,19 @@ class TritonNode:
             "long_wait": LONG_WAIT[self._device.type],
             **{
                 f"{name}_at": at[index] if len(at) > 1 else at[0]
-                for name, at in sections.items()
+                for name, at in self._sections.items()
                 if name != "rows"
             },
             "state": address(self.state),
             "page": address(self.page),
             "plan_blocks": self._plan_blocks,
+            **{name: address(buffer) for name, buffer in self._buffers[index].items()},
+        }
+
+    def _point_words(self, index: int) -> dict[str, int]:
+        """Those of kernels that look at every point."""
+        programs = self._programs
+        return {
             "ranks": address(self._scratch["rank"]),
             "keys": address(self._scratch[self._place]),
             "src_offsets": address(self._segments[index]),
@@ -398,14 +418,8 @@ class TritonNode:
             "within": address(self._scratch["within"]),
             "within_rows": address(self._scratch["within_rows"]),
             "tile_counts": address(self._scratch["tile_counts"]),
-            **{name: address(buffer) for name, buffer in self._buffers[index].items()},
             "num_senders": programs.senders,
             "num_reducers": programs.reducers,
             "dispatch_group": programs.dispatch_group,
             "combine_group": programs.combine_group,
         }
-        table = [0] * words.NUM_WORDS.value
-        table[: self._num_ranks] = self._window.peer_bases.tolist()
-        for name, value in named.items():
-            table[getattr(words, name.upper()).value] = value
-        return torch.tensor(table)

@@ -49,7 +49,28 @@ PAGE = tl.constexpr(38)  # address of the page, words of which are below
 PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
 CLAIMS_AT = tl.constexpr(40)  # i32 [capacity] epoch of the dispatch that filled a given slot
 SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][max_sources][fanout], in source cells
-NUM_WORDS = tl.constexpr(42)
+# Of a dispatch of pieces, i64 words; `boxes` and `pieces` say what of.
+BOXES_AT = tl.constexpr(42)  # [num_ranks][max_boxes] boxes, which this rank's combine copies,
+BEFORE_AT = tl.constexpr(43)  # [num_ranks][max_boxes + 1] items before each,
+MARKS_AT = tl.constexpr(44)  # [num_ranks][max_boxes] slots that they are of,
+TOLD_AT = tl.constexpr(45)  # [num_ranks] and how many there are, the epoch in the top
+TOLD_FLAGS_AT = tl.constexpr(46)  # i32 [num_ranks] epochs, when all of it is there
+BOXES_FORTH = tl.constexpr(47)  # address of [max_boxes][fields] boxes
+FORTH_BEFORE = tl.constexpr(48)  # address of [max_boxes * fields + 1] items before each
+BOXES_BACK = tl.constexpr(49)  # address of [max_boxes] boxes
+BACK_BEFORE = tl.constexpr(50)  # address of [max_boxes + 1] items before each
+NUM_BOXES = tl.constexpr(51)  # address of how many of all these there are
+FILLED = tl.constexpr(52)  # address of i32 [capacity / 32] bits of slots that are filled
+MOVED = tl.constexpr(53)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
+POINTS_BEFORE = tl.constexpr(54)  # address of [max_entries] points before every entry,
+CELLS_BEFORE = tl.constexpr(55)  # and source cells
+MAX_ENTRIES = tl.constexpr(56)
+MAX_BOXES = tl.constexpr(57)
+STAGING_BYTES = tl.constexpr(58)
+MAX_FLAGS = tl.constexpr(59)
+TAKEN = tl.constexpr(60)  # address of staging bytes and flags that boxes take, entries, points
+SENT_ITEMS = tl.constexpr(61)  # address of [num_ranks][max_boxes] items of boxes that it has told
+NUM_WORDS = tl.constexpr(62)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -92,3 +113,4 @@ PLAN_PEERS = tl.constexpr(1)
 DISPATCH_GROUP_ROWS = tl.constexpr(2)
 COMBINE_GROUP_ROWS = tl.constexpr(3)
 COMBINE_ENTER = tl.constexpr(4)
+STAGED_SLOTS = tl.constexpr(5)
