@@ -8,9 +8,9 @@ further. So what every rank counts, and what it sends to this one, follows from 
 while counts still differ by rank and node. Up to 64 ranks the same plan is made with all ranks in
 lockstep, and has to be equal in all that is counted.
 
-Times are of one thread of a CPU, where descriptor lists are made by tensor operations; on GPUs nine
-kernels make them, and what is left for the host is ``counts``, ``slots`` and ``network``. Every step
-has the exponent of its growth, fitted over the four largest sizes: 1 is linear in the ranks.
+Times are of one thread of a CPU, where descriptor lists are made by tensor operations; on GPUs
+kernels make them, and what is left for the host is ``counts``, ``slots`` and ``network``. Every
+step has the exponent of its growth, fitted over the four largest sizes: 1 is linear in the ranks.
 """
 
 from __future__ import annotations
