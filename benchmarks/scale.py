@@ -1,6 +1,6 @@
 """What one rank of a large job takes: its planner, its host and its memory at 8 ... 1,024 ranks.
 
-``python -m benchmarks.scale --markdown docs/benchmarks/scale.md``
+``python -m benchmarks.scale``; ``docs/benchmarks/scale.md`` says what it found.
 
 One rank plans a batch; the others are faked. Their routings are this rank's, turned: the rank at
 place (node i, local a) sends to the node that is i further, and there to the local rank that is a
@@ -8,9 +8,10 @@ further. So what every rank counts, and what it sends to this one, follows from 
 while counts still differ by rank and node. Up to 64 ranks the same plan is made with all ranks in
 lockstep, and has to be equal in all that is counted.
 
-Times are of one thread of a CPU, where descriptor lists are made by tensor operations; on GPUs
-kernels make them, and what is left for the host is ``counts``, ``slots`` and ``network``. Every
-step has the exponent of its growth, fitted over the four largest sizes: 1 is linear in the ranks.
+Times are a processor's, without those of other work beside it, and descriptor lists are made by
+tensor operations; on GPUs kernels make them, and what is left for the host is ``counts``, ``slots``
+and ``network``. Every step has the exponent of its growth, fitted over the four largest sizes: 1 is
+linear in the ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import tracemalloc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,14 +47,7 @@ FITTED = 4
 """The largest sizes, over which growth is fitted."""
 
 COUNTS, SLOTS, NETWORK, LISTS, GREETINGS = "counts", "slots", "network", "lists", "greetings"
-STEPS = {
-    COUNTS: "counts of all ranks, looked at",
-    SLOTS: "slots of all ranks",
-    NETWORK: "forwarders, stages and rounds",
-    LISTS: "descriptor lists and buffers",
-    GREETINGS: "who the others are, once at the opening",
-}
-BAR_HOST_MS, BAR_COUNTS_BYTES = 0.5, 64 << 10
+STEPS = (COUNTS, SLOTS, NETWORK, LISTS, GREETINGS)
 
 
 @dataclass(frozen=True)
@@ -88,11 +81,11 @@ class Clock:
 
     @contextmanager
     def step(self, step: str) -> Generator[None, None, None]:
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             yield
         finally:
-            spent = time.perf_counter() - started
+            spent = time.process_time() - started
             self.seconds[step] = self.seconds.get(step, 0.0) + spent
 
     @contextmanager
@@ -198,10 +191,10 @@ def greetings(topology: Topology) -> float:
         )
         for rank in range(topology.num_ranks)
     ]
-    started = time.perf_counter()
+    started = time.process_time()
     heard = [Greeting.from_json(json.loads(each)) for each in said]
     assert Topology.from_hosts([each.host for each in heard]) == topology
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def check(spec: ShuffleSpec, topology: Topology, num_tokens: int, plan: Any) -> None:
@@ -249,7 +242,7 @@ def exponent(results: Sequence[Result], of: Callable[[Result], float]) -> float:
     return float(np.polyfit(ranks, np.log([of(each) for each in last]), 1)[0])
 
 
-def render(results: Sequence[Result], num_tokens: int) -> str:
+def render(results: Sequence[Result]) -> str:
     columns: list[tuple[str, str, Callable[[Result], float]]] = [
         (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
         for step in STEPS
@@ -272,29 +265,7 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
     ]
     grown = " | ".join(f"{exponent(results, of):.2f}" for _, _, of in columns)
     lines.append(f"| **exponent** | {grown} |")
-    last = results[-1]
-    host, read = last.host_seconds * 1e3, last.read_bytes / 1024
-    bars = (
-        f"At {last.num_ranks:,} ranks the host takes {host:.2f} ms of a dispatch, where at most "
-        f"{BAR_HOST_MS} ms are wanted, and reads {read:,.0f} KB of counts, where at most "
-        f"{BAR_COUNTS_BYTES >> 10} KB are."
-    )
-    head = [
-        "# One rank of a large job",
-        "",
-        f"Made by `python -m benchmarks.scale --markdown docs/benchmarks/scale.md`: {num_tokens} "
-        f"tokens a rank, top-{TOPK} of {NUM_KEYS:,}",
-        f"keys, nodes of {RANKS_PER_NODE}, `balance none`; one rank plans, the others are faked. "
-        "Medians of one CPU thread",
-        f"({platform.machine()}, torch {torch.__version__}, Python "
-        f"{platform.python_version()}). On GPUs kernels make the lists.",
-        "",
-        "| step | is |",
-        "|---|---|",
-        *(f"| {step} | {text} |" for step, text in STEPS.items()),
-        "",
-    ]
-    return "\n".join([*head, *lines, "", bars]) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -302,15 +273,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--markdown", type=Path, help="where to write the table")
     options = parser.parse_args()
     torch.set_num_threads(1)
     spec = load_spec(SPEC, experts=NUM_KEYS).shuffle
     results = [measure(spec, each, options.tokens, options.repeats) for each in options.ranks]
-    table = render(results, options.tokens)
-    print(table)
-    if options.markdown is not None:
-        options.markdown.write_text(table)
+    print(f"{platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}\n")
+    print(render(results))
 
 
 if __name__ == "__main__":
