@@ -1,6 +1,6 @@
 """What one rank of a large job takes: its planner, its host and its memory at 8 ... 1,024 ranks.
 
-``python -m benchmarks.scale``; ``docs/benchmarks/scale.md`` says what it found.
+``python -m benchmarks.scale --markdown docs/benchmarks/scale.md``
 
 One rank plans a batch; the others are faked. Their routings are this rank's, turned: the rank at
 place (node i, local a) sends to the node that is i further, and there to the local rank that is a
@@ -24,6 +24,7 @@ import tracemalloc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,27 @@ FITTED = 4
 """The largest sizes, over which growth is fitted."""
 
 COUNTS, SLOTS, NETWORK, LISTS, GREETINGS = "counts", "slots", "network", "lists", "greetings"
-STEPS = (COUNTS, SLOTS, NETWORK, LISTS, GREETINGS)
+STEPS = {
+    COUNTS: "counts of all ranks, looked at",
+    SLOTS: "slots of all ranks",
+    NETWORK: "forwarders, stages and rounds",
+    LISTS: "descriptor lists and buffers",
+    GREETINGS: "who the others are, once at the opening",
+}
+WHY = """
+Quadratic are the counts that are read, forwarders with their stages, and the memory of a plan: a
+rank gathers a row of every rank, with two words for every rank and one for every node and key, and
+makes tables of ranks by ranks of it. As long as there are more keys than ranks their part, which is
+linear, hides that: the fitted exponents are still below 2. Slots are linear for as many keys, and
+quadratic where there are more keys with more ranks. Lists are dominated by what is linear up to
+here, though the sizes of buffers are read off the same tables.
+
+All that is needed of the tables are this rank's row and column, sums over sources, and the largest
+of these sums. An exchange of the counts of every pair, in which a destination divides its slots and
+answers where those of each source begin, would be linear; it is a second exchange before rows can
+move. It is not built.
+""".strip()
+BAR_HOST_MS, BAR_COUNTS_BYTES = 0.5, 64 << 10
 
 
 @dataclass(frozen=True)
@@ -242,7 +263,7 @@ def exponent(results: Sequence[Result], of: Callable[[Result], float]) -> float:
     return float(np.polyfit(ranks, np.log([of(each) for each in last]), 1)[0])
 
 
-def render(results: Sequence[Result]) -> str:
+def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
     columns: list[tuple[str, str, Callable[[Result], float]]] = [
         (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
         for step in STEPS
@@ -265,7 +286,29 @@ def render(results: Sequence[Result]) -> str:
     ]
     grown = " | ".join(f"{exponent(results, of):.2f}" for _, _, of in columns)
     lines.append(f"| **exponent** | {grown} |")
-    return "\n".join(lines)
+    last = results[-1]
+    host, read = last.host_seconds * 1e3, last.read_bytes / 1024
+    bars = (
+        f"At {last.num_ranks:,} ranks the host takes {host:.2f} ms of a dispatch, where at most "
+        f"{BAR_HOST_MS} ms are wanted, and reads {read:,.0f} KB of counts, where at most "
+        f"{BAR_COUNTS_BYTES >> 10} KB are."
+    )
+    head = [
+        "# One rank of a large job",
+        "",
+        f"Made by `python -m benchmarks.scale --markdown docs/benchmarks/scale.md`: {num_tokens} "
+        f"tokens a rank, top-{TOPK} of {NUM_KEYS:,}",
+        f"keys, nodes of {RANKS_PER_NODE}, `balance none`; one rank plans, the others are faked. "
+        "Medians of processor time",
+        f"({machine}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}). On GPUs kernels make the lists.",
+        "",
+        "| step | is |",
+        "|---|---|",
+        *(f"| {step} | {text} |" for step, text in STEPS.items()),
+        "",
+    ]
+    return "\n".join([*head, *lines, "", bars, "", WHY]) + "\n"
 
 
 def main() -> None:
@@ -273,12 +316,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--machine", default=platform.machine(), help="what to say of it")
+    parser.add_argument("--markdown", type=Path, help="where to write the table")
     options = parser.parse_args()
     torch.set_num_threads(1)
     spec = load_spec(SPEC, experts=NUM_KEYS).shuffle
     results = [measure(spec, each, options.tokens, options.repeats) for each in options.ranks]
-    print(f"{platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}\n")
-    print(render(results))
+    table = render(results, options.tokens, options.machine)
+    print(table)
+    if options.markdown is not None:
+        options.markdown.write_text(table)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,11 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
         if not isinstance(rows, int):
             num_bytes = f"{each.row_bytes:,} × rows"
         table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
+    most = facts.buffer_rows(shuffle, segments) | planned
+    windows = with_values(facts.window_bytes(shuffle, most), values)
+    held = [each.name for each in found if each.name in facts.WINDOWS]
+    use = f"what peers store into: {', '.join(held)} and signals"
+    table.add_row("windows", use, "", "", escape(_size(windows)))
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
     size = f"{shuffle.program.exchange.slice_bytes:,} bytes"
     *rings, last = [each.name for each in found if each.name in facts.RINGS]

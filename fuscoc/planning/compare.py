@@ -8,6 +8,7 @@ import numpy as np
 
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.choose import staged_seconds
 from fuscoc_runtime.plan.cost import predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, fast, predict
@@ -16,7 +17,8 @@ from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, fast, predict
 @dataclass(frozen=True)
 class PolicyRow:
     """``busiest_nic``: rows; ``handed``: rows that another rank than their source sends;
-    ``seconds``: predicted, all nodes sending at once."""
+    ``seconds``: predicted, all nodes sending at once; ``staged``: in the stages that the shuffle's
+    rule makes of it, which is what ``auto`` compares."""
 
     policy: str
     assignment: Assignment
@@ -24,6 +26,7 @@ class PolicyRow:
     cuts: int
     handed: int
     seconds: float
+    staged: float
     chosen: bool
 
 
@@ -57,6 +60,7 @@ def compare_policies(plan: Plan) -> list[PolicyRow]:
                 int(assignment.num_cuts().sum()),
                 int(assignment.handed.sum()),
                 predict_assignment(demand, assignment, plan.model).completion,
+                staged_seconds(demand, assignment, plan.rules.schedule, plan.model),
                 chosen,
             )
         )

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from fuscoc.simulate.clusters import Cluster
 from fuscoc.simulate.contenders import Contender
 from fuscoc.simulate.counts import Counts
+from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment
-from fuscoc_runtime.plan.forwarders import choose_forwarders
 from fuscoc_runtime.plan.links import network_row_bytes, segment_bytes
-from fuscoc_runtime.plan.rounds import arrange_stages, cut, slice_rows
+from fuscoc_runtime.plan.rounds import cut, slice_rows
 from fuscoc_runtime.plan.schedule import Schedule
 
 Int64Array = NDArray[np.int64]
@@ -64,7 +64,7 @@ def plan_network(contender: Contender, counts: Counts, cluster: Cluster) -> Netw
         straight = np.where(counts.same_node, 0, demand.copies).reshape(shape)
         assignment = Assignment(np.ascontiguousarray(straight), carried=False)
     else:
-        assignment = choose_forwarders(demand, rules.forwarder, model)
+        assignment = choose_forwarders(demand, rules.forwarder, rules.schedule, model)
     pairs = assignment.pairs
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     if busiest == 0:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,9 @@ class Job:
 def _at_once(work: Callable[[], None]) -> Thread:
     with suppress(RuntimeError):  # as in its thread
         work()
-    return Thread()
+    ended = Thread()
+    ended.start()
+    return ended
 
 
 @pytest.fixture
@@ -206,6 +209,26 @@ def test_when_the_store_ends_with_its_rank(job: Callable[[int], Job]) -> None:
     ranks.store.alive = False
     assert [ranks.ranks[rank].find_missing() for rank in range(1, 12)] == [0] * 7 + [None] * 4
     assert ranks.ranks[9].find_missing(suspect=2) == 2
+
+
+def test_a_store_that_does_not_answer_keeps_nobody(
+    job: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the network is gone: what this host knows is told all the same."""
+    beside, never = liveness._beside, Event()
+
+    def hang(*_: object) -> None:
+        never.wait()
+        raise RuntimeError("connection reset")
+
+    ranks = job(4)
+    monkeypatch.setattr(liveness, "_beside", beside)
+    monkeypatch.setattr(liveness, "SEARCH_SECONDS", 0.2)
+    monkeypatch.setattr(ranks.store, "store", SimpleNamespace(set=hang, compare_set=hang))
+    ranks.kill(2)
+    assert ranks.ranks[0].find_missing() == 2
+    assert ranks.ranks[1].find_missing(suspect=3) == 2
+    never.set()
 
 
 def test_a_host_that_ends_is_named_by_its_silence(job: Callable[[int], Job]) -> None:

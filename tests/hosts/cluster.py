@@ -5,7 +5,7 @@
 
 runs COMMAND on each of them, with HOST (0 or 1) set, and its output in FOLDER/HOST. A cable of two
 virtual ends is all that connects them; every host has its own /dev/shm and knows the names of both.
-As soon as there is a file FOLDER/kill, host KILLED is killed with all that runs there.
+Host KILLED, if it is one, is killed with all that runs there as soon as there is FOLDER/kill.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ def in_namespaces(process: subprocess.Popen[bytes]) -> bool:
     return os.readlink(f"/proc/{process.pid}/ns/uts") != os.readlink("/proc/self/ns/uts")
 
 
-def connect(hosts: list[subprocess.Popen[bytes]]) -> None:
-    """Lay the cable, and let the hosts start."""
+def connect(hosts: list[subprocess.Popen[bytes]]) -> list[int]:
+    """Lay the cable, and let the hosts start. Returns what keeps the cable: with the network of a
+    host that is killed, the other would lose its own end, too."""
     while not all(map(in_namespaces, hosts)):
         time.sleep(0.01)
-    for host in hosts:
-        # Never closed: with the network of a killed host, the other would lose its end, too.
-        os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY)
+    networks = [os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY) for host in hosts]
     ends = [f"{CABLE}-{host}" for host in range(len(hosts))]
     ip = "ip", "link"
     subprocess.run([*ip, "add", ends[0], "type", "veth", "peer", "name", ends[1]], check=True)
@@ -72,6 +71,7 @@ def connect(hosts: list[subprocess.Popen[bytes]]) -> None:
         assert host.stdin is not None
         host.stdin.write(b"ready\n")
         host.stdin.close()
+    return networks
 
 
 def main() -> None:
@@ -80,11 +80,15 @@ def main() -> None:
     names = [f"{address} host-{host}\n" for host, address in enumerate(ADDRESSES)]
     (folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *names]))
     hosts = [start(host, folder, command) for host in range(len(ADDRESSES))]
-    connect(hosts)
+    networks = connect(hosts)
     while any(host.poll() is None for host in hosts):
-        if (folder / "kill").exists():
+        if killed >= 0 and (folder / "kill").exists():
             hosts[killed].kill()
         time.sleep(0.05)
+    for network in networks:
+        os.close(network)
+    codes = [host.returncode for number, host in enumerate(hosts) if number != killed]
+    sys.exit(int(any(codes)))
 
 
 if __name__ == "__main__":

@@ -45,23 +45,34 @@ def why_not() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a job that has run both examples and goes on."""
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Both examples; where there can be no hosts, the tests are skipped."""
     reason = why_not()
     if reason is not None:
         pytest.skip(f"needs namespaces of its own: {reason}")
-    folder, compiled = tmp_path_factory.mktemp("job"), tmp_path_factory.mktemp("artifacts")
-    artifacts = [
-        str(fuscoc.compile(ROOT / "examples" / f"{name}.fsc", compiled / name, **constants))
+    folder = tmp_path_factory.mktemp("artifacts")
+    return [
+        str(fuscoc.compile(ROOT / "examples" / f"{name}.fsc", folder / name, **constants))
         for name, constants in SMALL.items()
     ]
-    ranks = [sys.executable, "-m", "tests.hosts.ranks", str(folder), *artifacts]
-    command = [*ISOLATED, sys.executable, "-m", "tests.hosts.cluster", str(folder), str(KILLED)]
+
+
+def start(folder: Path, killed: int, *command: str) -> subprocess.Popen[bytes]:
+    """A command on both hosts."""
     environment = {key: value for key, value in os.environ.items() if key != "NCCL_HOSTID"}
     paths = os.pathsep.join(path for path in sys.path if path)
-    running = subprocess.Popen(
-        [*command, *ranks], cwd=ROOT, env={**environment, "PYTHONPATH": paths}
+    cluster = [sys.executable, "-m", "tests.hosts.cluster", str(folder), str(killed)]
+    return subprocess.Popen(
+        [*ISOLATED, *cluster, *command], cwd=ROOT, env={**environment, "PYTHONPATH": paths}
     )
+
+
+@pytest.fixture(scope="module")
+def job(artifacts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a job that runs both examples and then goes on."""
+    folder = tmp_path_factory.mktemp("job")
+    ranks = [sys.executable, "-m", "tests.hosts.ranks", str(folder), *artifacts]
+    running = start(folder, KILLED, *ranks)
     try:
         yield folder
     finally:
@@ -102,3 +113,25 @@ def test_a_killed_host_is_named(job: Path) -> None:
     for error in written(job, "error", range(2)):
         assert error["type"] == "HopTimeoutError", error
         assert error["peer"] // 2 == KILLED, error
+
+
+@pytest.mark.parametrize(
+    "meeting",
+    [
+        "--rdzv-backend c10d --rdzv-endpoint host-0:29400 --rdzv-id moe",
+        '--node-rank "$HOST" --master-addr host-0 --master-port 29400',
+    ],
+)
+def test_torchrun(meeting: str, artifacts: list[str], tmp_path: Path) -> None:
+    """As `docs/clusters.md` has it."""
+    command = (
+        f"{sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 2 {meeting} "
+        f"-m fuscoc_runtime run {artifacts[0]} --tokens 4"
+    )
+    running = start(tmp_path, -1, "sh", "-c", command)
+    try:
+        assert running.wait(PATIENCE) == 0, outputs(tmp_path)
+    finally:
+        running.kill()
+    assert outputs(tmp_path).count("; verified") == NUM_RANKS
+    assert "moe on 2x2 (cpu)" in outputs(tmp_path)

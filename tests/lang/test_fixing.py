@@ -21,16 +21,9 @@ ROOT = Path(__file__).parents[2]
 GOOD = [path.read_text() for path in sorted(ROOT.glob("examples/*.fsc"))]
 
 
-def one_letter_apart(name: str, other: str) -> bool:
-    return len(name) == len(other) and sum(a != b for a, b in zip(name, other, strict=True)) == 1
-
-
 def uses(text: str) -> list[tuple[int, int]]:
-    """Where names of five letters and more are used that are declared once, layouts above all, and
-    that no letter alone tells from another one."""
+    """Where names of five letters and more are used that are declared once, layouts above all."""
     names = re.findall(r"\b(?:layout|view|const) +(\w{5,})", text)
-    words = set(re.findall(r"\w+", text))
-    names = [name for name in names if not any(one_letter_apart(name, word) for word in words)]
     code = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
     found = [m.span() for name in names for m in re.finditer(rf"\b{name}\b", code)]
     declared = {m.start(1) for m in re.finditer(r"\b(?:layout|view|const) +(\w+)", code)}
@@ -46,6 +39,10 @@ def test_a_letter_left_out_of_a_name_is_put_back(text: str, data: st.DataObject)
     if not first or first[0].severity == "warning":
         return  # the extent of an index may be any name
     fixed, applied = fix_source(broken, found_in)
+    if first[0].fix is not None and "` or `" in first[0].fix.title:
+        assert not applied, "several names may be meant"
+        assert fixed.text == broken.text
+        return
     assert len(applied) == 1
     assert fixed.text == text
 

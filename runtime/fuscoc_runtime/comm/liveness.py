@@ -37,6 +37,8 @@ LOOK_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 """How long a rank that has failed waits for what the others say."""
 POLL_SECONDS = 0.1
+SEARCH_SECONDS = 5 * GRACE_SECONDS
+"""How long the store may take for all of that: a network that is gone answers nothing."""
 
 BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
 NOBODY = "nobody"
@@ -125,21 +127,23 @@ class Liveness:
         """
         for peer in self._neighbours:
             self._look_at(peer)
-        try:
-            self._announce()
-            # A broken connection is known before the other host has looked who ended there.
-            patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS
-            deadline = time.monotonic() + patience
-            while (found := self._ended_unannounced()) is None and time.monotonic() < deadline:
-                if self._store.add(NUM_WAITING, 0) == len(self._processes):
-                    return suspect
-                time.sleep(POLL_SECONDS)
-            if found is not None or suspect is not None:
-                return found if found is not None else suspect
-            return self._silent()
-        except RuntimeError:
-            # The store's host has ended too: only this host's processes can still be told.
-            return next(iter(self._gone), suspect)
+        found: list[int | None] = []
+        _beside(lambda: found.append(self._search(suspect))).join(SEARCH_SECONDS)
+        # The store's host has ended or is out of reach: this host's processes can still be told.
+        return found[0] if found else next(iter(self._gone), suspect)
+
+    def _search(self, suspect: int | None) -> int | None:
+        self._announce()
+        # A broken connection is known before the other host has looked who ended there.
+        patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS
+        deadline = time.monotonic() + patience
+        while (found := self._ended_unannounced()) is None and time.monotonic() < deadline:
+            if self._store.add(NUM_WAITING, 0) == len(self._processes):
+                return suspect
+            time.sleep(POLL_SECONDS)
+        if found is not None or suspect is not None:
+            return found if found is not None else suspect
+        return self._silent()
 
     def _announce(self) -> None:
         if not self._has_announced_itself:

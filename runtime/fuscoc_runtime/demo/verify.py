@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime import reference
-from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.face.calls import AnyHandle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
 
@@ -86,7 +86,7 @@ def work_on(
     return worked
 
 
-def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -> None:
+def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: AnyHandle) -> None:
     """The row of every slot bit by bit, and the slots of every key.
 
     A handle of fixed capacity has further slots, all padding.
@@ -118,7 +118,7 @@ def _starts_with(index: Tensor, wanted: Tensor) -> bool:
     return torch.equal(begin, wanted) and bool((rest == -1).all())
 
 
-def by_slot(rows: Mapping[str, Tensor], handle: Handle) -> Mapping[str, Tensor]:
+def by_slot(rows: Mapping[str, Tensor], handle: AnyHandle) -> Mapping[str, Tensor]:
     """The row of every slot, [num_slots, *field shape]; of padding, any."""
     if handle.row_index is None:
         return rows

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
@@ -33,7 +34,7 @@ from fuscoc_runtime.manifest.declared import FieldSpec
 
 T = TypeVar("T")
 
-AnyHandle = Handle | NodeHandle | TracedHandle
+AnyHandle = Handle | NodeHandle | ExactHandle | TracedHandle
 
 
 def dispatch(

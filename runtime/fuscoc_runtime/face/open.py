@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.exact import ExactNode
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
@@ -23,6 +27,7 @@ from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
+    choose_exact,
     choose_triton,
     missing_dtype,
     worst_capacity,
@@ -45,7 +50,7 @@ MAX_WORST = 1 << 30
 CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
-Engine = ProcessEngine | NodeEngine
+Engine = ProcessEngine | NodeEngine | ExactEngine
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -116,6 +121,22 @@ def open_engine(
         return NodeEngine(shuffle, members, kernels, backend, ragged)
     if options.max_sources is not None and members.rank == 0:
         _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
+    exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
+    if isinstance(exact, str):
+        return _general_engine(artifact, shuffle, members, options)
+    with current_device(chosen):
+        exact_node = ExactNode(
+            artifact, shuffle, exact, members, sms_to_use(chosen, options.num_sms)
+        )
+    beside = replace(members, store=PrefixStore("general", members.store))
+    general = partial(_general_engine, artifact, shuffle, beside, options)
+    return ExactEngine(shuffle, members, exact_node, general)
+
+
+def _general_engine(
+    artifact: Artifact, shuffle: ShuffleSpec, members: Membership, options: Options
+) -> ProcessEngine:
+    chosen = members.device
     sms = sms_to_use(chosen, options.num_sms)
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
     model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)

@@ -24,7 +24,7 @@ __all__ = ["BuildError", "build", "is_there", "load"]
 
 _log = logging.getLogger("fuscoc.runtime")
 
-NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "network.c")
+NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "choose.c", "network.c")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
 HEADER = Path(__file__).with_name("plan.h")
 # Without contraction: ranks choose by times that they predict, and have to predict the same.
@@ -65,8 +65,6 @@ def load() -> ctypes.CDLL:
     library.fuscoc_loads.restype = size
     library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
     library.fuscoc_pipeline.restype = ctypes.c_double
-    library.fuscoc_completion.argtypes = [size, size, *[array] * 3, size, array, size, size]
-    library.fuscoc_completion.restype = ctypes.c_double
     library.fuscoc_network.argtypes = (
         [size] * 3 + [array] * 4 + [size, size] + [size, array] * 2 + [size] * 2 + [array] * 6
     )

@@ -29,7 +29,7 @@ function tiers(data, leg, centre, kinds) {
   const { nodes, ranksPerNode: m, nodesPerLeaf } = data.cluster, points = [], lines = [];
   const nics = kinds.filter((kind) => kind.name.startsWith("nic"));
   const width = centre(nodes - 1) + centre(0);
-  const rails = linksOf(data, leg, "local rank"), leaves = linksOf(data, leg, "leaf");
+  const rails = linksOf(data, leg, "rail"), leaves = linksOf(data, leg, "leaf");
   const spine = linksOf(data, leg, "cluster");
   const point = (x, y, name, links, place) => {
     const busy = links.length ? Math.max(...links.map((kind) => kind.busy[place])) : null;

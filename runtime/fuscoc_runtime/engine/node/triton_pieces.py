@@ -6,20 +6,70 @@ A dispatch is three launches, a combine two; there is nothing of the size of a p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MAX_RAGGED_ENTRIES, MOST_LINES
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
 from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.triton_memory import TritonMemory
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a window of pieces has room for: boxes of a rank, bytes that come back, their flags."""
+
+    max_boxes: int
+    staging_bytes: int
+    max_flags: int
+
+
+class PiecesMemory(TritonMemory):
+    """A window where slots follow from pieces: nothing in it is of the size of a point."""
+
+    def __init__(
+        self,
+        program: TritonProgram,
+        pieces: PiecesSpec,
+        limits: Limits,
+        allocate: Allocate,
+        room: Room,
+    ) -> None:
+        self._pieces, self._room = pieces, room
+        super().__init__(program, limits, allocate, limits.num_entries)
+
+    def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
+        program, pieces, room = self._program, self._pieces, self._room
+        ranks, most = program.num_ranks, room.max_boxes
+        num_boxes, comes_back = ranks * most, program.combines
+        return lay_out(
+            {
+                "counts": [2 * ranks * (program.num_columns + 1) * 4],
+                "plan_flags": [ranks * program.plan_blocks * 4],
+                "told_flags": [ranks * 4],
+                "dispatch_flags": [ranks * self.limits.max_sources * 4],
+                "combine_flags": [room.max_flags * 8],
+                "barrier": [ranks * 8] * num_entries,
+                "refused": [ranks * 8] * num_entries,
+                "boxes": [num_boxes * pieces.box_bytes * comes_back] * num_entries,
+                "before": [ranks * (most + 1) * 8 * comes_back] * num_entries,
+                "marks": [num_boxes * pieces.mark_bytes] * num_entries,
+                "told": [ranks * 8] * num_entries,
+                "staging": [room.staging_bytes],
+                "rows": [self._num_rows * size for size in program.row_bytes],
+            }
+        )
 
 
 class TritonPiecesNode(TritonNode):
@@ -43,6 +93,7 @@ class TritonPiecesNode(TritonNode):
         per_entry = node.pieces.per_entry
         self.max_entries = most = _most_entries(shuffle, node.pieces, limits)
         self._max_boxes = most * per_entry
+        self._num_fields = len(shuffle.program.buffers["target"])
         field = shuffle.program.buffers["target"][0]
         row_bytes = TORCH_DTYPES[field.dtype].itemsize * field.num_elems
         bytes_sent = limits.max_sources * shuffle.program.fanout * row_bytes
@@ -74,7 +125,7 @@ class TritonPiecesNode(TritonNode):
         """As `TritonNode.dispatch`; kernels evaluate ``ragged`` sizes by themselves."""
         entry = self._next_entry()
         buffers = self._buffers[entry.index]
-        none = self._empty(torch.int32, 0)
+        none = self._zeros(torch.int32, 0)
         handle = Launched(
             entry,
             num_sources,
@@ -88,16 +139,13 @@ class TritonPiecesNode(TritonNode):
             filled_bits=buffers["filled"],
             moved=buffers["moved"],
         )
-        values = self._values(handle) | self._given(inputs, extents) | {"num_slots": num_slots}
+        program, values = self._program, self._values(handle) | {"num_slots": num_slots}
+        values |= program.given(inputs, extents)
         values["num_cells"] = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
-        self._kernels["meet"].launch(values, 1)
-        self._kernels["place"].launch(values, self._plan_programs)
-        leaving = self.shuffle.program.buffers["source"]
-        for field, tensor in zip(leaving, source, strict=True):
-            values[f"source.{field.name}"] = address(tensor)
-        for field, at in zip(self._fields, self._sections["rows"], strict=True):
-            values[f"rows_at.{field.name}"] = at
-        self._kernels["dispatch"].launch(values, self._programs.dispatch)
+        program.kernels["meet"].launch(values, 1)
+        program.kernels["place"].launch(values, self._plan_programs)
+        values |= program.fields_sent(source, self._memory.sections["rows"])
+        program.kernels["dispatch"].launch(values, self._programs.dispatch)
         return handle
 
     def combine(
@@ -112,69 +160,56 @@ class TritonPiecesNode(TritonNode):
         values = {f"result.{field.name}": address(result)}
         values |= {"call": self._values(handle)["call"]}
         values[f"result_bytes.{field.name}"] = result.nbytes
-        self._kernels["clear"].launch(values, self._programs.combine)
+        self._program.kernels["clear"].launch(values, self._programs.combine)
         return super().combine(rows, handle, results, rows_ticket)
 
     @property
     def _plan_programs(self) -> int:
         """Of `place`: each makes one kind of what an entry's piece has, or several in turn."""
-        kinds = 1 + len(self._fields) + ("combine" in self._kernels)
+        kinds = 1 + self._num_fields + self._program.combines
         return 1 if self._interpreted else min(self._max_boxes * kinds, MAX_PROGRAMS)
 
-    def _lay_out(self) -> tuple[dict[str, list[int]], int]:
-        limits, ranks, pieces = self.limits, self._num_ranks, self._pieces
-        num_boxes, handles = ranks * self._max_boxes, limits.num_entries
-        comes_back = "combine" in self._kernels
-        return lay_out(
-            {
-                "counts": [2 * ranks * (self._columns + 1) * 4],
-                "plan_flags": [ranks * self._plan_blocks * 4],
-                "told_flags": [ranks * 4],
-                "dispatch_flags": [ranks * limits.max_sources * 4],
-                "combine_flags": [self._max_flags * 8],
-                "barrier": [ranks * 8] * handles,
-                "refused": [ranks * 8] * handles,
-                "boxes": [num_boxes * pieces.box_bytes * comes_back] * handles,
-                "before": [ranks * (self._max_boxes + 1) * 8 * comes_back] * handles,
-                "marks": [num_boxes * pieces.mark_bytes] * handles,
-                "told": [ranks * 8] * handles,
-                "staging": [self._staging_bytes],
-                "rows": [self._num_rows * size for size in self._row_bytes],
-            }
-        )
+    def _new_memory(self, allocate: Allocate) -> TritonMemory:
+        room = Room(self._max_boxes, self._staging_bytes, self._max_flags)
+        return PiecesMemory(self._program, self._pieces, self.limits, allocate, room)
 
-    def _allocate_scratch(self) -> dict[str, torch.Tensor]:
+    def _new_scratch(self) -> dict[str, torch.Tensor]:
         """What the planner alone needs, or hands to dispatch."""
         assert self.max_entries is not None
-        num_boxes = self._max_boxes * len(self._fields)
-        return {
-            "boxes_forth": self._empty(torch.int64, num_boxes * self._pieces.box_bytes // 8),
-            "forth_before": self._empty(torch.int64, num_boxes + 1),
-            "points_before": self._empty(torch.int64, self.max_entries),
-            "cells_before": self._empty(torch.int64, self.max_entries),
-            "taken": self._empty(torch.int64, 4),
-            "sent_items": self._empty(torch.int64, self._num_ranks * self._max_boxes),
+        num_boxes = self._max_boxes * self._num_fields
+        sizes = {
+            "boxes_forth": num_boxes * self._pieces.box_bytes // 8,
+            "forth_before": num_boxes + 1,
+            "points_before": self.max_entries,
+            "cells_before": self.max_entries,
+            "taken": 4,
+            "sent_items": self._program.num_ranks * self._max_boxes,
         }
+        return {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
 
     def _allocate_segments(self) -> list[torch.Tensor]:
         return []
 
-    def _allocate_buffers(self) -> dict[str, torch.Tensor]:
+    def _new_buffers(self) -> dict[str, torch.Tensor]:
         box_words = self._pieces.box_bytes // 8 * self._max_boxes
-        comes_back = "combine" in self._kernels
+        comes_back = self._program.combines
         return {
-            "routing": self._empty(torch.int32, ROUTING_WORDS),
-            "boxes_back": self._empty(torch.int64, box_words * comes_back),
-            "back_before": self._empty(torch.int64, (self._max_boxes + 1) * comes_back),
-            "num_boxes": self._empty(torch.int64, 1),
-            "filled": self._empty(torch.int32, self.limits.capacity // 32 + 1),
-            "moved": self._empty(torch.int64, 2 + MAX_RANKS),
+            "routing": self._zeros(torch.int32, ROUTING_WORDS),
+            "boxes_back": self._zeros(torch.int64, box_words * comes_back),
+            "back_before": self._zeros(torch.int64, (self._max_boxes + 1) * comes_back),
+            "num_boxes": self._zeros(torch.int64, 1),
+            "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
+            "moved": self._zeros(torch.int64, 2 + MAX_RANKS),
         }
 
-    def _named_words(self, index: int) -> dict[str, int]:
+    def _zeros(self, dtype: torch.dtype, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=dtype, device=self._device)
+
+    def _words(self, index: int) -> dict[str, int]:
         assert self.max_entries is not None
-        return self._common_words(index) | {
+        return {
             **{name: address(each) for name, each in self._scratch.items()},
+            **{name: address(each) for name, each in self._buffers[index].items()},
             "max_entries": self.max_entries,
             "max_boxes": self._max_boxes,
             "staging_bytes": self._staging_bytes,

@@ -315,7 +315,8 @@ def begin(call, ticket, rows_ticket):
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     number = tl.load(routing + words.COMBINES) + 1
-    tag = (tl.load(routing + words.EPOCH).to(tl.int64) << 32) | number.to(tl.int64)
+    tag = tl.load(routing + words.EPOCH).to(tl.int64) << 32
+    tag |= number.to(tl.int64) & 0xFFFFFFFF
     plans = tl.load(state + words.PLAN_EPOCH)
     outdated = tl.load(routing + words.TICKET) != ticket.to(tl.int32)
     overwritten = (rows_ticket > 0) & (
@@ -351,7 +352,8 @@ def finish(call, turn):
         tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
         if outdated:
-            sync.note(call, words.OUTDATED, 1)
+            if sync.is_exact(call) == 0:  # else its dispatch has told
+                sync.note(call, words.OUTDATED, 1)
         else:
             routing = sync.array(call, words.ROUTING, tl.int32)
             tl.store(routing + words.COMBINES, tag.to(tl.int32))
