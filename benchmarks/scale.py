@@ -8,9 +8,10 @@ further. So what every rank counts, and what it sends to this one, follows from 
 while counts still differ by rank and node. Up to 64 ranks the same plan is made with all ranks in
 lockstep, and has to be equal in all that is counted.
 
-Times are of one thread of a CPU, where descriptor lists are made by tensor operations; on GPUs nine
-kernels make them, and what is left for the host is ``counts``, ``slots`` and ``network``. Every
-step has the exponent of its growth, fitted over the four largest sizes: 1 is linear in the ranks.
+Times are a processor's, without those of other work beside it, and descriptor lists are made by
+tensor operations; on GPUs kernels make them, and what is left for the host is ``counts``, ``slots``
+and ``network``. Every step has the exponent of its growth, fitted over the four largest sizes: 1 is
+linear in the ranks.
 """
 
 from __future__ import annotations
@@ -101,11 +102,11 @@ class Clock:
 
     @contextmanager
     def step(self, step: str) -> Generator[None, None, None]:
-        started = time.perf_counter()
+        started = time.process_time()
         try:
             yield
         finally:
-            spent = time.perf_counter() - started
+            spent = time.process_time() - started
             self.seconds[step] = self.seconds.get(step, 0.0) + spent
 
     @contextmanager
@@ -211,10 +212,10 @@ def greetings(topology: Topology) -> float:
         )
         for rank in range(topology.num_ranks)
     ]
-    started = time.perf_counter()
+    started = time.process_time()
     heard = [Greeting.from_json(json.loads(each)) for each in said]
     assert Topology.from_hosts([each.host for each in heard]) == topology
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def check(spec: ShuffleSpec, topology: Topology, num_tokens: int, plan: Any) -> None:
@@ -262,7 +263,7 @@ def exponent(results: Sequence[Result], of: Callable[[Result], float]) -> float:
     return float(np.polyfit(ranks, np.log([of(each) for each in last]), 1)[0])
 
 
-def render(results: Sequence[Result], num_tokens: int) -> str:
+def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
     columns: list[tuple[str, str, Callable[[Result], float]]] = [
         (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
         for step in STEPS
@@ -298,8 +299,8 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         f"Made by `python -m benchmarks.scale --markdown docs/benchmarks/scale.md`: {num_tokens} "
         f"tokens a rank, top-{TOPK} of {NUM_KEYS:,}",
         f"keys, nodes of {RANKS_PER_NODE}, `balance none`; one rank plans, the others are faked. "
-        "Medians of one CPU thread",
-        f"({platform.machine()}, torch {torch.__version__}, Python "
+        "Medians of processor time",
+        f"({machine}, torch {torch.__version__}, Python "
         f"{platform.python_version()}). On GPUs kernels make the lists.",
         "",
         "| step | is |",
@@ -315,12 +316,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--machine", default=platform.machine(), help="what to say of it")
     parser.add_argument("--markdown", type=Path, help="where to write the table")
     options = parser.parse_args()
     torch.set_num_threads(1)
     spec = load_spec(SPEC, experts=NUM_KEYS).shuffle
     results = [measure(spec, each, options.tokens, options.repeats) for each in options.ranks]
-    table = render(results, options.tokens)
+    table = render(results, options.tokens, options.machine)
     print(table)
     if options.markdown is not None:
         options.markdown.write_text(table)

@@ -5,8 +5,7 @@
 
 runs COMMAND on each of them, with HOST (0 or 1) set, and its output in FOLDER/HOST. A cable of two
 virtual ends is all that connects them; every host has its own /dev/shm and knows the names of both.
-Host KILLED, if it is one,
-is killed with all that runs there as soon as a file FOLDER/kill is there.
+Host KILLED, if it is one, is killed with all that runs there as soon as there is FOLDER/kill.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """What runs on every host of ``cluster.py``: ``python -m tests.hosts.ranks FOLDER ARTIFACT...``
 
 starts two ranks, which run every artifact, write what they found, and then shuffle the first one
-for ever. Every rank writes the error that ends it.
+for ever. Every rank writes the error that ends that, and stays: rank 0 keeps the store, and others
+may still be asking it who is to blame.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -66,7 +68,7 @@ def run_rank(folder: Path, artifacts: list[str]) -> None:
     except FuscoRuntimeError as error:
         said = {"type": type(error).__name__, "peer": getattr(error, "peer", None)}
         write("error", {**said, "text": str(error)})
-    os._exit(0)  # the process group waits for the dead at its end
+    signal.pause()
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ ISOLATED = (
     *("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork"),
     *("--kill-child", "--mount-proc"),
 )
+pytestmark = pytest.mark.nightly  # half a minute of processors, most of it imports
 NUM_RANKS, KILLED = 4, 1
 PATIENCE = 150.0
 SMALL = {"moe": {"hidden": 32, "experts": 8, "topk": 2}, "vit_patches": {}}
@@ -114,7 +115,6 @@ def test_a_killed_host_is_named(job: Path) -> None:
         assert error["peer"] // 2 == KILLED, error
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "meeting",
     [

@@ -1,15 +1,16 @@
 """Which rank is to blame for a wait that is in vain.
 
-Every rank looks at one other process: the next of its host that still runs, in a ring. Who sees it
-end writes so on a board in the job's store, and looks at the one after it. Ranks that wait read the
-board, which is one key: all ranks together look as many times as they are, and those of other hosts
-learn it, too. Whether a process runs its operating system says: a rank that is late, however late,
-is not taken for dead.
+Every rank looks at two other processes of its host: at the next that still runs, in a ring, and at
+one more by turns, because who should look may itself be stopped. Who sees one end writes so on a
+board in the job's store. Ranks that wait read the board, which is one key: all ranks together look
+twice as many times as they are, and those of other hosts learn it, too. Whether a process runs its
+operating system says: a rank that is late, however late, is not taken for dead.
 
 A host that ends with all its ranks has nobody left to say so. Ranks that wait for it fail when the
 communication library does, or in time; the library only says that a connection broke, and ranks
 that give up break further ones. So a failing rank first announces itself in the store, and who then
-is silent is to blame. One rank alone goes through all others for that, and tells what it found.
+is silent is to blame; first of all on a host where nobody speaks, as one that speaks would have
+seen another end. One rank alone goes through all others for that, and tells what it found.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial
+from itertools import cycle
 from pathlib import Path
 
 from torch._C._distributed_c10d import Store
@@ -31,10 +33,10 @@ from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
 
 LOOK_SECONDS = 0.25
-"""How often a rank looks at its neighbour, and a waiting one at the board."""
+"""How often a rank looks at others, and a waiting one at the board."""
 GRACE_SECONDS = 2.0
 """How long a rank that has failed waits for what the others say."""
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.1
 SEARCH_SECONDS = 5 * GRACE_SECONDS
 """How long the store may take for all of that: a network that is gone answers nothing."""
 
@@ -69,8 +71,12 @@ class Liveness:
         self._rank = rank
         self._processes = processes
         table, others = processes[rank].table, (*range(rank + 1, len(processes)), *range(rank))
-        self._neighbours = [peer for peer in others if processes[peer].table == table]
+        # A process that cannot be seen now, because of a sandbox perhaps, is not dead later.
+        self._neighbours = [
+            peer for peer in others if processes[peer].table == table and not self._has_ended(peer)
+        ]
         self._gone: list[int] = []
+        self._turns = cycle(tuple(self._neighbours))
         self._looked = self._read = 0.0
         self._reader: threading.Thread | None = None
         self._has_announced_itself = False
@@ -82,15 +88,16 @@ class Liveness:
         unwatch(self)
 
     def look(self) -> None:
-        """By the watching thread: at the neighbour, and if it has ended at the next."""
+        """By the watching thread: at one by turns, and at the next that runs."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        while self._neighbours and self._has_ended(self._neighbours[0]):
-            peer = self._neighbours.pop(0)
-            self._note([peer])
-            _beside(partial(self._post, peer))
+        peer = next(self._turns, self._rank)
+        if peer in self._neighbours:
+            self._look_at(peer)
+        while self._neighbours and self._look_at(self._neighbours[0]):
+            pass
 
     def someone_ended(self) -> bool:
         """Whether a rank's process is known to have ended, for whatever reason. Waits for nothing,
@@ -113,25 +120,30 @@ class Liveness:
         return HopTimeoutError(self._rank, hop, culprit, round(seconds, 1))
 
     def find_missing(self, suspect: int | None = None) -> int | None:
-        """The rank that has ended; else ``suspect``, for which this rank waited its full time;
-        else, without one, the first rank that does not soon say that it waits too.
+        """The rank that has ended; else ``suspect``, for which this rank waited; else, without one,
+        a rank that does not soon say that it waits too.
 
         ``None`` if every rank says so.
         """
+        for peer in self._neighbours:
+            self._look_at(peer)
         found: list[int | None] = []
-        _beside(lambda: found.append(self._find_missing(suspect))).join(SEARCH_SECONDS)
-        if found:
-            return found[0]
+        _beside(lambda: found.append(self._search(suspect))).join(SEARCH_SECONDS)
         # The store's host has ended or is out of reach: this host's processes can still be told.
-        ended = [*self._gone, *filter(self._has_ended, self._neighbours)]
-        return next(iter(ended), suspect)
+        return found[0] if found else next(iter(self._gone), suspect)
 
-    def _find_missing(self, suspect: int | None) -> int | None:
+    def _search(self, suspect: int | None) -> int | None:
         self._announce()
-        found = self._ended_unannounced()
+        # A broken connection is known before the other host has looked who ended there.
+        patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS
+        deadline = time.monotonic() + patience
+        while (found := self._ended_unannounced()) is None and time.monotonic() < deadline:
+            if self._store.add(NUM_WAITING, 0) == len(self._processes):
+                return suspect
+            time.sleep(POLL_SECONDS)
         if found is not None or suspect is not None:
             return found if found is not None else suspect
-        return self._first_silent()
+        return self._silent()
 
     def _announce(self) -> None:
         if not self._has_announced_itself:
@@ -145,21 +157,17 @@ class Liveness:
         unannounced = (peer for peer in self._gone if not self._store.check([_waiting(peer)]))
         return next(unannounced, None)
 
-    def _first_silent(self) -> int | None:
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline:
-            if self._store.add(NUM_WAITING, 0) == len(self._processes):
-                return None
-            time.sleep(POLL_SECONDS)
-            if (found := self._ended_unannounced()) is not None:
-                return found
+    def _silent(self) -> int | None:
+        """Whom the first rank that searches finds."""
         if self._store.add(SEARCHES, 1) > 1:
             with suppress(RuntimeError):  # who searches has ended, too: this rank does it again
                 self._store.wait([CULPRIT], timedelta(seconds=GRACE_SECONDS))
                 return self._told(self._store.get(CULPRIT).decode())
         ranks = range(len(self._processes))
-        silent = (str(peer) for peer in ranks if not self._store.check([_waiting(peer)]))
-        culprit = next(silent, NOBODY)
+        silent = [peer for peer in ranks if not self._store.check([_waiting(peer)])]
+        heard = {self._processes[peer].table for peer in set(ranks).difference(silent)}
+        silent.sort(key=lambda peer: self._processes[peer].table in heard)
+        culprit = str(silent[0]) if silent else NOBODY
         self._store.set(CULPRIT, culprit)
         return self._told(culprit)
 
@@ -170,6 +178,15 @@ class Liveness:
     def _has_ended(self, peer: int) -> bool:
         process = self._processes[peer]
         return _start_time(process.pid) != process.start_time
+
+    def _look_at(self, peer: int) -> bool:
+        """Whether it has ended. If so all are told, and nobody looks again."""
+        if not self._has_ended(peer):
+            return False
+        self._neighbours = [each for each in self._neighbours if each != peer]
+        self._note([peer])
+        _beside(partial(self._post, peer))
+        return True
 
     def _note(self, ended: Sequence[int]) -> None:
         known = {self._rank, *self._gone}
@@ -184,13 +201,8 @@ class Liveness:
     def _post(self, peer: int) -> None:
         """Add a rank to the board, to which others may add at the same time."""
         known = ""
-        with suppress(RuntimeError):  # the store's host has ended
-            while True:
-                wanted = f"{known}{peer} "
-                found = self._board.compare_set(BOARD, known, wanted).decode()
-                if found == wanted:
-                    return
-                known = found
+        while str(peer) not in known.split():
+            known = self._board.compare_set(BOARD, known, f"{known}{peer} ").decode()
 
     def _read_board(self, store: Store) -> None:
         if store.check([BOARD]):
