@@ -238,9 +238,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     found = list(tiles.sizes(shuffle))
     assert shuffle.cuda is not None
     if shuffle.cuda.pieces is not None:
-        (warps,) = (size for size in found if size.kernels == "CUDA, sm_80")
-        lines, line_bytes, in_flight = in_figures(warps.why)
-        assert in_flight == warps.value * 32 * lines * line_bytes
+        legs = [size for size in found if size.kernels == "CUDA, sm_80"]
+        assert [size.name for size in legs] == ["dispatch_warps", "combine_warps"][
+            : 1 + (shuffle.program.combine is not None)
+        ]
+        for warps in legs:
+            lines, line_bytes, in_flight = in_figures(warps.why)
+            assert in_flight == warps.value * 32 * lines * line_bytes
         return
     assert {size.kernels for size in found} >= {"CUDA, sm_90", "CUDA, sm_80"}
     for kernels in ("CUDA, sm_90", "CUDA, sm_80"):
