@@ -228,11 +228,11 @@ def test_what_cannot_be_tested_is_said(fuscoc, tmp_path: Path) -> None:
     junk.write_bytes(b"junk")
     spec.write_text(
         "shuffle rows {\n  index t : 4\n  segment row { x : f32 }\n"
-        "  layout a[t] of row\n  layout b[u] of row dense(4)\n  dispatch a[t] -> b[0] on 0\n}\n"
+        "  layout a[t] of row\n  layout b[u] of row dense(4)\n  dispatch a[t] -> b[4] on 0\n}\n"
     )
     code, _, err = fuscoc("test", spec, "--examples", 1)
     assert code == 1
-    assert "`rows` on 1x1 goes to slot 0 of rank 0, which is taken" in err
+    assert "`rows` on 1x1 goes to slot 4 of rank 0, which does not exist" in err
     assert "Traceback" not in err
     code, _, err = fuscoc("test", spec, "--replay", junk)
     assert code == 1
