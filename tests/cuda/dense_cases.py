@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.engine import specs
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARCHS = ("sm_90",)
 
@@ -255,6 +257,7 @@ CASES = {
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
+    "spread": DenseCase(specs.SPREAD),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))
