@@ -79,7 +79,8 @@ def build(
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
     if execution == "staged":
-        Staged(wires, path, plan, counts, amounts).build()
+        host = _host(contender, path, plan, cluster)
+        Staged(wires, path, plan, counts, amounts, host).build()
     elif execution == "fused" and cluster.nodes == 1:
         (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
     else:
@@ -98,12 +99,14 @@ def build(
 
 
 def _host(contender: Contender, path: PathSpec, plan: NetworkPlan, cluster: Cluster) -> Host:
-    costs = cluster.costs
+    costs, staged = cluster.costs, contender.rewrite.execution == "staged"
     plans = path is contender.program.dispatch and not contender.rewrite.reuses_plan
-    if contender.rewrite.execution == "staged" or cluster.nodes == 1:
+    if cluster.nodes == 1 or (staged and not plans):
         return Host(0.0, 0.0)
     if not plans:
         return Host(costs.plan_again, 0.0)
+    if staged and contender.goes_straight:
+        return Host(costs.layout, 0.0)
     later = costs.handover if plan.assignment.hands_over else 0.0
     return Host(costs.plan + later, costs.describe)
 
