@@ -151,7 +151,8 @@ def test_separate_steps_come_behind_their_layouts(name: str, before: tuple[str, 
     )
     late = sum(getattr(here.costs, each) for each in before)
     assert first.dispatch.seconds - again.dispatch.seconds == pytest.approx(late)
-    assert first.combine is not None and again.combine is not None
+    assert first.combine is not None
+    assert again.combine is not None
     assert first.combine.seconds == again.combine.seconds
 
 
