@@ -3,7 +3,7 @@
 Real traffic is that of DeepSeek-V3, so its gate's limit on groups holds; its popularity of experts
 is not published, and here all are alike. The imbalanced load is said to be bimodal, from no data to
 send to all of it, and to differ by node (arXiv 2512.22036, section 5.2 and figure 10): here half of
-the nodes send all tokens, and the others none.
+the nodes send all tokens, and the others none; or half of the ranks of every node.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ def routing(
     kind: str, tokens: int, experts: int, topk: int, topology: Topology, rank: int
 ) -> Tensor:
     """``topk_idx`` of one rank, int64 [tokens of the rank, topk]; ``tokens``: the mean of ranks.
-    ``kind``: ``real-world``, ``single-node`` or ``imbalanced``."""
+    ``kind``: ``real-world``, ``single-node``, ``imbalanced`` or ``imbalanced ranks``."""
     random = torch.Generator().manual_seed(1000 + rank)
-    nodes, node = topology.num_nodes, topology.node(rank)
-    if kind == "imbalanced":
-        tokens = 2 * tokens if node % 2 else 0
+    nodes = topology.num_nodes
+    if kind.startswith("imbalanced"):
+        busy = topology.node(rank) if kind == "imbalanced" else rank
+        tokens = 2 * tokens if busy % 2 else 0
     scores = torch.rand(tokens, experts, generator=random)
     if kind == "real-world":
         in_groups = scores.view(tokens, NUM_GROUPS, -1)

@@ -64,8 +64,9 @@ def simulate_leg(
     if detailed and needed.any():
         samples = Samples(len(needed), float(needed.max()) / 64)
     timeline = run(tasks, links.bandwidth, grain, samples, progress)
-    host = _host(contender, path, plan, cluster).plan
-    leg = _leg(tasks, timeline, links, needed, host, plan.num_rounds, samples)
+    host = _host(contender, path, plan, cluster)
+    known = host.plan + host.describe  # nobody is done before
+    leg = _leg(tasks, timeline, links, needed, known, plan.num_rounds, samples)
     return Simulated(tasks, timeline, leg)
 
 
