@@ -156,6 +156,22 @@ def test_separate_steps_come_behind_their_layouts(name: str, before: tuple[str, 
     assert first.combine.seconds == again.combine.seconds
 
 
+def test_of_too_many_spans_the_last_and_the_first_to_finish_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contender, here = made(CONTENDERS["fuscoc"]), cluster(4, 2)
+    counts = counted(contender, Topology(4, 2), 60, 5)
+    every = simulate(contender, counts, here).dispatch.spans
+    monkeypatch.setattr("fuscoc.simulate.legs.MOST_SPANS", len(every.rank) // 2)
+    some = simulate(contender, counts, here).dispatch.spans
+    assert len(some.rank) <= len(every.rank) // 2
+    assert 3 <= len(some.ranks) < len(every.ranks) == 8
+    ends = [every.end[every.rank == rank].max() for rank in range(8)]
+    assert {int(np.argmax(ends)), int(np.argmin(ends))} <= set(some.ranks.tolist())
+    for rank in some.ranks:
+        assert (some.end[some.rank == rank] == every.end[every.rank == rank]).all()
+
+
 @pytest.mark.parametrize(
     ("options", "rewrite"),
     [
