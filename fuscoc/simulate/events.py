@@ -2,7 +2,8 @@
 
 Ends that lie closer together than ``grain`` seconds are one event, at the time of the last of them.
 So a grain delays, and never hurries: every time is at least what it would be without. Its default
-is a small part of the time that the busiest link needs.
+is a small part of the time that the busiest link needs, and a larger one while a crowd moves: as
+much more as that has more tasks, so that an event in it ends equally large a part.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ Int64Array = NDArray[np.int64]
 
 GRAINS = 1500
 """Events that the busiest link's time is divided into at least."""
+CROWD = 1 << 16
+"""Tasks that move at once, beyond which there are fewer."""
 
 Progress = Callable[[float], None]
 """Told the part of all tasks that has ended."""
@@ -91,8 +94,9 @@ def run(
     Raises:
         CycleError: tasks never begin.
     """
+    crowd = np.inf
     if grain is None:
-        grain = float(busiest(tasks, capacity).max(initial=0.0)) / GRAINS
+        grain, crowd = float(busiest(tasks, capacity).max(initial=0.0)) / GRAINS, CROWD
     num = len(tasks)
     ready, begin, end = np.full(num, np.nan), np.full(num, np.nan), np.full(num, np.nan)
     before = tasks.num_before.copy()
@@ -149,11 +153,12 @@ def run(
             raise CycleError(f"{num - num_done} tasks wait for each other")
         # The last of the ends within a grain, and not beyond the next end of a latency.
         until = soonest
+        latest = soonest + grain * max(1.0, len(state.moving) / crowd)
         if len(state.moving):
             ends = ends + state.now
-            near = ends[ends <= soonest + grain]
+            near = ends[ends <= latest]
             until = max(until, float(near.max(initial=soonest)))
-        late = due[due <= soonest + grain]
+        late = due[due <= latest]
         until = max(until, float(late.max(initial=soonest)))
         if samples is not None and len(state.moving) and until > state.now:
             moved = np.minimum(rates * (until - state.now), state.left)

@@ -134,6 +134,19 @@ def test_a_grain_delays_and_never_hurries(work: Work, grain: float) -> None:
     assert found.seconds >= work.critical() * (1 - 1e-6)
 
 
+def test_a_crowd_has_fewer_events_and_ends_hardly_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    amounts = random.uniform(1, 2, 400).tolist()
+    work = Work([(0.0, {n % 7: size}, []) for n, size in enumerate(amounts)], [1.0] * 7)
+    tasks, capacity = work.build(), np.ones(7)
+    exact = run(tasks, capacity, 0.0)
+    monkeypatch.setattr("fuscoc.simulate.events.CROWD", 20)
+    crowded = run(tasks, capacity)
+    assert (crowded.end >= exact.end * (1 - 1e-9)).all()
+    assert exact.seconds <= crowded.seconds <= exact.seconds * 1.02
+    assert len(np.unique(crowded.end)) < len(np.unique(exact.end)) / 4
+
+
 @few
 @given(works(), st.floats(0.01, 3))
 def test_all_bytes_pass_and_no_link_carries_more_than_it_can(work: Work, length: float) -> None:
