@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -202,7 +203,7 @@ def processor() -> str:
 def environment() -> str:
     return (
         f"{processor()}, one thread; Python {platform.python_version()}, numpy {np.__version__}, "
-        f"scipy {scipy.__version__}"
+        f"scipy {scipy.__version__}; load {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores"
     )
 
 
