@@ -104,10 +104,12 @@ class PiecesNode(CudaNode):
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = {
-            "boxes_forth": box_words * num_fields,
             "points_before": self._most_entries(self.limits),
             "cells_before": self._most_entries(self.limits),
         }
+        # Those that no entry is looked up for are a handle's own, which keeps them while they are right.
+        made_anew = bool(self.pieces.outer)
+        (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
         made = {
             name: [
                 torch.zeros(size, dtype=torch.int64, device=device)
