@@ -107,7 +107,7 @@ class PiecesNode(CudaNode):
             "points_before": self._most_entries(self.limits),
             "cells_before": self._most_entries(self.limits),
         }
-        # Those that no entry is looked up for are a handle's own, which keeps them while they are right.
+        # Without entries they are kept while they are right, by each handle its own.
         made_anew = bool(self.pieces.outer)
         (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
         made = {
