@@ -27,7 +27,7 @@ PLAN_WARPS = 1
 LONG = 36
 """Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
-"""Those of ``kernels/device/boxes.py`` and ``pieces.py``: words before loops, and of a loop."""
+"""Those of ``kernels/device/boxes.py`` and ``made_boxes.py``: words before loops, and of a loop."""
 
 
 class TritonText(CudaText):
