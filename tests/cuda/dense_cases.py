@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.engine import specs
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARCHS = ("sm_90",)
 
@@ -202,18 +204,6 @@ PACKED_FIELDS = """shuffle packed_fields {
   combine reverse reduce sum(w)
 }
 """
-# Boxes that follow from extents alone.
-SPREAD = """shuffle spread {
-  const most = 6
-  index i : rows
-  index k : ranks
-  segment row { x : f32[3] }
-  layout mine[i, k] of row dense(rows, ranks)
-  layout theirs[s] of row dense(most * ranks)
-  dispatch mine[i, k] -> theirs[rank * most + i] on k
-  combine reverse
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -267,7 +257,7 @@ CASES = {
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
-    "spread": DenseCase(SPREAD),
+    "spread": DenseCase(specs.SPREAD),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))
