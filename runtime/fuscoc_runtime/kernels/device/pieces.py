@@ -5,7 +5,7 @@ on those which that one's combine copies (`made_boxes`).
 An entry, an image or a page, is what inputs say of the outer indices; a shuffle without such has
 one. A program makes one kind of boxes of a piece at a time; the last program tells how many items
 there are before each box. Where boxes are *fixed*, follow from extents and the ranks' slots alone,
-those that a ring entry has are kept until one of these changes.
+those that a ring entry has are `kept` until one of these changes.
 
 ``piece(number, entry, cells_before, given)`` is the shuffle's own: what the relation says of a
 piece of an entry, as in `cells`. ``sizes(entry, given)`` are (points, cells, whether that can be)
@@ -20,16 +20,11 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
-of_piece, made_boxes = load("cells"), load("made_boxes")
+of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
-
-# Words of what fixed boxes of a ring entry were made of, i64.
-WHOLE = tl.constexpr(0)  # whether they are all there: no point was dropped, no rank refused
-SLOTS = tl.constexpr(1)  # [MAX_RANKS]
-GIVEN = tl.constexpr(9)  # what the relation was given, extents and ranks
 
 
 @triton.jit
@@ -101,7 +96,7 @@ def meet(
     tl.store(moved + 1, tl.minimum(num_points, room))
     stale = num_slots == num_slots
     if fixed:
-        stale = is_stale(call, given) | failed
+        stale = kept.is_stale(call, given) | failed
     tl.store(taken + 4, stale.to(tl.int64))
     if stale:
         peers = tl.arange(0, words.MAX_RANKS)
@@ -146,7 +141,7 @@ def place(
         if stale != 0:
             add_up_all(call, num_boxes, len(rows), comes_back)
             if fixed:
-                keep(call)
+                kept.keep(call)
         tell_boxes(call, num_boxes)
 
 
@@ -204,40 +199,3 @@ def tell_boxes(call, num_boxes):
             if of_piece.refuses(call, peer) == 0:
                 tl.store(sync.section(call, peer, words.TOLD_AT, tl.int64) + me, tagged)
         sync.signal(call, words.TOLD_FLAGS_AT, me, epoch)
-
-
-@triton.jit
-def is_stale(call, given):
-    """Whether fixed boxes of the ring entry are not those that the running call has; then what it
-    has is written down, and `keep` says that they are there when they are."""
-    made_of = sync.array(call, words.MADE_OF, tl.int64)
-    whole = tl.load(made_of + WHOLE)
-    peer = tl.arange(0, words.MAX_RANKS)
-    there = peer < sync.word(call, words.NUM_RANKS)
-    at = plan.counts_of_ranks(call, of_piece.COLUMNS) + peer * (of_piece.COLUMNS + 1)
-    slots = tl.load(at, mask=there, other=0).to(tl.int64)
-    differs = (slots != tl.load(made_of + SLOTS + peer)).to(tl.int32)
-    differs = vectors.largest(differs, 0)
-    for i in tl.static_range(len(given)):
-        value = whole * 0 + given[i]
-        differs |= (value != tl.load(made_of + GIVEN + i)).to(tl.int32)
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    stale = (differs != 0) | (whole == 0) | (refusing != 0)
-    if stale:
-        tl.debug_barrier()  # every thread has read what is replaced
-        tl.store(made_of + WHOLE, 0)
-        tl.store(made_of + SLOTS + peer, slots)
-        for i in tl.static_range(len(given)):
-            tl.store(made_of + GIVEN + i, whole * 0 + given[i])
-    return stale
-
-
-@triton.jit
-def keep(call):
-    """Say that the boxes that were made are all there, if no point was dropped meanwhile, no rank
-    has refused the call, and somebody still waits."""
-    routing = sync.array(call, words.ROUTING, tl.int32)
-    use = tl.load(routing + words.USES) + 1
-    dropped = tl.atomic_add(routing + words.DROPPED + (use & 1), 0)
-    whole = (dropped == 0) & (tl.load(routing + words.REFUSING) == 0) & (sync.aborted(call) == 0)
-    tl.store(sync.array(call, words.MADE_OF, tl.int64) + WHOLE, whole.to(tl.int64))

@@ -75,7 +75,7 @@ MAX_FLAGS = tl.constexpr(63)
 TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
 # and whether boxes are stale
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
-MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; `pieces` says how
+MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 NUM_WORDS = tl.constexpr(67)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
