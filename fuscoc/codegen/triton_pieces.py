@@ -27,7 +27,7 @@ PLAN_WARPS = 1
 LONG = 36
 """Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
-"""Those of ``kernels/device/boxes.py`` and ``pieces.py``: words before loops, and of a loop."""
+"""Those of ``kernels/device/boxes.py`` and ``made_boxes.py``: words before loops, and of a loop."""
 
 
 class TritonText(CudaText):
@@ -133,6 +133,12 @@ class _Printer:
     def box_words(self) -> int:
         return BOX_WORDS + STEP_WORDS * self.steps
 
+    @property
+    def fixed(self) -> bool:
+        """Whether boxes follow from extents and the ranks' slots alone."""
+        looks_up = any(name.startswith("input_") for name in self.given)
+        return not (self.outer or looks_up)
+
     def function(self, head: str, *body: str) -> str:
         """A device function that is given what the relation reads."""
         names = [f"{name} = given[{i}]" for i, name in enumerate(self.given)]
@@ -234,6 +240,7 @@ class _Printer:
             "sizes": "sizes" if self.shuffle.ragged else "None",
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
+            "fixed": self.fixed,
         }
         parameters = {**counts, **parameters}
         return self.kernel("meet", "pieces.meet", parameters, given, PLAN_WARPS, declared)
@@ -247,6 +254,7 @@ class _Printer:
             "item_lines": self.sizes.item_lines,
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
+            "fixed": self.fixed,
             "comes_back": self.shuffle.combine is not None,
         }
         return self.kernel("place", "pieces.place", self.given, given, PLAN_WARPS)
