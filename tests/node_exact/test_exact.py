@@ -133,6 +133,34 @@ def test_calls_that_kernels_leave_out(pool: Pool) -> None:
     pool.run(rank_work.left_out, 2, path(SMALL))
 
 
+@pytest.mark.parametrize("most_bytes", [1 << 15, 0], ids=["small ones fit", "none fits"])
+def test_no_memory_for_a_larger_window(pool: Pool, most_bytes: int) -> None:
+    """All ranks name the one that has none; they go on, or say so in every later call."""
+    first, second = pool.run(rank_work.out_of_memory, 2, path(SMALL), most_bytes)
+    assert first == second
+    assert first[0].startswith("NetworkError")
+    assert "failed on rank 1: Cannot allocate memory" in first[0]
+    assert set(first) == {first[0]}
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_no_memory_for_a_larger_window_of_one_rank(pool: Pool, fits: bool) -> None:
+    [said] = pool.run(rank_work.out_of_memory_alone, 1, path(SMALL), fits)
+    assert all("PreparationError: [FSR006] rank 0 could not prepare" in each for each in said)
+
+
+def test_no_memory_on_one_of_two_gpus(pool: Pool) -> None:
+    first, second = pool.run(rank_work.gpus_out_of_memory, 2)
+    assert first == second
+    assert "mapping 128 bytes of cpu for its node failed on rank 1: out of memory" in first[0]
+    assert [said == "no error" for said in first] == [False, True, False]
+
+
+def test_graphs_cannot_capture_calls(pool: Pool) -> None:
+    for said in pool.run(rank_work.captured, 2, path(SMALL)):
+        assert all(each.startswith("OptionError") and "CUDA graph" in each for each in said), said
+
+
 def test_gradients(pool: Pool) -> None:
     for errors in pool.run(rank_work.by_torch, 2, "gradients", path(SMALL), {}):
         assert max(errors) < 1e-5, errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,6 @@ from fuscoc_runtime.engine.process import ProcessEngine, lasting
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
-    HopTimeoutError,
     InputError,
     OptionError,
     RefusedCallError,
@@ -147,6 +147,7 @@ class ExactEngine:
             InputError: an argument does not fit the dispatch. For the other ranks sums that need
                 this one's rows are NaN, and their ``check`` raises RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
+            OptionError: a CUDA graph is being captured.
         """
         if isinstance(handle, Handle):
             return self.general.combine(rows, handle, named)
@@ -216,13 +217,15 @@ class ExactEngine:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Around a call, of which autograd may use later what it leaves."""
-        with current_device(self.members.device), self.order.turn(), lasting():
-            self._watch.raise_loss()
-            self._find()
+        with current_device(self.members.device):
+            # The order of calls would take a refused one for a part of the graph.
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
                 raise OptionError("max_sources", problem)
-            yield
+            with self.order.turn(), lasting():
+                self._watch.raise_loss()
+                self._find()
+                yield
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None
@@ -268,9 +271,11 @@ class ExactEngine:
                 prepared.weights,
                 prepared.num_slots,
             )
-        except HopTimeoutError as error:  # while windows were to grow: ranks are out of step
-            self._watch.loss = replace(error)
+        except FuscoRuntimeError as error:  # while windows were to grow
+            self._watch.loss = copy(error)
             raise
+        if isinstance(known, FuscoRuntimeError):
+            raise known
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known
