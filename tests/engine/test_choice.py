@@ -142,7 +142,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "table"}, "tables"),
         ({"shuffle": "static"}, "made once"),
-        ({"shuffle": "ragged"}, "wait twice"),
+        ({"shuffle": "ragged"}, "pieces"),
     ],
 )
 def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) -> None:
@@ -152,6 +152,16 @@ def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) ->
     chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
     assert isinstance(chosen, str)
     assert reason in chosen
+
+
+def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:
+    ragged = spec("ragged")
+    assert ragged.node is not None
+    by_points = dataclasses.replace(ragged.node, pieces=None)
+    shuffle = dataclasses.replace(ragged, node=by_points)
+    chosen = choose_exact(shuffle, NODE, HOPPER, traces=False, num_programs=None)
+    assert isinstance(chosen, str)
+    assert "wait twice" in chosen
 
 
 @given(

@@ -129,9 +129,9 @@ def close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def mistakes(group: Any, artifact: str, forced: bool) -> list[str]:
-    """Rank 1 makes one mistake after the other in calls that plan; what is said, and whether calls
-    in between are whole, and rows of one before are still there."""
+def mistakes(group: Any, artifact: str, num_mistakes: int, forced: bool) -> list[str]:
+    """Rank 1 makes so many mistakes, one after the other, in calls that plan; what is said, and
+    whether calls in between are whole, and rows of one before are still there."""
     shuffle = open_shuffle(group, artifact) if forced else Shuffle(artifact, group=group)
     said = []
 
@@ -148,7 +148,7 @@ def mistakes(group: Any, artifact: str, forced: bool) -> list[str]:
         lambda given: given.update(weights=given["weights"][:, :1]),
         lambda given: given.update(x=rows[:4] if len(rows) >= 4 else rows),
     )
-    for number, change in enumerate(changes):
+    for number, change in enumerate(changes[:num_mistakes]):
         good = data_of(shuffle.rank, 6 + number, number)
         rows, handle = shuffle.dispatch(**good)
         bad: dict[str, Any] = data_of(shuffle.rank, 4)
@@ -251,7 +251,7 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
     given = data_of(shuffle.rank, 2)
     rows, handle = shuffle.dispatch(**given)
     held = by_slot(rows, handle)
-    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 40))
+    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 12))
     map_file = SharedAllocator._map
 
     def scarce(self: SharedAllocator, file: str, nbytes: int) -> Any:
@@ -267,7 +267,7 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
         said.append(said_by(large))
     if most_bytes:
         rows, new = large()
-        close(shuffle.combine(by_slot(rows, new), new), summed(data_of(shuffle.rank, 40)))
+        close(shuffle.combine(by_slot(rows, new), new), summed(data_of(shuffle.rank, 12)))
         shuffle.check()
     else:
         said += [said_by(call) for call in (large, partial(shuffle.combine, held, handle))]
@@ -280,7 +280,7 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
     """What a rank without peers says of two calls, if but the smallest window fits, or none."""
     shuffle = open_shuffle(group, artifact)
-    node, given = shuffle.engine.node, data_of(0, 40)
+    node, given = shuffle.engine.node, data_of(0, 12)
     most_bytes = node.window_bytes * fits
 
     def scarce(nbytes: int) -> Any:

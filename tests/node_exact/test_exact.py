@@ -21,7 +21,8 @@ from tests.node_triton.test_node_triton import COMPACT, SMALL, SPECS
 
 NUM_RANKS = 4
 OTHERS = {name: text for name, text in SPECS.items() if name not in ("table", "long")}
-GIVEN = {name: small for name, small in EXAMPLES.items() if name != "vit_patches"}
+GIVEN = {name: EXAMPLES[name] for name in ("kv_pages", "reshard")}
+"""Those that are not read as pieces."""
 NIGHTLY = pytest.mark.nightly
 BOTH = pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
 
@@ -51,12 +52,13 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-@one_of(OTHERS, "unweighted", "fields", "compact")
+@one_of(OTHERS, "fields", "compact")
 def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
     pool.run(rank_work.batches, 2, path(OTHERS[name]), [(5, 0), (0, 0), (2, 12)], 1)
 
 
-@one_of(GIVEN, "kv_pages")
+@NIGHTLY
+@pytest.mark.parametrize("name", GIVEN)
 def test_given_slots(pool: Pool, name: str) -> None:
     small = GIVEN[name]
     pool.run(rank_work.batches, NUM_RANKS, path(small.text), small.batches, 1)
@@ -71,7 +73,7 @@ def some_batches(num_ranks: st.SearchStrategy[int]) -> st.SearchStrategy[list[tu
 STATEFUL = [HealthCheck.function_scoped_fixture]
 
 
-@BOTH
+@by_night(SMALL)
 @given(batches=some_batches(st.sampled_from([1, 2])), seed=st.integers(0, 1000))
 @settings(max_examples=2, suppress_health_check=STATEFUL)
 def test_sizes_that_grow_and_shrink(
@@ -88,7 +90,10 @@ def test_many_sizes(pool: Pool, text: str, batches: list[tuple[int, ...]], seed:
     pool.run(rank_work.batches, len(batches[0]), path(text), batches, seed)
 
 
-@pytest.mark.parametrize("first", [2**31 - 2, 2**32 - 2], ids=["signed", "unsigned"])
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(2**31 - 2, id="signed"), pytest.param(2**32 - 2, id="unsigned", marks=NIGHTLY)],
+)
 def test_epochs_wrap(pool: Pool, first: int) -> None:
     """Windows grow before and behind it."""
     signed = first - (first >> 31 << 32)
@@ -102,11 +107,19 @@ def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
     pool.run(rank_work.handles_last, num_ranks, path(text))
 
 
-@by_night(SMALL)
-def test_mistakes(pool: Pool, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "num_mistakes"),
+    [
+        pytest.param(COMPACT, 2, id="compact"),
+        pytest.param(COMPACT, 5, id="compact, all", marks=NIGHTLY),
+        pytest.param(SMALL, 5, id="expanded, all", marks=NIGHTLY),
+    ],
+)
+def test_mistakes(pool: Pool, text: str, num_mistakes: int) -> None:
     """All ranks raise what the general engine raises, and nothing has moved."""
-    found = pool.run(rank_work.mistakes, 2, path(text), True)
-    assert found == pool.run(rank_work.mistakes, 2, path(text), False)
+    found = pool.run(rank_work.mistakes, 2, path(text), num_mistakes, True)
+    assert found == pool.run(rank_work.mistakes, 2, path(text), num_mistakes, False)
+    assert len(found[0]) == num_mistakes
     assert found[0] == found[1]
     assert all(message != "no error" for message in found[0])
 
@@ -172,7 +185,7 @@ def test_what_fuscoc_run_does(pool: Pool) -> None:
     assert sum(rows) > 0
 
 
-@one_of(FANNED, "weighted", "summed")
+@one_of(FANNED, "weighted")
 def test_given_slots_that_are_summed(pool: Pool, name: str) -> None:
     """Random data of the runtime's own generator names each slot once."""
     pool.run(rank_work.batches, 2, path(FANNED[name]), [(3, 2), (0, 5)], 1)
@@ -183,6 +196,7 @@ def test_compiled(pool: Pool) -> None:
     assert max(pool.run(rank_work.by_torch, 2, "compiled", path(SMALL), {})) < 1e-5
 
 
+@NIGHTLY
 def test_a_rank_that_does_not_come() -> None:
     pool = Pool(2)
     try:
