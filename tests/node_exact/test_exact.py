@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine import specs
 from tests.engine.pool import Pool
-from tests.gpus import torchrun
+from tests.gpus import need_gpus, torchrun
 from tests.node_exact import rank_work
 from tests.node_exact.models import compile_all
 from tests.node_triton.given_specs import EXAMPLES
@@ -52,7 +52,7 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-@one_of(OTHERS, "fields", "compact")
+@one_of(OTHERS, "compact")
 def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
     pool.run(rank_work.batches, 2, path(OTHERS[name]), [(5, 0), (0, 0), (2, 12)], 1)
 
@@ -64,9 +64,11 @@ def test_given_slots(pool: Pool, name: str) -> None:
     pool.run(rank_work.batches, NUM_RANKS, path(small.text), small.batches, 1)
 
 
-def some_batches(num_ranks: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[int, ...]]]:
+def some_batches(
+    num_ranks: st.SearchStrategy[int], largest: int
+) -> st.SearchStrategy[list[tuple[int, ...]]]:
     """Sizes of every rank, batch after batch."""
-    sizes = num_ranks.map(lambda count: st.tuples(*[st.integers(0, 12)] * count))
+    sizes = num_ranks.map(lambda count: st.tuples(*[st.integers(0, largest)] * count))
     return sizes.flatmap(lambda each: st.lists(each, min_size=1, max_size=4))
 
 
@@ -74,7 +76,7 @@ STATEFUL = [HealthCheck.function_scoped_fixture]
 
 
 @by_night(SMALL)
-@given(batches=some_batches(st.sampled_from([1, 2])), seed=st.integers(0, 1000))
+@given(batches=some_batches(st.sampled_from([1, 2]), 5), seed=st.integers(0, 1000))
 @settings(max_examples=2, suppress_health_check=STATEFUL)
 def test_sizes_that_grow_and_shrink(
     pool: Pool, text: str, batches: list[tuple[int, ...]], seed: int
@@ -84,7 +86,7 @@ def test_sizes_that_grow_and_shrink(
 
 @NIGHTLY
 @BOTH
-@given(batches=some_batches(st.integers(1, NUM_RANKS)), seed=st.integers(0, 1000))
+@given(batches=some_batches(st.integers(1, NUM_RANKS), 12), seed=st.integers(0, 1000))
 @settings(max_examples=40, suppress_health_check=STATEFUL)
 def test_many_sizes(pool: Pool, text: str, batches: list[tuple[int, ...]], seed: int) -> None:
     pool.run(rank_work.batches, len(batches[0]), path(text), batches, seed)
@@ -101,7 +103,7 @@ def test_epochs_wrap(pool: Pool, first: int) -> None:
     pool.run(rank_work.batches, 2, path(SMALL), sizes, 1, signed)
 
 
-@BOTH
+@by_night(SMALL)
 @pytest.mark.parametrize("num_ranks", [1, pytest.param(4, marks=NIGHTLY)])
 def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
     pool.run(rank_work.handles_last, num_ranks, path(text))
@@ -211,5 +213,6 @@ def test_a_rank_that_does_not_come() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Rows bit by bit, stress, mistakes; one wait in a dispatch that plans, none in other calls."""
+    need_gpus(num_ranks)
     compile_all(tmp_path)
     torchrun(num_ranks, "tests/node_exact/exact_gpu_run.py", tmp_path)
