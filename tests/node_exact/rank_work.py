@@ -277,6 +277,18 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
     return said
 
 
+def out_of_scratch(group: Any, artifact: str) -> str:
+    """What is said of a call for which the last rank has no memory; the next is whole."""
+    shuffle, none = open_shuffle(group, artifact), torch.OutOfMemoryError("no memory")
+    last = shuffle.rank == shuffle.topology.num_ranks - 1
+    with mock.patch.object(exact, "new_scratch", side_effect=none if last else exact.new_scratch):
+        said = said_by(partial(shuffle.dispatch, **data_of(shuffle.rank, 3)))
+    run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
+    shuffle.check()
+    shuffle.close()
+    return said
+
+
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
     """What a rank without peers says of two calls, if but the smallest window fits, or none."""
     shuffle = open_shuffle(group, artifact)

@@ -158,6 +158,13 @@ def test_no_memory_for_a_larger_window(pool: Pool, most_bytes: int) -> None:
     assert set(first) == {first[0]}
 
 
+def test_no_memory_for_a_call(pool: Pool) -> None:
+    said = (
+        "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
+    )
+    assert pool.run(rank_work.out_of_scratch, 2, path(SMALL)) == [said, said]
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_no_memory_for_a_larger_window_of_one_rank(pool: Pool, fits: bool) -> None:
     [said] = pool.run(rank_work.out_of_memory_alone, 1, path(SMALL), fits)

@@ -73,6 +73,15 @@ class Known:
         return [each for each in held if isinstance(each, Tensor)]
 
 
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Memory of one dispatch that plans: what its handle keeps, and what its kernels alone need."""
+
+    buffers: dict[str, Tensor]
+    segments: Tensor
+    scratch: dict[str, Tensor]
+
+
 class ExactNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
@@ -125,6 +134,18 @@ class ExactNode:
         the latest dispatch."""
         return self._memory.points()
 
+    def new_work(self, num_sources: int, num_slots: int) -> Work | None:
+        """Memory of a dispatch, before peers wait for it; None if kernels cannot count it."""
+        program = self._program
+        num_points = num_sources * self._fanout * program.num_ranks
+        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+            return None
+        return Work(
+            new_buffers(program, num_sources),
+            new_segments(program, num_sources),
+            new_scratch(program, num_sources),
+        )
+
     def dispatch(
         self,
         number: int,
@@ -134,8 +155,11 @@ class ExactNode:
         num_sources: int,
         weights: Tensor | None,
         num_slots: int,
+        work: Work | None,
     ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
+
+        ``work`` is that of ``new_work``.
 
         Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
         for points that cannot be moved among other reasons, there are more slots than may be, or
@@ -145,12 +169,10 @@ class ExactNode:
         Raises:
             FuscoRuntimeError: the ranks are out of step for good.
         """
-        program = self._program
-        num_points = num_sources * self._fanout * program.num_ranks
-        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+        if work is None:
             self.refuse_dispatch()
             return Planned((), (-1,), 0, is_aborted=False)
-        buffers, segments = new_buffers(program, num_sources), new_segments(program, num_sources)
+        program, buffers, segments = self._program, work.buffers, work.segments
         values = program.given(inputs, extents) | {"num_slots": num_slots}
         columns = program.shuffle.program.relation.addresses
         values |= zip(columns, map(address, segments), strict=True)
@@ -159,7 +181,7 @@ class ExactNode:
             buffers["routing"], weights, num_slots=num_slots,
         )  # fmt: skip
         while True:
-            self._launch(values, launched, buffers, segments, source)
+            self._launch(values, launched, work, source)
             planned = self.report.wait(self._epoch)
             if planned.is_aborted or min(planned.sources) < 0:
                 return planned
@@ -232,20 +254,18 @@ class ExactNode:
         self,
         values: dict[str, int],
         launched: Launched,
-        buffers: dict[str, Tensor],
-        segments: Tensor,
+        work: Work,
         source: Sequence[Tensor],
     ) -> None:
         """All of a dispatch that plans."""
         program, num_sources = self._program, launched.num_sources
-        scratch = new_scratch(program, num_sources)
-        words = call_words(program, scratch, segments, buffers)
+        words = call_words(program, work.scratch, work.segments, work.buffers)
         table = self._upload(self._memory.table(0, self._programs, **self._words(words)))
         launched.routing.zero_()
         if program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         values = values | program.values(table.data_ptr(), launched, 0)
-        values |= {name: address(column) for name, column in scratch.items()}
+        values |= {name: address(column) for name, column in work.scratch.items()}
         program.evaluate(values, num_sources)
         program.plan(values, num_sources)
         if program.is_dense:

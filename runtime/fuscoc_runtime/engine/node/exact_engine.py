@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.engine import current_device, readable
-from fuscoc_runtime.engine.node.exact import ExactNode, Known
+from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch
@@ -56,6 +56,7 @@ class _Prepared:
     weights: Tensor | None
     num_sources: int
     num_slots: int
+    work: Work | None
 
 
 class ExactEngine:
@@ -244,7 +245,9 @@ class ExactEngine:
         weights = self._weights(arguments.weights, arguments.extents) if arguments.weights else None
         num_slots = sizes.target_length(checker, arguments) or 0
         sizes.num_points(checker, arguments)  # raises for what are no sizes
-        return _Prepared(arguments, weights, sizes.num_sources(checker, arguments), num_slots)
+        num_sources = sizes.num_sources(checker, arguments)
+        work = self.node.new_work(num_sources, num_slots) if earlier is None else None
+        return _Prepared(arguments, weights, num_sources, num_slots, work)
 
     def _move(
         self, prepared: _Prepared | FuscoRuntimeError, earlier: ExactHandle | None
@@ -270,6 +273,7 @@ class ExactEngine:
                 prepared.num_sources,
                 prepared.weights,
                 prepared.num_slots,
+                prepared.work,
             )
         except FuscoRuntimeError as error:  # while windows were to grow
             self._watch.loss = copy(error)
