@@ -14,6 +14,7 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_DISPATCH_WARPS,
     PLACE_BYTES,
     ROWS_IN_FLIGHT,
+    SORTED_BYTES,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
     WARP,
@@ -61,6 +62,10 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
     found = {
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
+        "sorted_rows": "a CTA takes rows as they come"
+        if tile["sorted_rows"] == 1
+        else f"a CTA sorts so many rows of {row_bytes:,} B by key, {SORTED_BYTES:,} B at most, and "
+        "stores those of a key together",
         "dispatch_rows": "a warp moves a row" if tile["dispatch_rows"] == 1 else "a lane moves one",
         "dispatch_warps": f"as many times {tile['dispatch_rows'] * tile['buffer_bytes']:,} B of a "
         f"warp as {fits}, "
