@@ -23,6 +23,7 @@ ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SORTED_BYTES, SORTED_ROWS = 65536, (4096, 2048, 1024, 512)  # of a tile, at most; that it may have
 RUN_BYTES = 128  # of a key's rows in a tile, on average, at least: a line
+MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 32  # of a CTA: 64 registers a thread
@@ -199,9 +200,9 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
     and if a tile has lines of most keys.
     """
     row = sum(map(row_bytes, shuffle.fields))
-    if row >= BULK_LINE or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
+    if shuffle.num_keys > MAX_SORTED_KEYS or shuffle.source_fields:
         return 1
-    if shuffle.source_fields:
+    if row >= BULK_LINE or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
         return 1
     fits = (
         rows

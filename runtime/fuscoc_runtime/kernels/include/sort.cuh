@@ -45,6 +45,7 @@ struct SortShared {
   PlanShared<Shape> plan;
   int first[Shape::num_keys];  // place of a key's first row in the sorted tile
   int num_sorted;
+  int begin, end;              // rows of this CTA: looked up, rather than kept in registers
   int code[rows];              // by place: the code of a row's slot,
   u16 row[rows];               // and its number in the tile
   alignas(kBulkLine) char tile[2][rows * bytes_before<Shape>(Shape::num_fields)];
@@ -58,31 +59,34 @@ struct Sort {
   static constexpr int kRange = kPlanThreads;  // a CTA has whole ranges of so many rows
   const Call& call;
   Shared& shared;
+  const Numbers& numbers;
   Plan<Shape, Relation> plan;
-  const u32 epoch;
   const int warp, lane;
 
-  __device__ Sort(const Call& call, unsigned char* memory, u32 epoch, u32 use)
+  __device__ Sort(const Call& call, unsigned char* memory, const Numbers& numbers)
       : call(call),
         shared(*reinterpret_cast<Shared*>(memory)),
-        plan(call, memory, epoch, use, gridDim.x),
-        epoch(epoch),
+        numbers(numbers),
+        plan(call, memory, numbers.epoch, numbers.use, gridDim.x),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp) {}
 
-  __device__ __forceinline__ i64 first_row(int cta) const {
-    return min(ceil_div(call.num_sources, kRange) * cta / int(gridDim.x) * kRange, call.num_sources);
+  __device__ __forceinline__ int first_row(int cta) const {
+    return int(min(ceil_div(call.num_sources, kRange) * cta / int(gridDim.x) * kRange, call.num_sources));
   }
+  // Rows of a tile that begins with one.
+  __device__ __forceinline__ int num_rows(int from) const { return max(0, min(tile_rows, shared.end - from)); }
   // The number in a tile of the row that this thread looks at in a step.
   __device__ __forceinline__ int row_of_step(int step) const { return (warp * steps + step) * kWarp + lane; }
 
   // Starts to read the rows of a tile.
   template <int kField = 0>
-  __device__ __forceinline__ void load(char* tile, i64 from, int num_rows) const {
+  __device__ __forceinline__ void load(char* tile, int from, int num_rows) const {
     constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit;
-#pragma unroll 4
+    constexpr int unrolled = Shape::num_fields == 1 ? 4 : 2;  // 64 registers a thread
+#pragma unroll unrolled
     for (int i = threadIdx.x; i < num_rows * words; i += kPlanThreads) {
-      const i64 begin = plan.relation.source_cell(from + i / words) * Shape::cell_bytes(kField);
+      const i64 begin = plan.relation.source_cell(i64(from) + i / words) * Shape::cell_bytes(kField);
       copy_async<unit>(tile + bytes_before<Shape>(kField) * tile_rows + i * unit,
                        call.source[kField] + begin + i % words * unit);
     }
@@ -91,18 +95,18 @@ struct Sort {
 
   // Adds to `total` the rows from `first` to `end` by key. Until a point has a code, its key stands there;
   // `num_keys` is none.
-  __device__ void count(i64 first, i64 end) {
+  __device__ __forceinline__ void count(int first, int end) {
     constexpr int batch = 8;
-    for (i64 start = first + threadIdx.x; start < end; start += batch * kPlanThreads) {
+    for (int start = first + threadIdx.x; start < end; start += batch * kPlanThreads) {
       i64 key[batch];  // in flight together
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const i64 point = start + b * kPlanThreads;
+        const int point = start + b * kPlanThreads;
         key[b] = point < end ? plan.relation.key(point) : -1;
       }
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const i64 point = start + b * kPlanThreads;
+        const int point = start + b * kPlanThreads;
         const int known = int(plan.known(key[b], true));
         if (known >= 0) atomicAdd(&shared.plan.total[known], 1);
         if (point < end) call.codes[point] = known >= 0 ? known : num_keys;
@@ -110,7 +114,7 @@ struct Sort {
     }
     __syncthreads();
   }
-  __device__ __forceinline__ void load_keys(int (&key)[steps], i64 from, int num_rows) const {
+  __device__ __forceinline__ void load_keys(int (&key)[steps], int from, int num_rows) const {
 #pragma unroll
     for (int s = 0; s < steps; ++s)
       key[s] = row_of_step(s) < num_rows ? __ldcg(call.codes + from + row_of_step(s)) : num_keys;
@@ -145,13 +149,9 @@ struct Sort {
   __device__ __forceinline__ void find_first() const {
     constexpr int lane_keys = int(ceil_div(num_keys, kWarp));
     const PlanShared<Shape>& counts = shared.plan;
-    int num[lane_keys], own = 0;
-#pragma unroll
-    for (int j = 0; j < lane_keys; ++j) {
-      const int key = lane * lane_keys + j;
-      num[j] = key < num_keys ? counts.total[key] - counts.next[key] : 0;
-      own += num[j];
-    }
+    const int begin = lane * lane_keys, behind = min(begin + lane_keys, num_keys);
+    int own = 0;
+    for (int key = begin; key < behind; ++key) own += counts.total[key] - counts.next[key];
     int end = own;
 #pragma unroll
     for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -160,16 +160,14 @@ struct Sort {
     }
     if (lane == kWarp - 1) shared.num_sorted = counts.peers.failed ? 0 : end;
     int at = end - own;
-#pragma unroll
-    for (int j = 0; j < lane_keys; ++j) {
-      const int key = lane * lane_keys + j;
-      if (key < num_keys) shared.first[key] = at;
-      at += num[j];
+    for (int key = begin; key < behind; ++key) {
+      shared.first[key] = at;
+      at += counts.total[key] - counts.next[key];
     }
   }
 
   // Codes of the rows of a tile, and their places in it when it is sorted.
-  __device__ __forceinline__ void assign(const int (&key)[steps], const int (&before)[steps], i64 from, int num_rows) const {
+  __device__ __forceinline__ void assign(const int (&key)[steps], const int (&before)[steps], int from, int num_rows) const {
     const PlanShared<Shape>& counts = shared.plan;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
@@ -180,7 +178,7 @@ struct Sort {
         const int in_tile = counts.chunk[warp][k] + before[s];
         const i64 slot = i64(counts.next[k]) + in_tile;
         if (slot < call.capacity) code = code_of(counts.owner[k], slot);
-        else note_dropped(call, call.state->overflowed, plan.dropped);
+        else note_dropped(call, call.state->overflowed, numbers.use & 1);
         shared.code[shared.first[k] + in_tile] = code;
         shared.row[shared.first[k] + in_tile] = u16(row);
       }
@@ -192,7 +190,7 @@ struct Sort {
   // Stores the words of the sorted tile.
   template <int kField = 0>
   __device__ __forceinline__ void store(const char* tile) const {
-    constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit, batch = 4;
+    constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit, batch = 2;
     using Word = typename UnitOf<unit>::type;
     const Word* const rows = reinterpret_cast<const Word*>(tile + bytes_before<Shape>(kField) * tile_rows);
     const int num_words = shared.num_sorted * words;
@@ -224,7 +222,7 @@ struct Sort {
     }
   }
   // A warp takes the groups of a tile in turn.
-  __device__ __forceinline__ void tell_slots(i64 from, int num_rows, int group) const {
+  __device__ __forceinline__ void tell_slots(int from, int num_rows, int group) const {
     constexpr int chunks = int(ceil_div(kCopiedRows<Shape>, kWarp));
     if (call.num_ranks == 1) return;
     for (int first = warp * group; first < num_rows; first += kPlanWarps * group) {
@@ -256,20 +254,20 @@ struct Sort {
   }
 
   __device__ void run() {
-    const i64 first = first_row(blockIdx.x), end = first_row(blockIdx.x + 1);
-    const auto num_rows = [&](i64 from) { return int(max(i64(0), min(i64(tile_rows), end - from))); };
-    load(shared.tile[0], first, num_rows(first));
+    if (threadIdx.x == 0) shared.begin = first_row(blockIdx.x), shared.end = first_row(blockIdx.x + 1);
+    __syncthreads();
+    load(shared.tile[0], shared.begin, num_rows(shared.begin));
     commit_async();
     plan.begin();
-    count(first, end);
+    count(shared.begin, shared.end);
     plan.exchange();
     int key[steps], before[steps];
-    load_keys(key, first, num_rows(first));
+    load_keys(key, shared.begin, num_rows(shared.begin));
     clear();
     __syncthreads();
     int turn = 0;
-    for (i64 from = first; from < end; from += tile_rows, turn ^= 1) {
-      const i64 behind = from + tile_rows;
+    for (int from = shared.begin; from < shared.end; from += tile_rows, turn ^= 1) {
+      const int behind = from + tile_rows;
       load(shared.tile[turn ^ 1], behind, num_rows(behind));
       commit_async();
       rank(key, before, num_rows(from));
@@ -287,7 +285,7 @@ struct Sort {
       plan.advance();
     }
     __syncthreads();
-    if (warp == 0) finish(call, epoch);
+    if (warp == 0) finish(call, numbers.epoch);
   }
 };
 
@@ -296,9 +294,11 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void sort(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Numbers numbers;
-  const u32 place = begin_plan(call, numbers);
+  __shared__ u32 place;  // of the last thread
+  const u32 own_place = begin_plan(call, numbers);
+  if (threadIdx.x == kPlanThreads - 1) place = own_place;
   if (numbers.aborted) plan_nothing<Shape>(call);
-  else Sort<Shape, Relation>(call, memory, numbers.epoch, numbers.use).run();
+  else Sort<Shape, Relation>(call, memory, numbers).run();
   end_plan(call, numbers, place);
   leave(call, place, [&](State& state) { state.sent[~numbers.epoch & 1] = 0; });
 }
