@@ -70,7 +70,11 @@ def print_cuda(
     if sizes.sorted_rows > 1:
         includes += ["sort", "refuse"]
     else:
-        includes += ["place" if shuffle.given_slots else "plan", _dispatch(shuffle, sizes), "refuse"]
+        includes += [
+            "place" if shuffle.given_slots else "plan",
+            _dispatch(shuffle, sizes),
+            "refuse",
+        ]
     includes += [_combine(sizes)] if shuffle.combine is not None else []
     planner = "SortShared" if sizes.sorted_rows > 1 else "PlanShared"
     check = f"static_assert(sizeof({planner}<Shape>) <= {_planner_bytes(shuffle, sizes)});"

@@ -13,6 +13,7 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
     PLACE_BYTES,
+    PLAN_THREADS,
     ROWS_IN_FLIGHT,
     SORTED_BYTES,
     STATIC_SHARED,
@@ -62,15 +63,17 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
     found = {
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
-        "sorted_rows": "a CTA takes rows as they come"
-        if tile["sorted_rows"] == 1
-        else f"a CTA sorts so many rows of {row_bytes:,} B by key, {SORTED_BYTES:,} B at most, and "
-        "stores those of a key together",
         "dispatch_rows": "a warp moves a row" if tile["dispatch_rows"] == 1 else "a lane moves one",
         "dispatch_warps": f"as many times {tile['dispatch_rows'] * tile['buffer_bytes']:,} B of a "
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
+    if tile["sorted_rows"] > 1:
+        found = {
+            "sorted_rows": f"a CTA sorts so many rows of {row_bytes:,} B by key, "
+            f"{SORTED_BYTES:,} B at most; two times as many {fits}",
+            "dispatch_warps": f"{PLAN_THREADS:,} threads, which plan, too",
+        }
     if combines and tile["combine_rows"] > 1:
         places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
         found |= {

@@ -203,9 +203,7 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        waits = (
-            program.compact or program.places_results or program.scatters or program.sorts
-        )
+        waits = program.compact or program.places_results or program.scatters or program.sorts
         if num_ranks == 1 or waits or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
