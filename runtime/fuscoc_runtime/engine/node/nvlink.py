@@ -284,7 +284,8 @@ class CudaNode:
         if self._is_staged and self._staged is not None:
             self._launch(self._staged, max(self._ctas, call.plan_ctas + 1), address)
         elif self._plan is None:
-            self._launch(self._dispatch, min(self._ctas, call.plan_ctas), address)
+            call.plan_ctas = min(self._ctas, call.plan_ctas)
+            self._launch(self._dispatch, call.plan_ctas, address)
         else:
             # Both at once only where they may have all SMs; senders find some that do not plan.
             early = self._is_hopper and self._ctas == self.num_sms

@@ -67,7 +67,7 @@ struct Sort {
       : call(call),
         shared(*reinterpret_cast<Shared*>(memory)),
         numbers(numbers),
-        plan(call, memory, numbers.epoch, numbers.use, gridDim.x),
+        plan(call, memory, numbers.epoch, numbers.use, call.plan_ctas),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp) {}
 
