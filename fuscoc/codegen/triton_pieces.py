@@ -133,12 +133,6 @@ class _Printer:
     def box_words(self) -> int:
         return BOX_WORDS + STEP_WORDS * self.steps
 
-    @property
-    def fixed(self) -> bool:
-        """Whether boxes follow from extents and the ranks' slots alone."""
-        looks_up = any(name.startswith("input_") for name in self.given)
-        return not (self.outer or looks_up)
-
     def function(self, head: str, *body: str) -> str:
         """A device function that is given what the relation reads."""
         names = [f"{name} = given[{i}]" for i, name in enumerate(self.given)]
@@ -240,7 +234,7 @@ class _Printer:
             "sizes": "sizes" if self.shuffle.ragged else "None",
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
-            "fixed": self.fixed,
+            "fixed": not self.op.looks_up(),
         }
         parameters = {**counts, **parameters}
         return self.kernel("meet", "pieces.meet", parameters, given, PLAN_WARPS, declared)
@@ -254,7 +248,7 @@ class _Printer:
             "item_lines": self.sizes.item_lines,
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
-            "fixed": self.fixed,
+            "fixed": not self.op.looks_up(),
             "comes_back": self.shuffle.combine is not None,
         }
         return self.kernel("place", "pieces.place", self.given, given, PLAN_WARPS)
