@@ -36,13 +36,14 @@ def many_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         for begin in ("sent", "to")
     )
     back = [f"tl.where(here, {a}, {b})" for a, b in zip(here, sent, strict=True)]
-    results = [f"result[{i}] + sources * {row.row_bytes}" for i, row in enumerate(rows)]
+    sizes_at = cells if shuffle.is_placed else [row.row_bytes for row in rows]
+    results = [f"result[{i}] + places * {size}" for i, size in enumerate(sizes_at)]
     return [
         *functions,
         function("load_rows(rows, slots, has)", _loads(rows, here)),
         function("store_sent(to, has, tiles)", _stores(rows, to)),
         function("load_back(rows, slots, here, sent, has, lost)", _loads(rows, back, "lost")),
-        function("store_results(result, sources, has, tiles)", _stores(rows, results)),
+        function("store_results(result, places, has, tiles)", _stores(rows, results)),
     ]
 
 

@@ -134,15 +134,11 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
 
 
 def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
-    """How many short rows a program moves at once: those of segments that lie one behind the other
-    and have one row each, which comes back as it is or not at all. As many words as a copy of
-    pieces has in flight."""
-    comes_back = shuffle.combine == "copy" and not shuffle.is_placed
-    one_each = shuffle.fanout == 1 and not shuffle.compact and not shuffle.source_fields
-    row_bytes_in_all = sum(map(row_bytes, shuffle.fields))
-    if not (one_each and (comes_back or shuffle.combine is None)):
-        return 1
-    if row_bytes_in_all > TILE_ROW_BYTES:
+    """How many short rows a program moves at once: those of segments that have one each, which
+    leaves and comes back as it is. As many words as a copy of pieces has in flight."""
+    as_it_is = not shuffle.source_fields and shuffle.combine in ("copy", None)
+    one_each = shuffle.fanout == 1 and not shuffle.compact
+    if not (as_it_is and one_each and sum(map(row_bytes, shuffle.fields)) <= TILE_ROW_BYTES):
         return 1
     words = COPY_WARPS * LANES * 2 * LINES_PER_LANE
     fitting = words // sum(sum(each.pieces) for each in moved)

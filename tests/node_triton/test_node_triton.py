@@ -90,9 +90,7 @@ def test_one_bad_index(pool: Pool) -> None:
     assert messages[1::2] == ["no error"] * 2
 
 
-@pytest.mark.parametrize(
-    "text", [SMALL, COMPACT, COPIED], ids=["expanded", "compact", "copied"]
-)
+@pytest.mark.parametrize("text", [SMALL, COMPACT, COPIED], ids=["expanded", "compact", "copied"])
 def test_calls_that_one_rank_refuses(pool: Pool, text: str) -> None:
     """The others go on without its rows, and their check names it; every other call is whole."""
     first, second, third = pool.run(rank_work.one_refuses, 3, path(text))

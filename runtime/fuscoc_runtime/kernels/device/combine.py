@@ -405,7 +405,7 @@ def sum_rows(
                 sent = staging(call, rank, 0, 0, partial_bytes)
                 lacking = many.take_back(
                     call, group * size, limit, absent, rows, result, sent, load_back,
-                    store_results, partial_bytes, tile_rows,
+                    store_results, partial_bytes, places, tile_rows,
                 )  # fmt: skip
                 for peer in range(tl.where(lacking != 0, words.MAX_RANKS, 0)):
                     if (((lacking >> peer) & 1) == 1) & joins(call, peer):

@@ -7,8 +7,8 @@ wide as rows, and as high as registers allow.
 ``load_rows(rows, slots, has)`` and ``store_sent(to, has, tiles)`` are the shuffle's own: vectors
 say where rows lie, and ``has`` which there are. ``load_back(rows, slots, here, sent, has, lost)``
 loads rows from slots of this rank where they are ``here``, or from where peers have sent them, and
-makes ``lost`` ones what cannot be made; ``store_results(result, sources, has, tiles)`` stores them
-for segments of this rank.
+makes ``lost`` ones what cannot be made; ``store_results(result, places, has, tiles)`` stores them
+for segments of this rank, at places that are numbers of segments, or of cells.
 """
 
 import triton
@@ -70,21 +70,25 @@ def send_back(
 @triton.jit
 def take_back(
     call, first, limit, absent, rows, result, sent, load_back: tl.constexpr,
-    store_results: tl.constexpr, partial_bytes: tl.constexpr, tile_rows: tl.constexpr,
+    store_results: tl.constexpr, partial_bytes: tl.constexpr, places: tl.constexpr,
+    tile_rows: tl.constexpr,
 ):  # fmt: skip
     """The results of this rank's segments from ``first`` on: rows of its own slots, and what peers
-    have put into ``sent``, a place for each rank and segment; NaN where ``absent`` ones have not.
-    Those, a bit each."""
+    have put into ``sent``, room for each rank and segment; NaN where ``absent`` ones have not.
+    Those, a bit each. As in ``combine``, one that it ``places`` and has no row is left as it is."""
     rank = sync.word(call, words.RANK)
     sources, inside, codes = own_codes(call, first, limit, tile_rows)
     peers = codes >> words.SLOT_BITS
     has = codes >= 0
     here = has & (peers == rank)
     lost = has & ((peers != rank) & (((absent >> peers) & 1) == 1))
-    places = peers.to(tl.int64) * sync.word(call, words.MAX_SOURCES) + sources
-    slots = (codes & words.SLOT_MASK).to(tl.int64)
-    tiles = load_back(rows, slots, here, sent + places * partial_bytes, has, lost)
-    store_results(result, sources, inside, tiles)
+    sent += (peers.to(tl.int64) * sync.word(call, words.MAX_SOURCES) + sources) * partial_bytes
+    tiles = load_back(rows, (codes & words.SLOT_MASK).to(tl.int64), here, sent, has, lost)
+    if places:
+        cells = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources
+        store_results(result, tl.load(cells, mask=has, other=0), has, tiles)
+    else:
+        store_results(result, sources, inside, tiles)
     lacking = 0
     if vectors.largest(lost.to(tl.int32), 0) == 1:
         for peer in range(sync.word(call, words.NUM_RANKS)):
