@@ -9,6 +9,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_access, find_unknown_names, reads_packed, right_arity
 from fuscoc.lang.checked import (
+    RANKS,
     Cast,
     Const,
     DenseTarget,
@@ -57,7 +58,11 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     if domain is None or matched is None or target.checked is None:
         return None
     if isinstance(target.checked, DenseTarget):
-        places = Delivery(domain, target.checked.rank, target.places, target.dims, layout.extents)
+        assert target.rank is not None
+        is_clipped = target.rank != target.checked.rank
+        places = Delivery(
+            domain, target.rank, target.places, target.dims, layout.extents, is_clipped
+        )
         check_delivery(places, dispatch, layout, scope)
     return Path(
         domain=domain,
@@ -182,11 +187,21 @@ def _domain(
                 secondary=[Label(scope.symbols[name].span, "declared here")],
             )
             good = False
+    every_rank = [name for name in fan_out if scope.extents[name] == RANKS]
+    for name in every_rank[1:]:
+        scope.sink.report(
+            "FSC020",
+            scope.extent_spans[name],
+            f"each segment goes out once for each `{every_rank[0]}` already, which are all ranks",
+            "a constant is needed here",
+            secondary=[Label(scope.symbols[every_rank[0]].span, "declared here")],
+        )
+        good = False
     for name in fan_out:
-        if not isinstance(scope.extents[name], Const):
+        if not isinstance(scope.extents[name], Const) and name not in every_rank:
             why = f"each segment goes out once for each `{name}`"
             where = Label(dispatch.source.span, f"no `{name}` among the source's indices")
-            extent_not_constant(name, why, where, scope)
+            extent_not_constant(name, why, where, scope, "a constant, or `ranks`")
             good = False
     sizes = [scope.extents[name] for name in fan_out]
     copies = prod(size.value for size in sizes if isinstance(size, Const))
