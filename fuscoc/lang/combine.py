@@ -43,7 +43,8 @@ def check_combine(
 
     source_indices = [index.name for index in path.domain[: path.num_source_dims]]
     known = [*path.source.dims, *(index.extent for index in path.domain)]
-    facts = Facts(scope.extents, known, frozenset(scope.sizes))
+    sizes = {**scope.extents, **{index.name: index.extent for index in path.domain}}
+    facts = Facts(sizes, known, frozenset(scope.sizes))
     apart = are_apart(path.source.subscripts, source_indices, facts)
     if not isinstance(apart, Proved):
         does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fuscoc.diagnostics import Label
@@ -25,8 +25,9 @@ from fuscoc.lang.delivery import Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
-from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
+from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope
 from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
+from fuscoc.lang.view_target import unrolled, view_target
 
 MAX_FAN_OUT = 2**16
 
@@ -49,10 +50,12 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     """The path of a dispatch. Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
     target = _target(dispatch, scope)
-    layout = scope.layouts.get(dispatch.target.layout.name)
+    layout = target.element or scope.layouts.get(dispatch.target.layout.name)
     if source is None or layout is None:
         return None
     source_indices, access = source
+    if target.element is not None:
+        layout = _named_as(layout, access)
     domain = _domain(source_indices, access, target, dispatch, scope)
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
@@ -64,22 +67,34 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
             domain, target.rank, target.places, target.dims, layout.extents, is_clipped
         )
         check_delivery(places, dispatch, layout, scope)
+    origin = Source(
+        layout=access.layout.ident.name,
+        fields=matched.cells,
+        dims=access.dims,
+        subscripts=access.subscripts,
+        span=dispatch.source.span,
+    )
+    segments, fields = unrolled(origin, matched.fields, target.split)
     return Path(
         domain=domain,
-        num_source_dims=len(source_indices),
+        num_source_dims=len(source_indices) + len(target.split),
         segment=matched.segment,
-        fields=matched.fields,
-        source=Source(
-            layout=access.layout.ident.name,
-            fields=matched.cells,
-            dims=access.dims,
-            subscripts=access.subscripts,
-            span=dispatch.source.span,
-        ),
+        fields=fields,
+        source=segments,
         target=target.checked,
         target_scalars=target.scalars,
         casts=matched.casts,
     )
+
+
+def _named_as(element: LayoutInfo, source: AccessInfo) -> LayoutInfo:
+    """What arrives in a view, as a segment that the source's layout has a name for."""
+    if element.segment is not None or source.layout.segment is None:
+        return element
+    fields = element.fields
+    if len(source.layout.fields) == 1:
+        fields = (replace(fields[0], name=source.layout.fields[0].name),)
+    return replace(element, segment=source.layout.segment, fields=fields)
 
 
 def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessInfo] | None:
@@ -139,11 +154,9 @@ def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
     """The target of a dispatch, with its ``on`` clause."""
     access = dispatch.target
     on = scope.single(dispatch.options, ast.On, "on")
-    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout")
-    if kind == VIEW:
-        scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
+    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
     layout = scope.layouts.get(access.layout.name)
-    if layout is None:
+    if layout is None and access.layout.name not in scope.views:
         find_unknown_names(access, on, scope)
         return NOTHING
     for subscript in access.subscripts:
@@ -152,6 +165,8 @@ def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
                 "FSC036", subscript.span, "a segment goes to one slot, not to a range"
             )
             return NOTHING
+    if layout is None or kind == VIEW:
+        return view_target(dispatch, on, scope)
     return (packed_target if layout.packed else dense_target)(dispatch, layout, on, scope)
 
 
@@ -211,7 +226,8 @@ def _domain(
         good = False
     if not good:
         return None
-    return tuple(
-        DomainIndex(name, scope.extents[name], scope.symbols[name].span)
-        for name in (*source, *fan_out)
+    own, others = (
+        tuple(DomainIndex(name, scope.extents[name], scope.symbols[name].span) for name in names)
+        for names in (source, fan_out)
     )
+    return (*own, *target.split, *others)

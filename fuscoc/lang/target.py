@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
@@ -17,6 +18,7 @@ from fuscoc.lang.checked import (
     BinaryOp,
     Const,
     DenseTarget,
+    DomainIndex,
     PackedTarget,
     Scalar,
 )
@@ -38,6 +40,8 @@ class TargetInfo:
     places: tuple[Scalar, ...] = ()  # the subscripts of a dense target
     dims: tuple[Scalar, ...] = ()  # its extents on the rank that a segment goes to
     rank: Scalar | None = None  # that rank, also where the target is clipped
+    element: LayoutInfo | None = None  # what a segment is in a view, and the view's extents in runs
+    split: tuple[DomainIndex, ...] = ()  # the indices of its runs
 
 
 NOTHING = TargetInfo(None, ())
@@ -62,31 +66,47 @@ def dense_target(
     access = dispatch.target
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
-    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
-    rank = _rank(on.rank, of_rank, scope) if on is not None else None
+    rank = rank_of(dispatch, on, scope)
     taken = frozenset(ast.results(on)) if on is not None else frozenset()
     there = None if rank is None else tuple(on_rank(each, rank) for each in layout.extents)
     places = _places(dispatch, layout, there, replace(POINT, taken=taken), scope)
-    length = layout.extents[0]
-    for extent in layout.extents[1:]:
-        length = _product(length, extent)
-    if on is None and not scope.is_open:  # else what could not be read may say it
-        scope.sink.report(
-            "FSC044",
-            access.span,
-            "nothing says which rank this goes to",
-            help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
-        )
+    length = of_extents(layout.extents)
+    if on is None:
+        without_rank(access, scope)
     clip = scope.single(dispatch.options, ast.Clip, "clip")
     if places is None or rank is None or there is None:
         return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
-    slot, end = _row_major(places, there), rank
+    slot, end = row_major(places, there), rank
     if clip is not None:
         if not _can_clip(clip, (rank, *places), access, scope):
             return TargetInfo(None, (slot, rank))
         end = _clipped(rank, ((rank, RANKS), *zip(places, there, strict=True)))
     checked = DenseTarget(layout.ident.name, slot, end, length, access.span)
     return TargetInfo(checked, (slot, end), places, there, rank)
+
+
+def rank_of(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Scalar | None:
+    """The rank that ``on`` gives."""
+    if on is None:
+        return None
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(dispatch.target)))
+    return _rank(on.rank, of_rank, scope)
+
+
+def without_rank(access: ast.Access, scope: Scope) -> None:
+    """Report that nothing gives the rank, unless what could not be read may say it."""
+    if not scope.is_open:
+        scope.sink.report(
+            "FSC044",
+            access.span,
+            "nothing says which rank this goes to",
+            help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
+        )
+
+
+def of_extents(extents: Sequence[Scalar]) -> Scalar:
+    """The product of a layout's extents."""
+    return reduce(_product, extents)
 
 
 def _can_clip(
@@ -151,7 +171,7 @@ def _places(
         return None
     places = list[Scalar]()
     good = same = check_indices(
-        access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
+        access.subscripts, layout.dims, layout.ident, scope, domain=may_occur(dispatch, scope)
     )
     for position, subscript in enumerate(access.subscripts):
         if isinstance(subscript, ast.Wildcard | ast.Range):
@@ -183,14 +203,15 @@ def _divides_alike(extent: Scalar) -> bool:
     )
 
 
-def _row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+def row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+    """The number of a slot in a layout with these extents."""
     slot, *inner = places
     for place, extent in zip(inner, extents[1:], strict=True):
         slot = BinaryOp("+", _product(slot, extent), place)
     return slot
 
 
-def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
+def may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
     """The indices that the domain can have: the source's, and those that could fan out."""
     constant = {name for name, extent in scope.extents.items() if isinstance(extent, Const)}
     return constant | {

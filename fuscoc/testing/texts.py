@@ -68,6 +68,8 @@ def casts(draw: st.DrawFn, fields: Sequence[FieldText], *, may_apply: bool) -> C
     return Cast(tuple(leaving), tuple(arriving), clause)
 
 
+# How segments go to several places, if they do: to some, or to one for each rank.
+FAN_OUTS = ("", *(f"const fan = {fan}\nindex k : fan" for fan in (1, 2, 3)), "index k : ranks")
 NUM_KEYS = (1, 2, 3, 5, 8, 16, 24, 64)
 DEDUPS = ("", "dedup(node)", "dedup(rank)", "dedup(none)")
 COMPACT_DEDUPS = ("", "dedup(rank)")
@@ -100,12 +102,13 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     With ``topology``, its ranks can own the keys.
     """
     source = draw(st.sampled_from(SOURCES).flatmap(lambda f: f()))
-    fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
+    fans_out = source.num_routed == len(source.indices)
+    fan_out = draw(st.sampled_from(FAN_OUTS)) if fans_out else ""
     num_fields = draw(st.integers(1, 3)) if not source.cells else 1
     dtypes = draw(
         st.lists(st.sampled_from(sorted(TYPES)), min_size=num_fields, max_size=num_fields)
     )
-    summed = source.comes_back and (fan_out > 0 or draw(st.booleans()))
+    summed = source.comes_back and (bool(fan_out) or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
         num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
     weighted = summed and source.num_routed == len(source.indices) and draw(st.booleans())
@@ -115,7 +118,7 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
 
     lines = [f"index {source.indices[0]} : rows"]
     lines += source.declarations
-    lines += [f"const fan = {fan_out}", "index k : fan"] if fan_out else []
+    lines += fan_out.splitlines()
     fields = [
         FieldText(name, dtype, (*source.cells, *shape))
         for name, dtype, shape in zip("abc", dtypes, shapes, strict=False)

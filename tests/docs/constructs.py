@@ -86,6 +86,15 @@ DENSE = """shuffle rows {
   combine reverse reduce sum
 }
 """
+CLIPPED = """shuffle halo {
+  const lines = 64   index i : lines / ranks   index n : 3
+  segment item { x : f32[8] }
+  layout table[i] of item
+  layout padded[q] of item dense(lines / ranks + 2)
+  dispatch table[i] -> padded[1 + (1 - n) * (lines / ranks) + i] on rank + n - 1 clip
+  combine reverse reduce sum
+}
+"""
 ROWS: dict[str, dict[str, str]] = {
     "Sources": {
         "rows": spec(),
@@ -113,11 +122,13 @@ ROWS: dict[str, dict[str, str]] = {
         "dense, pages from a cache": example("kv_pages"),
         "dense, patches of pictures": example("vit_patches"),
         "dense, static": example("ulysses"),
+        "dense, clipped": CLIPPED,
     },
     "Destinations of a segment": {
         "up to 32": spec(fan=32),
         "34": objected("fans_out_far"),
         "more than 1024": objected("fans_out_very_far"),
+        "every rank": example("all_gather"),
     },
     "Fields": {
         "8": spec(fields=", ".join(f"f{i} : i8" for i in range(8))),
