@@ -38,7 +38,7 @@ CASTS = Array(
     Record({"field": Text(), "scales": Text(optional=True), "block": Integer(1, optional=True)}),
     optional=True,
 )
-ALL_RANKS = Node("fsc.extent", f'@{SPEC}ranks', ())
+ALL_RANKS = Node("fsc.extent", f"@{SPEC}ranks", ())
 # What says how the points of a relation are counted.
 RELATION = {
     "indices": Array(Text(), distinct=True),
@@ -137,8 +137,9 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
     """A relation between source blocks and destination slots, over a domain: one a module.
 
     ``indices`` names the domain's indices. The first ``num_source_dims`` enumerate the source
-    segments; each of the others has a constant extent, and ``fanout`` is their product; where segments go to
-    ``every_rank``, one of them runs over the ranks instead. In a ``ragged`` shuffle, extents may look inputs up at the outermost index. ``casts`` says which
+    segments; each of the others has a constant extent, and ``fanout`` is their product; where
+    segments go to ``every_rank``, one of them runs over the ranks instead. In a ``ragged`` shuffle,
+    extents may look inputs up at the outermost index. ``casts`` says which
     fields arrive as another element type than they leave as. ``runs`` is added by
     coalesce-segments: see ``fuscoc.dialect.runs``; ``relation_kernel`` and, in a ragged shuffle,
     ``extents_kernel`` are the regions as kernels, which specialise-kernels adds. ``node`` says

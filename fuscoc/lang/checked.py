@@ -249,10 +249,10 @@ class CheckedShuffle:
     """One shuffle, ready to lower.
 
     ``domain[:num_source_dims]`` enumerates source segments; the remaining indices fan each out
-    (their extents are constants, or all ranks: ``RANKS``). ``segment`` is what arrives; its fields correspond one to one to
-    ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
-    with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
-    without being given them. ``bounds`` are left for a run to check.
+    (their extents are constants, or all ranks: ``RANKS``). ``segment`` is what arrives; its fields
+    correspond one to one to ``source.fields``, but for element types and scales that ``casts``
+    change. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are those that
+    the shuffle depends on without being given them. ``bounds`` are left for a run to check.
     ``option_spans`` says where ``policy`` comes from.
     """
 

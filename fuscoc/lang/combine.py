@@ -69,6 +69,14 @@ def check_combine(
     if weight is None:
         return Combine(kind, None, combine.span)
     domain = tuple(index.name for index in path.domain)
+    if not scope.extents.keys() >= set(domain):  # the runs of a view
+        scope.sink.report(
+            "FSC063",
+            reduce.span,
+            "not yet supported: a weighed sum of what lies in a view",
+            secondary=[Label(dispatch.target.span, "the view")],
+        )
+        return None
     if weight.params != domain:
         scope.sink.report(
             "FSC054",

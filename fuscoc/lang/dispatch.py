@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from fuscoc.diagnostics import Label
@@ -25,9 +25,9 @@ from fuscoc.lang.delivery import Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
-from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope
+from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
-from fuscoc.lang.view_target import unrolled, view_target
+from fuscoc.lang.view_target import as_segment, unrolled, view_target
 
 MAX_FAN_OUT = 2**16
 
@@ -55,7 +55,7 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
         return None
     source_indices, access = source
     if target.element is not None:
-        layout = _named_as(layout, access)
+        layout = as_segment(layout, access, scope)
     domain = _domain(source_indices, access, target, dispatch, scope)
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
@@ -85,16 +85,6 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
         target_scalars=target.scalars,
         casts=matched.casts,
     )
-
-
-def _named_as(element: LayoutInfo, source: AccessInfo) -> LayoutInfo:
-    """What arrives in a view, as a segment that the source's layout has a name for."""
-    if element.segment is not None or source.layout.segment is None:
-        return element
-    fields = element.fields
-    if len(source.layout.fields) == 1:
-        fields = (replace(fields[0], name=source.layout.fields[0].name),)
-    return replace(element, segment=source.layout.segment, fields=fields)
 
 
 def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessInfo] | None:

@@ -109,9 +109,7 @@ def of_extents(extents: Sequence[Scalar]) -> Scalar:
     return reduce(_product, extents)
 
 
-def _can_clip(
-    clip: ast.Clip, computed: Sequence[Scalar], access: ast.Access, scope: Scope
-) -> bool:
+def _can_clip(clip: ast.Clip, computed: Sequence[Scalar], access: ast.Access, scope: Scope) -> bool:
     """A place that data names has to exist: to drop it would hide a mistake."""
     if not any(loads(each) for each in computed):
         return True

@@ -93,6 +93,27 @@ def view_target(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Targ
     )
 
 
+def as_segment(element: LayoutInfo, source: AccessInfo, scope: Scope) -> LayoutInfo:
+    """What arrives in a view, as the segment that moves: the source's or, where that is made of
+    cells, too, one that is declared for such blocks."""
+    moved = source.layout.segment
+    if moved is None or any(each.length is not None for each in source.subscripts):
+        named = element.segment is not None
+        types = _types(element.fields, named)
+        declared = scope.segments.items()
+        moved = next((name for name, each in declared if _types(each, named) == types), None)
+    fields = element.fields
+    if moved is not None:
+        scope.used.add(moved)
+    if moved is not None and element.segment is None and len(scope.segments[moved]) == 1:
+        fields = (replace(fields[0], name=scope.segments[moved][0].name),)
+    return replace(element, segment=moved, fields=fields)
+
+
+def _types(fields: Sequence[Field], named: bool) -> list[tuple[str, str]]:
+    return [(field.name if named else "", field.spelled) for field in fields]
+
+
 def unrolled(
     source: Source, fields: tuple[Field, ...], split: Sequence[DomainIndex]
 ) -> tuple[Source, tuple[Field, ...]]:
@@ -120,9 +141,9 @@ def _runs(
     cells = zip(starts, dims, block.subscripts, block.layout.dims, strict=True)
     for start, dim, subscript, name in reversed(list(cells)):
         place, size, length = start, dim, subscript.length
-        whole = divided(start, length or 1), divided(dim, length or 1)
-        if length is not None and is_contiguous and whole[0] is not None and whole[1] is not None:
-            place, size = whole
+        first, end = divided(start, length or 1), divided(dim, length or 1)
+        if length is not None and is_contiguous and first is not None and end is not None:
+            place, size = first, end
             shape.insert(0, length)
             is_contiguous = size == Const(1)
         elif length is not None:
@@ -247,9 +268,7 @@ def _arguments(
         elif not is_any:
             label = Label(scope.symbols[name].span, "declared here")
             what = f"`{name}` of `{view.name}`"
-            good &= must_stay_inside(
-                value, 1, limit, [extent], what, label, subscript.span, scope
-            )
+            good &= must_stay_inside(value, 1, limit, [extent], what, label, subscript.span, scope)
         found[name] = value
     same = check_indices(access.subscripts, dims, view, scope, domain=may_occur(dispatch, scope))
     return found if good and same else None

@@ -142,7 +142,10 @@ class PlanFacts:
     @cached_property
     def source_begin(self) -> Ints:
         """int64 [num_ranks + 1]: the first source of every rank among all sources."""
-        counts = [len(each.columns["rank"]) // self.shuffle.program.num_points_each(len(self.points)) for each in self.points]
+        counts = [
+            len(each.columns["rank"]) // self.shuffle.program.num_points_each(len(self.points))
+            for each in self.points
+        ]
         return joined([ints([0]), np.cumsum(counts)])
 
     @cached_property

@@ -108,9 +108,7 @@ shuffle window {{
 
 
 sizes, reaches = st.integers(1, 3), st.integers(0, 4)
-windows = st.builds(
-    Window, sizes, sizes, sizes, sizes, reaches, reaches, reaches, reaches
-)
+windows = st.builds(Window, sizes, sizes, sizes, sizes, reaches, reaches, reaches, reaches)
 
 
 @given(windows)

@@ -182,7 +182,8 @@ class Program:
     """What planner and engine follow: the compiler's L2, and the kernels of its steps.
 
     ``inputs`` (but for weights) and ``extents``: names of what the relation may read. ``fanout``:
-    domain points of every source segment, or as many for ``every_rank``; see ``num_points_each``. ``runs``: how fields of the source are copied.
+    domain points of every source segment, or as many for ``every_rank``; see ``num_points_each``.
+    ``runs``: how fields of the source are copied.
     ``buffers``: what a row of each holds, and in ``weights`` the input of that name.
     """
 
