@@ -27,7 +27,7 @@ from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
-from fuscoc.lang.view_target import as_segment, unrolled, view_target
+from fuscoc.lang.view_target import as_segment, can_be_cut, unrolled, view_target
 
 MAX_FAN_OUT = 2**16
 
@@ -59,6 +59,8 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     domain = _domain(source_indices, access, target, dispatch, scope)
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
+        return None
+    if not can_be_cut(access, target.split, dispatch, scope):
         return None
     if isinstance(target.checked, DenseTarget):
         assert target.rank is not None

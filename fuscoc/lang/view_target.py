@@ -114,6 +114,24 @@ def _types(fields: Sequence[Field], named: bool) -> list[tuple[str, str]]:
     return [(field.name if named else "", field.spelled) for field in fields]
 
 
+def can_be_cut(
+    source: AccessInfo, split: Sequence[DomainIndex], dispatch: ast.Dispatch, scope: Scope
+) -> bool:
+    """Whether ``unrolled`` can cut segments: not inside of cells that a call is given one after the
+    other."""
+    runs = [each for each in source.subscripts if each.length is not None]
+    if len(split) <= len(runs) or not any(is_ragged(dim) for dim in source.dims):
+        return True
+    scope.sink.report(
+        "FSC063",
+        dispatch.target.span,
+        f"not yet supported: a view as the target of `{source.layout.ident.name}`, "
+        "whose extents vary",
+        secondary=[Label(source.layout.ident.span, "declared here")],
+    )
+    return False
+
+
 def unrolled(
     source: Source, fields: tuple[Field, ...], split: Sequence[DomainIndex]
 ) -> tuple[Source, tuple[Field, ...]]:

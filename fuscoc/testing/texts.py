@@ -131,7 +131,12 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
         lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
     is_compact = False
-    if draw(st.booleans()):
+    goes_into_runs = num_fields == 1 and fields[0].shape and not (cast.clause or source.number)
+    if goes_into_runs and not weighted and draw(st.booleans()):
+        lines += draw(target_of_runs(fields[0]))
+        lines.append(f"route where({params}) -> (rank, u, v) = input places : int64[3]")
+        target = f"runs[where({params}).u, where({params}).v] on where({params}).rank"
+    elif draw(st.booleans()):
         number = source.number
         lines += [
             "index s : length",
@@ -154,6 +159,24 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     elif source.comes_back and draw(st.booleans()):
         lines.append("combine reverse")
     return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+@st.composite
+def target_of_runs(draw: st.DrawFn, field: FieldText) -> list[str]:
+    """A view of a tensor whose ranges are the outermost dimensions of a segment."""
+    num_ranges = draw(st.integers(1, len(field.shape)))
+    lengths, cell = field.shape[:num_ranges], field.shape[num_ranges:]
+    first = draw(st.integers(0, 2))
+    runs = [f"v*{lengths[0]}+{first} .. v*{lengths[0]}+{first + lengths[0]}"]
+    runs += [f"0 .. {length}" for length in lengths[1:]]
+    dims = ", ".join(f"d{number}" for number in range(num_ranges))
+    extents = ", ".join(map(str, (first + 3 * lengths[0], *lengths[1:])))
+    return [
+        "index u : length",
+        "index v : 3",
+        f"layout whole[u, {dims}] of {field.dtype}{_shape(cell)} dense({extents})",
+        f"view runs[u, v] = whole[u, {', '.join(runs)}]",
+    ]
 
 
 @st.composite
