@@ -53,8 +53,12 @@ def test_tables_at_night(topology: str, tables: list[list[int]], seed: int) -> N
 
 
 def check(topology: str, tables: list[list[int]], seed: int) -> None:
-    """The layer's result is that of the logical experts, and a copy gets the tokens that are its."""
+    """The layer's result is that of the logical experts, and a copy gets the tokens that are its;
+    no table is compiled, and none loses the kernels of fixed capacity."""
     artifact = specs.artifact("moe_replicated.fsc", **SIZES)
+    spec = artifact.shuffle("moe_replicated")
+    assert spec.cuda is not None
+    assert spec.node is not None
     shuffle = LockstepShuffle(artifact, topology=Topology.parse(topology))
     random = torch.Generator().manual_seed(seed)
     sizes = [2, 0, 1, 3]

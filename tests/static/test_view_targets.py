@@ -112,6 +112,28 @@ def test_tiles_of_a_grid(case: Tiles) -> None:
         assert not values[~live].any()
 
 
+OF_THE_RECEIVER = """
+shuffle strips {
+  const p = 3
+  index i : ranks
+  index j : ranks
+  segment strip { x : i16[p] }
+  layout mine[i] of strip
+  layout wide[y] of i16 dense(ranks * p + rank)
+  view   at[j] = wide[j*p + rank .. j*p + rank + p]
+  dispatch mine[i] -> at[rank] on i
+}"""
+
+
+def test_rank_in_a_view_is_that_of_the_receiver() -> None:
+    shuffle = LockstepShuffle(specs.artifact(OF_THE_RECEIVER), topology=Topology.parse("2x2"))
+    strips = torch.arange(RANKS * RANKS * 3, dtype=torch.int16).view(RANKS, RANKS, 3)
+    done = shuffle.dispatch([[each] for each in strips], [{}] * RANKS)
+    for rank, each in enumerate(done):
+        assert len(each.rows["x"]) == RANKS * 3 + rank
+        assert torch.equal(each.rows["x"][rank:].flatten(), strips[:, rank].flatten())
+
+
 def unpack(topology: str, places: Tensor, patches: Tensor, images: int) -> list[Tensor]:
     """What four ranks have of the pictures of 3 x 2 patches of 2 x 2, [images, 6, 4, 3] each."""
     artifact = specs.artifact("vit_unpack.fsc", p=2, rows=3, columns=2)
