@@ -21,7 +21,6 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions
 from fuscoc_runtime.topology import Topology
 
-
 MOST_ROWS = 3
 
 
