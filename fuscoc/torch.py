@@ -1,4 +1,4 @@
-"""``fused_shuffle`` for specs: compiled when it is first needed, into a cache."""
+"""``fused_shuffle`` for specs, and ``expert_parallel``: compiled when needed, into a cache."""
 
 from __future__ import annotations
 
@@ -6,10 +6,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fuscoc_runtime.adapters.transformers import Model, Sizes, whole_state_dict
+from fuscoc_runtime.adapters.transformers import expert_parallel as spread_experts
+from fuscoc_runtime.comm.group import Group
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.face.decorator import Decorator, around
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
+
+__all__ = ["as_artifact", "expert_parallel", "fused_shuffle", "whole_state_dict"]
+
+EXPERTS = """\
+shuffle experts {
+  const hidden = 1, experts = 1, topk = 1
+
+  index t : tokens
+  index k : topk
+  index e : experts
+
+  segment token { x : DTYPE[hidden] }
+
+  layout  by_token[t]     of token
+  layout  by_expert[e, s] of token  packed(s)
+
+  place   e on rank by block
+  route   r(t, k) -> e   = input topk_idx : int64
+  weight  w(t, k) : f32  = input topk_weights
+
+  dispatch by_token[t] -> by_expert[r(t, k), *]  dedup(node, rank)
+  combine  reverse reduce sum(w)
+}
+"""
+"""What ``expert_parallel`` compiles. Rows are not padded: grouped GEMMs take groups of any size."""
 
 
 def fused_shuffle(
@@ -57,6 +86,57 @@ def fused_shuffle(
         return Shuffle(as_artifact(spec, constants or {}, cache_dir), name, **options)
 
     return around(open_shuffle)
+
+
+def expert_parallel(
+    model: Model,
+    group: Group | None = None,
+    *,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> Model:
+    """Spread the experts of a Hugging Face model over the ranks of ``group``; collective.
+
+    ::
+
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+        fuscoc.torch.expert_parallel(model, group=ep_group, max_sources=8192)
+        model = DistributedDataParallel(model.to(device))
+
+    The model is changed in place and returned. Every rank has all of it but for the experts, of
+    which it keeps its block, and gives it its own batch, of any size but none. Only what lies
+    between a router and the sum of the experts' outputs is replaced. All ranks make the same
+    forward passes and the same backward passes.
+
+    - Gradients of experts are those of the mean of the ranks' losses, as DistributedDataParallel
+      makes the others; it leaves the experts alone. Clip by a norm over all ranks.
+    - ``state_dict()`` holds this rank's experts; ``load_state_dict`` takes that or an ordinary
+      checkpoint. ``fuscoc.torch.whole_state_dict(model)`` is that of the whole model, and
+      ``save_pretrained``, which is collective, writes it on rank 0.
+    - ``generate`` goes on, on every rank, until the sequences of all ranks have ended.
+
+    Args:
+        model: a ``PreTrainedModel`` with its weights; its experts are one of the classes that
+            docs/integrations.md names.
+        group: as for ``fuscoc_runtime.Shuffle``.
+        cache_dir: as for ``fused_shuffle``.
+        options: those of ``fuscoc_runtime.Shuffle``, such as ``max_sources``, the most tokens of a
+            rank in one forward pass.
+
+    Raises:
+        AdapterError: transformers is missing or another one; a block of experts is not known; they
+            do not divide by the ranks, are quantised, tied, or spread already.
+        ImportError: the compiler's packages are not installed.
+        Whatever ``Shuffle`` raises.
+    """
+    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+    def open_shuffle(sizes: Sizes) -> Shuffle:
+        spec = EXPERTS.replace("DTYPE", names[sizes.dtype])
+        constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
+        return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
+
+    return spread_experts(model, open_shuffle)
 
 
 def as_artifact(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import AdapterError
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -62,6 +63,11 @@ class MoeShuffle:
         self.hidden = field.shape[0]
         self.dtype, self.index_dtype = TORCH_DTYPES[field.dtype], TORCH_DTYPES[route.dtype]
         self._route, self._weight = route.name, weight.input
+
+    @property
+    def members(self) -> Membership:
+        """This rank's place among the ranks, and their group."""
+        return self._shuffle.engine.members
 
     def expect(self, **sizes: int) -> None:
         """Check that the layer's sizes are the spec's: attributes of this, by name."""

@@ -1,0 +1,61 @@
+"""Hugging Face transformers: a model whose experts are spread over ranks.
+
+Routers, shared experts and losses stay the model's. What lies between a router and the sum of the
+experts' outputs is replaced: tokens go to the ranks of their experts, each expert works on the rows
+that came for it, and combine weights and adds what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+from fuscoc_runtime.adapters.moe import MoeShuffle
+from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, Sizes, find_experts
+from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
+from fuscoc_runtime.adapters.transformers_model import ParallelModel, whole_state_dict
+from fuscoc_runtime.face.shuffle import Shuffle
+
+__all__ = ["Sizes", "expert_parallel", "whole_state_dict"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def expert_parallel(model: Model, open_shuffle: Callable[[Sizes], Shuffle]) -> Model:
+    """``model`` itself, a ``PreTrainedModel`` that now keeps this rank's experts only.
+
+    ``open_shuffle`` opens a shuffle like ``examples/moe.fsc``'s for layers of these sizes, which
+    share it; it is collective. ``fuscoc.torch.expert_parallel`` says what the model then does.
+
+    Raises:
+        AdapterError: see ``find_experts``; or the ranks do not divide the experts. Nothing has been
+            changed then.
+    """
+    found = find_experts(model)
+    shuffles: dict[Sizes, MoeShuffle] = {}
+    for name, (_, sizes) in found.items():
+        if sizes not in shuffles:
+            shuffles[sizes] = MoeShuffle(open_shuffle(sizes), "transformers")
+        if sizes.experts % shuffles[sizes].num_ranks:
+            raise EXPERTS.problem(
+                f"the {sizes.experts} experts of `{name}` cannot be spread evenly over "
+                f"{shuffles[sizes].num_ranks} ranks"
+            )
+    # DistributedDataParallel would make the experts of all ranks those of rank 0.
+    ignored = [*getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
+    for name, (experts, sizes) in found.items():
+        _specialise(experts, ParallelExperts)
+        experts.keep_own(shuffles[sizes])
+        ignored += [f"{name}.{weight}" for weight, _ in experts.named_parameters()]
+    _specialise(model, ParallelModel)
+    model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
+    return model
+
+
+def _specialise(module: nn.Module, mixin: type) -> None:
+    """Give the module a class of the same name, with the methods of ``mixin`` before its own."""
+    kind = type(module)
+    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    module.__class__ = type(kind.__name__, (mixin, kind), members)
