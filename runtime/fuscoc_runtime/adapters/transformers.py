@@ -15,6 +15,7 @@ from torch import nn
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, Sizes, find_experts
 from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
+from fuscoc_runtime.adapters.transformers_generation import GENERATION, ParallelGeneration
 from fuscoc_runtime.adapters.transformers_model import ParallelModel, whole_state_dict
 from fuscoc_runtime.face.shuffle import Shuffle
 
@@ -33,7 +34,7 @@ def expert_parallel(model: Model, open_shuffle: Callable[[Sizes], Shuffle]) -> M
         AdapterError: see ``find_experts``; or the ranks do not divide the experts. Nothing has been
             changed then.
     """
-    found = find_experts(model)
+    found, generation = find_experts(model), GENERATION.load()
     shuffles: dict[Sizes, MoeShuffle] = {}
     for name, (_, sizes) in found.items():
         if sizes not in shuffles:
@@ -50,6 +51,8 @@ def expert_parallel(model: Model, open_shuffle: Callable[[Sizes], Shuffle]) -> M
         experts.keep_own(shuffles[sizes])
         ignored += [f"{name}.{weight}" for weight, _ in experts.named_parameters()]
     _specialise(model, ParallelModel)
+    if isinstance(model, generation.GenerationMixin):
+        _specialise(model, ParallelGeneration)
     model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
     return model
 

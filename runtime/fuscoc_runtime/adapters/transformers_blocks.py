@@ -40,19 +40,6 @@ MODELING = Interface(
             "variant", "token", "save_peft_format", "save_original_format",
             "distributed_checkpoint", "kwargs",
         ),
-        "PreTrainedModel.generate": (
-            "inputs", "generation_config", "logits_processor", "stopping_criteria",
-            "prefix_allowed_tokens_fn", "synced_gpus", "assistant_model", "streamer",
-            "negative_prompt_ids", "negative_prompt_attention_mask", "trust_remote_code",
-            "custom_generate", "kwargs",
-        ),
-        "PreTrainedModel.generate_batch": None,
-        "PreTrainedModel._has_unfinished_sequences": (
-            "this_peer_finished", "synced_gpus", "device",
-        ),
-        "PreTrainedModel._validate_generation_mode": (
-            "generation_mode", "generation_config", "generation_mode_kwargs",
-        ),
     },
 )  # fmt: skip
 
