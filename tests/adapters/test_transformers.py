@@ -14,10 +14,9 @@ from tests.engine.pool import Pool
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 IN_SUITE = "GptOss"
-EVERY = [
-    pytest.param(name, marks=[] if name == IN_SUITE else [pytest.mark.nightly])
-    for name in ARCHITECTURES
-]
+"""Biases, transposed weights, an activation of its own; the others run nightly."""
+
+nightly = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +26,40 @@ def pool() -> Iterator[Pool]:
     processes.close()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_training(pool: Pool, name: str) -> None:
-    assert pool.run(transformers_work.train, 4, name, {}) == [[]] * 4
+def test_two_steps(pool: Pool) -> None:
+    assert pool.run(transformers_work.train, 4, IN_SUITE, {}, 2) == [[]] * 4
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_generation(pool: Pool, name: str) -> None:
-    assert pool.run(transformers_work.generate, 4, name, {}) == [[]] * 4
+def test_ranks_that_want_more_tokens(pool: Pool) -> None:
+    assert pool.run(transformers_work.generate, 4, IN_SUITE, {}, ["greedy"], 1) == [[]] * 4
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_experts_in_bf16(pool: Pool, name: str) -> None:
+    assert pool.run(transformers_work.experts_in_bf16, 4, name) == [[]] * 4
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_checkpoints(pool: Pool, name: str, tmp_path: Path) -> None:
     assert pool.run(transformers_work.save, 4, name, str(tmp_path)) == [[]] * 4
+
+
+@nightly
+@pytest.mark.parametrize("fixed", [{}, {"max_sources": 24}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_ten_steps(pool: Pool, name: str, fixed: dict[str, int]) -> None:
+    assert pool.run(transformers_work.train, 4, name, fixed, 10) == [[]] * 4
+
+
+@nightly
+@pytest.mark.parametrize("fixed", [{}, {"max_sources": 24}], ids=["exact", "fixed"])
+def test_layers_that_are_recomputed(pool: Pool, fixed: dict[str, int]) -> None:
+    assert pool.run(transformers_work.train, 4, IN_SUITE, fixed, 2, True) == [[]] * 4
+
+
+@nightly
+@pytest.mark.parametrize("fixed", [{}, {"max_sources": 48}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_kind_of_generation(pool: Pool, name: str, fixed: dict[str, int]) -> None:
+    kinds = list(transformers_work.KINDS)
+    assert pool.run(transformers_work.generate, 4, name, fixed, kinds, 2) == [[]] * 4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,47 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fuscoc.torch import expert_parallel, whole_state_dict
-from tests.adapters.transformers_models import EXPERTS, batch, build, prompts
+from tests.adapters.transformers_models import EXPERTS, HIDDEN, TOPK, batch, build, prompts
 
 TIMEOUT = 60.0
-STEPS, RATE = 10, 0.05
+RATE = 0.05
 EMPTY = 2
 """The rank that trains on nothing."""
 TOLERANCE = 2e-5
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True},
+    "beams": {"do_sample": False, "num_beams": 2},
+}
 
 
-def spread(group: Any, name: str, options: Mapping[str, Any], **settings: Any) -> Any:
-    return expert_parallel(build(name, **settings), group, timeout=TIMEOUT, **options)
+def device_of(group: Any) -> torch.device:
+    on_gpu = dist.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def alone_and_spread(group: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The unmodified model, and one with parallel experts."""
+    device = device_of(group)
+    model = expert_parallel(build(name).to(device), group, timeout=TIMEOUT, **options)
+    return build(name).to(device), model
+
+
+def on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], group: Any) -> list[str]:
     """What of ``found`` differs from ``wanted``, of which experts are cut to this rank's."""
+    assert found.keys() == wanted.keys()
     local = EXPERTS // dist.get_world_size(group)
     own = slice(dist.get_rank(group) * local, (dist.get_rank(group) + 1) * local)
     wrong = []
     for name, value in wanted.items():
-        expected = value[own] if ".experts." in name else value
-        error = float((found[name] - expected).abs().max())
-        if not error <= TOLERANCE * max(1.0, float(expected.abs().max())):
+        expected = (value[own] if ".experts." in name else value).detach()
+        error = (found[name].detach() - expected).abs().max().item()
+        if not error <= TOLERANCE * max(1.0, expected.abs().max().item()):
             wrong.append(f"{name} is off by {error:.1e}")
-    assert found.keys() == wanted.keys()
     return wrong
 
 
@@ -43,102 +61,86 @@ def gradients(model: Any) -> dict[str, Tensor]:
     return {name: weight.grad for name, weight in model.named_parameters()}
 
 
-class Alone:
-    """The unmodified model, trained on the batches of all ranks one after the other."""
-
-    def __init__(self, name: str, num_ranks: int, **settings: Any) -> None:
-        self.model = build(name, **settings)
-        self.num_ranks = num_ranks
-
-    def backward(self, aux: Mapping[str, Any]) -> list[float]:
-        """Leaves the gradients of the mean of the ranks' losses, which are returned."""
-        losses = []
-        for rank in range(self.num_ranks):
-            loss = loss_of(self.model, rank, self.num_ranks, aux)
-            (loss / self.num_ranks).backward()
-            losses.append(loss.item())
-        return losses
-
-
-def loss_of(model: Any, rank: int, num_ranks: int, aux: Mapping[str, Any]) -> Any:
+def loss_of(model: Any, rank: int, group: Any, aux: Mapping[str, Any]) -> Any:
     """Of a rank's batch, as a trainer has it: the ranks' mean is the mean over all their labels."""
+    num_ranks = dist.get_world_size(group)
     labels = [batch(each, EMPTY)["labels"][:, 1:] for each in range(num_ranks)]
     count = sum(int((each != -100).sum()) for each in labels)
-    return model(**batch(rank, EMPTY), num_items_in_batch=count / num_ranks, **aux).loss
+    given = on(device_of(group), batch(rank, EMPTY))
+    return model(**given, num_items_in_batch=count / num_ranks, **aux).loss
 
 
 def train(
-    group: Any, name: str, options: Mapping[str, Any], checkpointing: bool = False
+    group: Any, name: str, options: Mapping[str, Any], steps: int, checkpointing: bool = False
 ) -> list[str]:
-    """What differs: logits, the first gradients, the loss of ten steps and the weights after."""
+    """What differs: logits, the first gradients, the loss of every step and the weights after.
+
+    The unmodified model is trained on the batches of all ranks, one after the other.
+    """
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
     aux = {} if name == "DeepseekV3" else {"output_router_logits": True}
-    alone, model = Alone(name, num_ranks), spread(group, name, options)
-    given = prompts(rank)
-    wrong = differences(
-        {"logits": model(**given).logits}, {"logits": alone.model(**given).logits}, group
-    )
-    for each in (alone.model, model):
+    alone, model = alone_and_spread(group, name, options)
+    given = on(device_of(group), prompts(rank))
+    logits = {"logits": alone(**given).logits}
+    wrong = differences({"logits": model(**given).logits}, logits, group)
+    for each in (alone, model):
         each.train()
         if checkpointing:
             each.gradient_checkpointing_enable()
     parallel = DistributedDataParallel(model, process_group=group)
-    optimizers = [
-        torch.optim.SGD(each.parameters(), RATE, momentum=0.9) for each in (alone.model, model)
-    ]
-    for step in range(STEPS):
-        wanted = alone.backward(aux)[rank]
-        loss = loss_of(parallel, rank, num_ranks, aux)
+    optimizers = [torch.optim.SGD(each.parameters(), RATE, momentum=0.9) for each in (alone, model)]
+    for step in range(steps):
+        losses = [loss_of(alone, each, group, aux) for each in range(num_ranks)]
+        (sum(losses) / num_ranks).backward()
+        loss = loss_of(parallel, rank, group, aux)
         loss.backward()
-        if abs(loss.item() - wanted) > TOLERANCE * max(1.0, abs(wanted)):
-            wrong.append(f"the loss of step {step} is {loss.item()} and not {wanted}")
+        wrong += differences({f"loss {step}": loss}, {f"loss {step}": losses[rank]}, group)
         if step == 0:
-            wrong += differences(gradients(model), gradients(alone.model), group)
+            wrong += differences(gradients(model), gradients(alone), group)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    return wrong + differences(model.state_dict(), alone.model.state_dict(), group)
+    return wrong + differences(model.state_dict(), alone.state_dict(), group)
 
 
-def generate(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
-    """What differs of the tokens; ranks end after different numbers of steps."""
-    rank = dist.get_rank(group)
-    alone, model = build(name), spread(group, name, options)
-    passes = []
+def generate(
+    group: Any, name: str, options: Mapping[str, Any], kinds: Sequence[str], more: int
+) -> list[str]:
+    """What differs of the tokens. A rank wants ``more`` of them than the rank before it."""
+    rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
+    alone, model = alone_and_spread(group, name, options)
+    given = on(device_of(group), prompts(rank))
+    passes: list[int] = []
     model.register_forward_hook(lambda *_: passes.append(1))
     wrong = []
-    kinds: dict[str, dict[str, Any]] = {
-        "greedy": {"do_sample": False},
-        "sampled": {"do_sample": True},
-        "beams": {"do_sample": False, "num_beams": 2},
-    }
-    for kind, settings in kinds.items():
-        settings |= {"max_new_tokens": 2 + 2 * rank}
+    for kind in kinds:
+        settings = KINDS[kind] | {"max_new_tokens": 2 + more * rank}
         torch.manual_seed(rank)
-        wanted = alone.generate(**prompts(rank), **settings)
+        wanted = alone.generate(**given, **settings)
         torch.manual_seed(rank)
-        found = model.generate(**prompts(rank), **settings)
+        found = model.generate(**given, **settings)
         if not torch.equal(found, wanted):
             wrong.append(f"{kind}: {found.tolist()} and not {wanted.tolist()}")
-    most = 2 + 2 * (dist.get_world_size(group) - 1)
-    if len(passes) < len(kinds) * most:
-        wrong.append(f"{len(passes)} passes, fewer than the rank with most tokens needs")
+    if len(passes) < len(kinds) * (2 + more * (num_ranks - 1)):
+        wrong.append(f"{len(passes)} passes: fewer than the last rank needs")
     return wrong
 
 
 def save(group: Any, name: str, folder: str) -> list[str]:
     """What differs between files of the whole model and of the unmodified one, or is not loaded."""
     rank = dist.get_rank(group)
-    alone, model = build(name), spread(group, name, {})
+    alone, model = alone_and_spread(group, name, {})
     whole = whole_state_dict(model)
     assert whole.keys() == (alone.state_dict().keys() if rank == 0 else set())
     model.save_pretrained(Path(folder, "spread"))
     if rank == 0:
         alone.save_pretrained(Path(folder, "alone"))
     dist.barrier(group)
+    written = sorted(Path(folder, "alone").iterdir())
+    assert "model.safetensors" in [path.name for path in written]
     wrong = [
         f"{path.name} differs"
-        for path in sorted(Path(folder, "alone").iterdir())
+        for path in written
         if path.read_bytes() != Path(folder, "spread", path.name).read_bytes()
     ]
     own = {label: value.clone() for label, value in model.state_dict().items()}
@@ -148,3 +150,38 @@ def save(group: Any, name: str, folder: str) -> list[str]:
         model.load_state_dict(loaded)
         wrong += differences(model.state_dict(), alone.state_dict(), group)
     return wrong
+
+
+def experts_in_bf16(group: Any, name: str) -> list[str]:
+    """What of one layer's experts in bf16 is further from f32 than rounding makes it; a rank has no
+    tokens."""
+    model = build(name)
+    exact = next(each for label, each in model.named_modules() if label.endswith(".experts"))
+    exact = copy.deepcopy(exact.bfloat16()).float()
+    expert_parallel(model.bfloat16(), group, timeout=TIMEOUT)
+    experts = next(each for label, each in model.named_modules() if label.endswith(".experts"))
+    torch.manual_seed(0)
+    num_ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    counts = [5 + each if each != EMPTY else 0 for each in range(num_ranks)]
+    x, gradient = torch.randn(2, sum(counts), HIDDEN).bfloat16().float()
+    weights, chosen = torch.rand(sum(counts), EXPERTS).topk(TOPK)
+    inputs = (x.requires_grad_(), weights.requires_grad_())
+    wanted = exact(inputs[0], chosen, inputs[1])
+    wanted.backward(gradient)
+    mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+    own = [each.detach()[mine].clone().requires_grad_() for each in inputs]
+    found = experts(own[0].bfloat16(), chosen[mine], own[1])
+    found.backward(gradient[mine].bfloat16())
+    pairs = {
+        "output": (found, wanted[mine]),
+        **{f"gradient {i}": (own[i].grad, inputs[i].grad[mine]) for i in range(2)},
+    }
+    first = rank * EXPERTS // num_ranks
+    for label, weight in experts.named_parameters():
+        expected = exact.get_parameter(label).grad.narrow(0, first, weight.shape[0]) / num_ranks
+        pairs[label] = (weight.grad, expected)
+    return [
+        f"{label} is off by {error:.1e}"
+        for label, (one, other) in pairs.items()
+        if one.numel() and not (error := ((one - other).norm() / other.norm()).item()) <= 2**-6
+    ]
