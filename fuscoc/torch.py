@@ -136,7 +136,7 @@ def expert_parallel(
         constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
         return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
 
-    return spread_experts(model, open_shuffle)
+    return spread_experts(model, group, open_shuffle)
 
 
 def as_artifact(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fuscoc_runtime.errors import AdapterError
 from tests.adapters import transformers_work
 from tests.adapters.transformers_models import ARCHITECTURES
 from tests.engine.pool import Pool
@@ -42,6 +43,13 @@ def test_experts_in_bf16(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_checkpoints(pool: Pool, name: str, tmp_path: Path) -> None:
     assert pool.run(transformers_work.save, 4, name, str(tmp_path)) == [[]] * 4
+
+
+def test_ranks_that_do_not_divide_the_experts(pool: Pool) -> None:
+    said = "8 experts of `model.layers.0.mlp.experts` cannot be spread evenly over 3 ranks"
+    for outcome in pool.outcomes(transformers_work.save, 3, "Mixtral", ""):
+        assert isinstance(outcome, AdapterError)
+        assert said in str(outcome)
 
 
 @nightly

@@ -72,6 +72,8 @@ KNOWN = (
     Known("transformers.models.gpt_oss.modeling_gpt_oss", "GptOssExperts", True, True),
 )
 
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
 BLOCK = re.compile(r"(Experts?|Mo[eE](Block|Layer)?)$")
 """How transformers calls modules that are, or hold, experts."""
 
@@ -167,11 +169,12 @@ def _sizes(name: str, module: Any) -> Sizes:
         )
     dtypes = {each.dtype for each in parameters.values()}
     for weight, parameter in parameters.items():
-        if type(parameter) is not nn.Parameter or parameter.is_meta or len(dtypes) > 1:
+        plain = type(parameter) is nn.Parameter and not parameter.is_meta
+        if not plain or len(dtypes) > 1 or parameter.dtype not in FLOATS:
             kind = f"{type(parameter).__name__} of {parameter.dtype} on {parameter.device}"
             raise EXPERTS.problem(
-                f"`{name}.{weight}` is a {kind}; experts have to be plain parameters of one dtype, "
-                "with their values"
+                f"`{name}.{weight}` is a {kind}; experts have to be plain parameters of one float "
+                "of 16 or 32 bits, with their values"
             )
     down = parameters["down_proj"]
     hidden = down.shape[2] if known.is_transposed else down.shape[1]

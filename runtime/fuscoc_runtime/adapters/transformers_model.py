@@ -14,18 +14,20 @@ from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
 class ParallelModel(nn.Module):
     """What a ``PreTrainedModel`` does otherwise once its experts are spread over ranks."""
 
-    def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> Any:
-        """Rank 0 writes the whole model, as it was before it was spread; collective.
+    def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> None:
+        """The group's rank 0 writes the whole model, as the unmodified one would; collective.
+
+        ``is_main_process`` has no effect.
 
         Raises:
-            AdapterError: a distributed checkpoint was asked for.
+            AdapterError: a distributed checkpoint was asked for, or one of something else.
         """
         if options.get("distributed_checkpoint"):
             raise MODELING.problem("save_pretrained: distributed_checkpoint needs DTensors")
         if arguments or options.get("state_dict") is not None:
             raise MODELING.problem(
-                "save_pretrained: which rank writes, and what, is decided: give the other options "
-                "by name"
+                "save_pretrained: it is the whole model that is saved; give no state_dict, and "
+                "options by name"
             )
         whole = whole_state_dict(self)
         if find_moe(self).members.rank == 0:
