@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fuscoc_runtime.adapters.transformers import Model, Sizes, whole_state_dict
+from fuscoc_runtime.adapters.transformers import Model, Sizes, clip_grad_norm_, whole_state_dict
 from fuscoc_runtime.adapters.transformers import expert_parallel as spread_experts
 from fuscoc_runtime.comm.group import Group
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -15,7 +15,13 @@ from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
 
-__all__ = ["as_artifact", "expert_parallel", "fused_shuffle", "whole_state_dict"]
+__all__ = [
+    "as_artifact",
+    "clip_grad_norm_",
+    "expert_parallel",
+    "fused_shuffle",
+    "whole_state_dict",
+]
 
 EXPERTS = """\
 shuffle experts {
@@ -109,7 +115,8 @@ def expert_parallel(
     forward passes and the same backward passes.
 
     - Gradients of experts are those of the mean of the ranks' losses, as DistributedDataParallel
-      makes the others; it leaves the experts alone. Clip by a norm over all ranks.
+      makes the others; it leaves the experts alone. ``fuscoc.torch.clip_grad_norm_`` clips them by
+      the norm of the whole model.
     - ``state_dict()`` holds this rank's experts; ``load_state_dict`` takes that or an ordinary
       checkpoint. ``fuscoc.torch.whole_state_dict(model)`` is that of the whole model, and
       ``save_pretrained``, which is collective, writes it on rank 0.

@@ -12,11 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from fuscoc.torch import expert_parallel, whole_state_dict
+from fuscoc.torch import clip_grad_norm_, expert_parallel, whole_state_dict
+from fuscoc_runtime.adapters.transformers_model import find_moe
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.process import ProcessEngine
 from tests.adapters.transformers_models import EXPERTS, HIDDEN, TOPK, batch, build, prompts
 
 TIMEOUT = 60.0
-RATE = 0.05
+RATE, MOST_NORM = 0.05, 0.5
 EMPTY = 2
 """The rank that trains on nothing."""
 TOLERANCE = 2e-5
@@ -36,6 +39,8 @@ def alone_and_spread(group: Any, name: str, options: Mapping[str, Any]) -> tuple
     """The unmodified model, and one with parallel experts."""
     device = device_of(group)
     model = expert_parallel(build(name).to(device), group, timeout=TIMEOUT, **options)
+    engine = NodeEngine if "max_sources" in options else ProcessEngine
+    assert isinstance(find_moe(model).engine, engine)
     return build(name).to(device), model
 
 
@@ -97,6 +102,8 @@ def train(
         wrong += differences({f"loss {step}": loss}, {f"loss {step}": losses[rank]}, group)
         if step == 0:
             wrong += differences(gradients(model), gradients(alone), group)
+        norms = {f"norm {step}": torch.nn.utils.clip_grad_norm_(alone.parameters(), MOST_NORM)}
+        wrong += differences({f"norm {step}": clip_grad_norm_(model, MOST_NORM)}, norms, group)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import AdapterError
+from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.scalar import Scope, evaluate
@@ -65,9 +65,9 @@ class MoeShuffle:
         self._route, self._weight = route.name, weight.input
 
     @property
-    def members(self) -> Membership:
-        """This rank's place among the ranks, and their group."""
-        return self._shuffle.engine.members
+    def engine(self) -> Engine:
+        """What executes the calls; its ``members`` has this rank's place, and the group."""
+        return self._shuffle.engine
 
     def expect(self, **sizes: int) -> None:
         """Check that the layer's sizes are the spec's: attributes of this, by name."""

@@ -18,11 +18,15 @@ from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, Sizes, find_experts
 from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
 from fuscoc_runtime.adapters.transformers_generation import GENERATION, ParallelGeneration
-from fuscoc_runtime.adapters.transformers_model import ParallelModel, whole_state_dict
+from fuscoc_runtime.adapters.transformers_model import (
+    ParallelModel,
+    clip_grad_norm_,
+    whole_state_dict,
+)
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.face.shuffle import Shuffle
 
-__all__ = ["Sizes", "expert_parallel", "whole_state_dict"]
+__all__ = ["Sizes", "clip_grad_norm_", "expert_parallel", "whole_state_dict"]
 
 Model = TypeVar("Model", bound=nn.Module)
 

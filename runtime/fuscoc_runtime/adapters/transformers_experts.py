@@ -67,10 +67,10 @@ class ParallelExperts(nn.Module):
 
     def gather(self, parameter: Tensor) -> Tensor | None:
         """Of all experts, on the CPU of the group's rank 0; None on others. Collective."""
-        members = self.moe.members
+        members = self.moe.engine.members
         if members.group is None:
             return parameter.detach().cpu()
-        own = parameter.detach().contiguous()
+        own = parameter.detach().to(members.device).contiguous()
         parts = [torch.empty_like(own) for _ in range(self.moe.num_ranks)]
         dist.gather(own, parts if members.rank == 0 else None, group=members.group, group_dst=0)
         return torch.cat([part.cpu() for part in parts]) if members.rank == 0 else None

@@ -75,7 +75,7 @@ class ParallelGeneration(nn.Module):
         self, this_peer_finished: bool, synced_gpus: bool, device: torch.device
     ) -> bool:
         """Whether any rank of the experts' group has sequences that have not ended."""
-        members = find_moe(self).members
+        members = find_moe(self).engine.members
         going_on = torch.tensor(not this_peer_finished, dtype=torch.int32, device=members.device)
         if members.group is not None:
             dist.all_reduce(going_on, dist.ReduceOp.MAX, group=members.group)

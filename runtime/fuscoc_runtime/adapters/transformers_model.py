@@ -1,10 +1,13 @@
-"""The model around parallel experts: it is saved whole."""
+"""The model around parallel experts: what is saved of it, and the norm of its gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_blocks import MODELING
@@ -30,14 +33,19 @@ class ParallelModel(nn.Module):
                 "options by name"
             )
         whole = whole_state_dict(self)
-        if find_moe(self).members.rank == 0:
+        if find_moe(self).engine.members.rank == 0:
             options |= {"state_dict": whole, "is_main_process": True}
             super().save_pretrained(save_directory, **options)  # type: ignore[misc]
 
 
 def find_moe(model: nn.Module) -> MoeShuffle:
     """The shuffle of the first layer with experts."""
-    return next(each.moe for each in model.modules() if isinstance(each, ParallelExperts))
+    return next(each.moe for each in experts_of(model))
+
+
+def experts_of(model: nn.Module) -> Iterator[ParallelExperts]:
+    """Those of every layer."""
+    return (each for each in model.modules() if isinstance(each, ParallelExperts))
 
 
 def whole_state_dict(model: nn.Module) -> dict[str, Tensor]:
@@ -51,4 +59,28 @@ def whole_state_dict(model: nn.Module) -> dict[str, Tensor]:
                 gathered = module.gather(parameter)
                 if gathered is not None:
                     whole[f"{prefix}.{name}"] = gathered
-    return whole if find_moe(model).members.rank == 0 else {}
+    return whole if find_moe(model).engine.members.rank == 0 else {}
+
+
+def clip_grad_norm_(model: nn.Module, max_norm: float) -> Tensor:
+    """Scale the gradients of all ranks so that the 2-norm of the whole model's is at most
+    ``max_norm``; returns what it was, a scalar. Collective.
+
+    ``torch.nn.utils.clip_grad_norm_`` takes a rank's experts for all of them: ranks would scale by
+    different factors, and what they have in common would drift apart.
+    """
+    members = find_moe(model).engine.members
+    own = dict.fromkeys(each for module in experts_of(model) for each in module.parameters())
+    others = [each for each in model.parameters() if each not in own]
+    squares = _norm(own).square().to(members.device)
+    if members.group is not None:
+        dist.all_reduce(squares, group=members.group)
+    common = _norm(others)
+    total = (squares.to(common.device) + common.square()).sqrt()
+    clip_grads_with_norm_([*own, *others], max_norm, total)
+    return total
+
+
+def _norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    gradients = [each.grad.float() for each in parameters if each.grad is not None]
+    return get_total_norm(gradients)
