@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from fuscoc_runtime.errors import AdapterError
 from tests.adapters import transformers_work
 from tests.adapters.transformers_models import ARCHITECTURES
 from tests.engine.pool import Pool
+from tests.gpus import ROOT, torchrun
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -37,7 +40,7 @@ def test_ranks_that_want_more_tokens(pool: Pool) -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_experts_in_bf16(pool: Pool, name: str) -> None:
-    assert pool.run(transformers_work.experts_in_bf16, 4, name) == [[]] * 4
+    assert pool.run(transformers_work.experts_in_bf16, 4, name, {}) == [[]] * 4
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -71,3 +74,20 @@ def test_layers_that_are_recomputed(pool: Pool, fixed: dict[str, int]) -> None:
 def test_every_kind_of_generation(pool: Pool, name: str, fixed: dict[str, int]) -> None:
     kinds = list(transformers_work.KINDS)
     assert pool.run(transformers_work.generate, 4, name, fixed, kinds, 2) == [[]] * 4
+
+
+@nightly
+def test_the_example(tmp_path: Path) -> None:
+    """It compares the model that it saves with an ordinary one."""
+    command = [sys.executable, str(ROOT / "examples/transformers_moe.py"), "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the saved model differs by" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_on_gpus(num_ranks: int, tmp_path: Path) -> None:
+    """All of the above, with exact sizes and with fixed ones."""
+    printed = torchrun(num_ranks, "tests/adapters/transformers_gpu_run.py", tmp_path)
+    assert "all as alone" in printed

@@ -159,19 +159,18 @@ def save(group: Any, name: str, folder: str) -> list[str]:
     return wrong
 
 
-def experts_in_bf16(group: Any, name: str) -> list[str]:
+def experts_in_bf16(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
     """What of one layer's experts in bf16 is further from f32 than rounding makes it; a rank has no
     tokens."""
-    model = build(name)
-    exact = next(each for label, each in model.named_modules() if label.endswith(".experts"))
-    exact = copy.deepcopy(exact.bfloat16()).float()
-    expert_parallel(model.bfloat16(), group, timeout=TIMEOUT)
-    experts = next(each for label, each in model.named_modules() if label.endswith(".experts"))
+    device, model = device_of(group), build(name).bfloat16()
+    exact = copy.deepcopy(first_experts(model)).float().to(device)
+    expert_parallel(model.to(device), group, timeout=TIMEOUT, **options)
+    experts = first_experts(model)
     torch.manual_seed(0)
     num_ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     counts = [5 + each if each != EMPTY else 0 for each in range(num_ranks)]
-    x, gradient = torch.randn(2, sum(counts), HIDDEN).bfloat16().float()
-    weights, chosen = torch.rand(sum(counts), EXPERTS).topk(TOPK)
+    x, gradient = torch.randn(2, sum(counts), HIDDEN, device=device).bfloat16().float()
+    weights, chosen = torch.rand(sum(counts), EXPERTS, device=device).topk(TOPK)
     inputs = (x.requires_grad_(), weights.requires_grad_())
     wanted = exact(inputs[0], chosen, inputs[1])
     wanted.backward(gradient)
@@ -192,3 +191,7 @@ def experts_in_bf16(group: Any, name: str) -> list[str]:
         for label, (one, other) in pairs.items()
         if one.numel() and not (error := ((one - other).norm() / other.norm()).item()) <= 2**-6
     ]
+
+
+def first_experts(model: Any) -> Any:
+    return next(each for name, each in model.named_modules() if name.endswith(".experts"))
