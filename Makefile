@@ -36,7 +36,7 @@ rounding: $(READY)  ## that part of the suite where torch rounds as without vect
 fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
 	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --timeout 7200
 
-nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, twenty kills
+nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, twenty kills, two hosts
 	$(BIN)/python -m pytest -m nightly --timeout 3600
 
 lint: $(READY)

@@ -170,7 +170,7 @@ def main() -> None:
     if shuffle.rank == 0:
         print(
             f"{shuffle.topology}, {len(moe.x)} tokens a rank on {torch.cuda.get_device_name()}: "
-            f"dispatch {dispatch_ms:.3f} ms (planning {handle.planning_ms:.3f} ms), "
+            f"dispatch {dispatch_ms:.3f} ms (planning {shuffle.stats().planning_ms:.3f} ms), "
             f"combine {combine_ms:.3f} ms"
         )
     dist.destroy_process_group()

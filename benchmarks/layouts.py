@@ -3,20 +3,22 @@
     python -m benchmarks.layouts --compile
     torchrun --nproc-per-node 2 -m benchmarks.layouts --out layouts.md
 
-``--compile`` writes artifacts into ``build/layouts`` and needs no GPU. A case is moved there and
-back by fuscoc and by torch (permute, all-to-all, permute; for buckets it sorts), in turn, and every
-result is compared bit by bit, in memory that was poisoned before. Time is that of the GPU between
-events behind a barrier, the largest over the ranks, the median of the turns. It holds the checks of
-slots, and both barriers of fuscoc. The bound is that of the bytes which leave a rank, at 355 GB/s;
-on one GPU, where none do, a copy of all bytes by the driver, measured in the same run.
+``--compile`` writes artifacts into ``build/layouts`` and needs no GPU; ``--backend`` says whose
+kernels. A case is moved there and back by fuscoc and by torch (permute, all-to-all, permute; for
+buckets it sorts), in turn, and every result is compared bit by bit, in memory that was poisoned
+before. Time is that of the GPU between events behind a barrier, the largest over the ranks, the
+median of the turns. It holds the checks of slots, and both barriers of fuscoc. The bound is that of
+the bytes which leave a rank, at 355 GB/s; on one GPU, where none do, a copy of all bytes by the
+driver, measured in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -47,12 +49,20 @@ LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}
 BUCKETS = 64
 
 
-def compile_all() -> None:
+def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
     import fuscoc
 
-    for name, (example, constants) in SPECS.items():
-        source = EXAMPLES / f"{example}.fsc"
-        fuscoc.compile(source, FOLDER / name, **constants)
+    for name, backend in product(names, backends):
+        example, constants = SPECS[name]
+        text = (EXAMPLES / f"{example}.fsc").read_text(encoding="utf-8")
+        last = "  combine" if "  combine" in text else "}"
+        before, _, after = text.rpartition(last)
+        text = f"{before}    backend {backend}\n{last}{after}"
+        fuscoc.compile(text, artifact(name, backend), **constants)
+
+
+def artifact(name: str, backend: str) -> Path:
+    return FOLDER / f"{name}-{backend}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,13 +254,15 @@ def shaped(tensor: Tensor, shuffle: Shuffle, source: bool) -> Tensor:
     return flat.view(-1, *shape)
 
 
-def measure(name: str, num_sms: int | None, turns: int, barrier: Barrier) -> list[str]:
+def measure(
+    name: str, backend: str, num_sms: int | None, turns: int, barrier: Barrier
+) -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     options = {} if num_sms is None else {"num_sms": num_sms}
     with Shuffle(
-        FOLDER / name,
+        artifact(name, backend),
         group=dist.group.WORLD,
         max_sources=case.max_sources,
         capacity=case.capacity,
@@ -303,8 +315,9 @@ def measure(name: str, num_sms: int | None, turns: int, barrier: Barrier) -> lis
             calls["bound"] = lambda: copied.copy_(rows)
         times = gpu_times(calls, turns, barrier)
         bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
+        assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
-        cells = [name, sms, f"{bound:.1f}"]
+        cells = [name, backend, sms, f"{bound:.1f}"]
         for key in ("there", "back"):
             if key in times:
                 cells += [
@@ -346,10 +359,11 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cases", nargs="+", default=list(SPECS), choices=list(SPECS))
     parser.add_argument("--sms", nargs="+", type=int, default=[0, 32, 16], help="0: all")
+    parser.add_argument("--backend", nargs="+", default=["cuda"], choices=["cuda", "triton"])
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
     if options.compile:
-        compile_all()
+        compile_all(options.cases, options.backend)
         return
     import os
 
@@ -357,12 +371,12 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
     barrier = Barrier(torch.device("cuda"))
     if dist.get_rank() == 0:
-        print("| case | SMs | bound, µs | there | × | torch | back | × | torch |")
-        print("|---|---|---|---|---|---|---|---|---|")
+        print("| case | kernels | SMs | bound, µs | there | × | torch | back | × | torch |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
     wrong = []
     for name in options.cases:
-        for sms in options.sms:
-            wrong += measure(name, sms or None, options.turns, barrier)
+        for backend, sms in product(options.backend, options.sms):
+            wrong += measure(name, backend, sms or None, options.turns, barrier)
             torch.cuda.empty_cache()
     dist.destroy_process_group()
     if wrong:

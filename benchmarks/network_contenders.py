@@ -125,10 +125,11 @@ class Fuscoc(Contender):
             self.dispatch()
             self.combine()
             torch.cuda.synchronize()
-            assert isinstance(self.handle, Handle)
-            planning = self.handle.planning_ms
-            parts["preprocessing"] += planning / iterations
             total = (time.perf_counter() - started) * 1e3
+            stats = self.shuffle.stats()
+            assert stats is not None
+            planning = stats.planning_ms
+            parts["preprocessing"] += planning / iterations
             parts["communication"] += (total - planning) / iterations
         return parts
 

@@ -25,18 +25,19 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from benchmarks.traffic import one_to_one, uniform, zipf
+from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.balance import balance, same_local_rank
+from fuscoc_runtime.plan.balance import same_local_rank
+from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders, plan_network
 from fuscoc_runtime.plan.cost import CostModel, oracle
 from fuscoc_runtime.plan.flows import Assignment, Demand
 from fuscoc_runtime.plan.network import choose_natively
-from fuscoc_runtime.plan.rounds import arrange_stages, slice_rows, slices
+from fuscoc_runtime.plan.rounds import slice_rows, slices
 from fuscoc_runtime.plan.schedule import (
     Schedule,
     Transfers,
     arrange,
     fast,
-    plan_network,
     predict,
 )
 
@@ -160,7 +161,7 @@ def measure(num_nodes: int, traffic: str, seconds: float) -> list[Result]:
 
 def in_numpy(demand: Demand, model: CostModel) -> tuple[int, Transfers, Transfers]:
     """What a dispatch of rank 0 asks for where there is no compiler."""
-    assignment = balance(demand, "auto", model)
+    assignment = choose_forwarders(demand, "auto", "auto", model)
     pairs = assignment.pairs
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     stages = arrange_stages(demand, assignment, "auto", model)
@@ -174,10 +175,11 @@ def dispatch_table(nodes: Sequence[int], seconds: float) -> str:
     for traffic, make in TRAFFIC.items():
         for n in nodes:
             demand, model, times = make(n), WITH_LATENCY, list[tuple[float, float]]()
+            rules = Rules("auto", "auto", model.slice_bytes)
             until = time.perf_counter() + seconds
             while time.perf_counter() < until or len(times) < 5:
                 started = time.perf_counter()
-                found = choose_natively(demand, "auto", "auto", model, model.segment_bytes, 0)
+                found = choose_natively(demand, rules, model, model.segment_bytes, 0)
                 middle = time.perf_counter()
                 num_rounds, sent, received = in_numpy(demand, model)
                 times.append((middle - started, time.perf_counter() - middle))

@@ -25,6 +25,7 @@ from fuscoc.lang.scalars import extents
 from fuscoc.manifest import CompiledShuffle, build_manifest
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.planning.points import points_of
+from fuscoc_runtime.engine.bounds import check_bounds
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.manifest.decode import decode
@@ -132,6 +133,7 @@ def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
     ranks = [RankData({}, {}, {}) for _ in range(topology.num_ranks)]
     for rank, data in enumerate(on_their_ranks(ranks)):
         check_divisions(spec, rank, data.extents)
+        check_bounds(spec, rank, data.extents)
     return plan_all(spec, topology, points_of(module, spec, topology, ranks))
 
 

@@ -14,11 +14,13 @@ import fuscoc
 from fuscoc.commands import (
     checking,
     compiling,
+    diagnosing,
     explaining,
     formatting,
     planning,
     running,
     serving,
+    simulating,
     testing,
 )
 from fuscoc.commands.options import os_problem, show
@@ -34,12 +36,14 @@ app = typer.Typer(
 )
 app.command("check")(checking.check)
 app.command("compile")(compiling.compile_)
+app.command("doctor")(diagnosing.doctor)
 app.command("explain")(explaining.explain)
 app.command("explain-error")(explaining.explain_error)
 app.command("fmt")(formatting.fmt)
 app.command("lsp")(serving.lsp)
 app.command("run")(running.run)
 app.command("plan")(planning.plan)
+app.command("simulate")(simulating.simulate)
 app.command("test")(testing.property_test)
 
 ALLOCATION = "can't allocate memory"  # PyTorch raises RuntimeError for it

@@ -61,6 +61,10 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
             for cast in checked.casts
         ],
         "combine": _combine(checked.combine),
+        "bounds": [
+            {"value": scalar_json(bound.value), "limit": scalar_json(bound.limit)}
+            for bound in checked.bounds
+        ],
     }
 
 
@@ -97,7 +101,13 @@ def _combine(combine: Combine | None) -> dict[str, Any] | None:
 
 def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
     return [
-        {"name": field.name, "dtype": field.dtype, "shape": list(field.shape)} for field in fields
+        {
+            "name": field.name,
+            "dtype": field.dtype,
+            "shape": list(field.shape),
+            "is_complex": field.is_complex,
+        }
+        for field in fields
     ]
 
 

@@ -55,6 +55,7 @@ CATALOGUE: dict[str, str] = {
     "FSC056": "slice smaller than a segment",
     "FSC057": "no plan when compiling",
     "FSC058": "cast does not fit the fields",
+    "FSC059": "two segments in one slot",
     "FSC061": "not yet supported: cast on the path",
     "FSC063": "not yet supported: target that is a view or whose extents vary",
     "FSC064": "not yet supported: raggedness beyond the outermost index",
@@ -67,6 +68,7 @@ CATALOGUE: dict[str, str] = {
     "FSC072": "not yet supported: functions in expressions",
     "FSC090": "unused declaration",
     "FSC091": "new run-time value that is almost another name",
+    "FSC092": "slots without a segment",
 }
 
 

@@ -20,7 +20,7 @@ from fuscoc.codegen.cuda_kernels import CudaKernels, CudaVariant, cuda_kernels
 from fuscoc.codegen.cuda_tiles import CudaSizes, PieceSizes
 from fuscoc.codegen.spec_words import cuda_header, kernel_words
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
-from fuscoc.codegen.triton_tiles import TritonSizes
+from fuscoc.codegen.triton_tiles import TritonPieceSizes, TritonSizes
 from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel, Signal, Wait
@@ -28,7 +28,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 6
+SCHEMA = 7
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -158,8 +158,8 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
 
 
 def _kind(value: str) -> str:
-    counts = ("num_sources", "num_slots", "result_bytes")
-    is_count = value in counts or value.startswith("rows_at.")
+    counts = ("num_sources", "num_slots", "num_cells", "result_bytes")
+    is_count = value in counts or value.startswith(("rows_at.", "extent."))
     return "scalar" if is_count else "address"
 
 
@@ -176,12 +176,13 @@ def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str,
             "partial_bytes": node.partial_bytes,
             "places_results": node.places_results,
             "tile": _counts(node.tile),
+            "pieces": None if node.pieces is None else asdict(node.pieces),
         },
         "node_note": None,
     }
 
 
-def _counts(sizes: CudaSizes | PieceSizes | TritonSizes) -> dict[str, int]:
+def _counts(sizes: CudaSizes | PieceSizes | TritonSizes | TritonPieceSizes) -> dict[str, int]:
     """What is said of a tile: the numbers of which there is one."""
     return {name: value for name, value in asdict(sizes).items() if isinstance(value, int)}
 

@@ -1,4 +1,4 @@
-"""How tables of the commands look, and those that ``fuscoc run`` prints."""
+"""How tables of the commands look, and those that ``fuscoc run`` and ``fuscoc doctor`` print."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
+    from fuscoc_runtime.doctor.report import Report
     from fuscoc_runtime.run import RankReport, RunReport
 
 
@@ -69,3 +71,20 @@ def _row(rank: RankReport) -> list[str]:
         "-" if rank.combine_ms is None else f"{rank.combine_ms:.1f}",
         "yes" if rank.verified else "NO",
     ]
+
+
+_STATES = {"ready": "green", "absent": "dim", "broken": "bold red"}
+
+
+def show_doctor(report: Report, console: Console | None = None) -> None:
+    """Print what was found on a machine, and last what of fuscoc can run there."""
+    from fuscoc_runtime.doctor.words import sections
+
+    console = console or Console()
+    table = titled_table("fuscoc doctor", ("", "", ""), ())
+    for section in sections(report):
+        for number, (name, text) in enumerate(section.rows):
+            style = _STATES.get(text.partition(":")[0])
+            title = "" if number else section.title
+            table.add_row(Text(title, "bold"), Text(name), Text(text, style or ""))
+    console.print(table)

@@ -39,7 +39,8 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile, Span
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-EXAMPLE_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.fsc"))
+# Those of one shuffle; `fft_pencil` has two.
+EXAMPLE_NAMES = sorted(each.stem for each in EXAMPLES.glob("*.fsc") if each.stem != "fft_pencil")
 POLICY = Policy(
     dedup=("node", "rank"),
     balance="none",

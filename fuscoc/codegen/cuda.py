@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fuscoc.codegen.cuda_casts import print_casts
 from fuscoc.codegen.cuda_runs import choose, num_strides, print_runs
 from fuscoc.codegen.cuda_tiles import (
+    PLACE_BYTES,
     PLAN_THREADS,
     WARP,
     CudaSizes,
@@ -62,7 +63,7 @@ def print_cuda(
     dispatch = (
         "compact" if shuffle.compact else "dispatch" if sizes.dispatch_rows == 1 else "scatter"
     )
-    bodies = _bodies(shuffle, DISPATCHES[dispatch])
+    bodies = _bodies(shuffle, sizes, DISPATCHES[dispatch])
     kernels = "\n".join(
         print_kernel(f"{shuffle.name}_{role}", launch.threads, bodies[role])
         for role, launch in launches.items()
@@ -70,7 +71,7 @@ def print_cuda(
     includes = ["cast"] if shuffle.casts else []
     includes += ["place" if shuffle.given_slots else "plan"]
     includes += [dispatch, "refuse"]
-    includes += ["combine"] if shuffle.combine is not None else []
+    includes += [_combine(sizes)] if shuffle.combine is not None else []
     planner = f"static_assert(sizeof(PlanShared<Shape>) <= {planner_bytes(shuffle.num_columns)});"
     text = "\n".join(
         [
@@ -114,21 +115,27 @@ def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     if not shuffle.is_placed:
         launches["staged"] = Launch(PLAN_THREADS, max(plan_shared, row_buffers))
     launches["refuse"] = refuse
-    for role in _combines(shuffle):
-        launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, 0)
+    for role in _combines(shuffle, sizes):
+        places = PLACE_BYTES * sizes.teams * sizes.combine_rows if sizes.combine_rows > 1 else 0
+        launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, places)
     return launches
 
 
-def _combines(shuffle: CudaShuffle) -> dict[str, str]:
+def _combine(sizes: CudaSizes) -> str:
+    """A kind of way back, and its header."""
+    return "combine" if sizes.combine_rows == 1 else "copy_back"
+
+
+def _combines(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, str]:
     """The kernels of a way back, one for every field, and what of the headers each is."""
     if shuffle.combine is None:
         return {}
-    result = ", InPlace" if shuffle.is_placed else ""
+    kind, result = _combine(sizes), ", InPlace" if shuffle.is_placed else ""
     if len(shuffle.leaving) == 1:
-        return {"combine": f"combine<Shape::Source{result}>"}
+        return {"combine": f"{kind}<Shape::Source{result}>"}
     return {
         f"combine_{number}" if number else "combine": (
-            f"combine<OfField<Shape::Source, {_element(shuffle.combine, field)}, {number}>{result}>"
+            f"{kind}<OfField<Shape::Source, {_element(shuffle.combine, field)}, {number}>{result}>"
         )
         for number, field in enumerate(shuffle.leaving)
     }
@@ -138,14 +145,14 @@ def _element(kind: str, field: CudaField) -> str:
     return COMBINED[kind].format(REDUCED.get(field.dtype))
 
 
-def _bodies(shuffle: CudaShuffle, dispatch: str) -> dict[str, str]:
+def _bodies(shuffle: CudaShuffle, sizes: CudaSizes, dispatch: str) -> dict[str, str]:
     """What of the headers each kernel is."""
     return {
         "plan": f"{'place' if shuffle.given_slots else 'plan'}<Shape, Relation>",
         "dispatch": f"dispatch<{dispatch}<Shape, Relation>>",
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
-        **_combines(shuffle),
+        **_combines(shuffle, sizes),
     }
 
 
@@ -184,6 +191,8 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "team_vectors": sizes.team_vectors,
             "team_batch": sizes.team_batch,
         }
+        if sizes.combine_rows > 1:
+            constants["combine_rows"] = sizes.combine_rows
     lines = [f"struct {name} {{", f"  using Source = {name if leaves else 'SourceShape'};"]
     if shuffle.combine is not None and leaves and len(fields) == 1:
         lines.append(f"  using Element = {_element(shuffle.combine, fields[0])};")

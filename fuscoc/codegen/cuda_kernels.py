@@ -66,7 +66,10 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
     if isinstance(tiles[0], CudaPieceTile):
         (tile,) = tiles
         words = tuple(WordSizes(**each) for each in tile.read("words"))
-        piece_sizes = PieceSizes(tile.read("warps"), tile.read("tile_bytes"), words)
+        sizes = {
+            name: tile.read(name) for name in ("dispatch_warps", "combine_warps", "tile_bytes")
+        }
+        piece_sizes = PieceSizes(**sizes, words=words)
         return _of_pieces(module, shuffle, piece_sizes, header)
     print_functor = print_destinations if shuffle.given_slots else print_relation
     relation = print_functor(module, shuffle)

@@ -50,12 +50,12 @@ def print_pieces(
         pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
         num_loops = max(len(piece.counts) for piece in pieces)
         num_steps = num_loops + max(len(field.loops) for field in shuffle.leaving)
-        run_bytes = _run_bytes(shuffle.leaving[0])
+        run = run_bytes(shuffle.leaving[0])
         layout = PieceLayout(
             per_entry=len(pieces),
             box_bytes=208 + 32 * (num_steps + 1),
             mark_bytes=32 + 16 * (num_loops + 1),
-            line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run_bytes),
+            line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=len(op.read("outer")),
         )
         text = [
@@ -75,20 +75,23 @@ def print_pieces(
             "}  // namespace",
             "",
         ]
-    threads, tiles = sizes.warps * WARP, sizes.warps * (sizes.tile_bytes or 0)
+
+    def launch(warps: int) -> Launch:
+        return Launch(warps * WARP, warps * (sizes.tile_bytes or 0))
+
     kernels = {
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
-        "dispatch": (Launch(threads, tiles), "dispatch<Move<Shape, Relation>>"),
+        "dispatch": (launch(sizes.dispatch_warps), "dispatch<Move<Shape, Relation>>"),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
     }
     if shuffle.combine is not None:
-        kernels["clear"] = Launch(threads, 0), "clear<Shape>"
-        kernels["combine"] = Launch(threads, tiles), "give_back<Shape>"
+        kernels["clear"] = Launch(sizes.combine_warps * WARP, 0), "clear<Shape>"
+        kernels["combine"] = launch(sizes.combine_warps), "give_back<Shape>"
     launches = {}
-    for role, (launch, body) in kernels.items():
+    for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
-        launches[name] = launch
-        text.append(print_kernel(name, launch.threads, body))
+        launches[name] = sizes_of
+        text.append(print_kernel(name, sizes_of.threads, body))
     rows = tuple(row_bytes(field) for field in shuffle.leaving)
     return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
 
@@ -123,7 +126,7 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
         ("i64", "row_bytes", [row_bytes(field) for field in fields]),
         ("i64", "cell_bytes", cells),
         ("int", "unit_bytes", [each.word_bytes for each in sizes.words]),
-        ("i64", "run_bytes", [_run_bytes(field) for field in fields]),
+        ("i64", "run_bytes", [run_bytes(field) for field in fields]),
         ("int", "num_runs", [len(loops) for loops in runs]),
     ):
         body = f"return {choose(values)};"
@@ -151,7 +154,8 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
     yield "};"
 
 
-def _run_bytes(field: CudaField) -> int:
+def run_bytes(field: CudaField) -> int:
+    """Bytes of a field that lie together in the source, whatever a call says."""
     return field.run_elems * ITEM_BYTES[field.dtype] if field.loops else row_bytes(field)
 
 
@@ -197,10 +201,7 @@ def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -
 
 
 def _members(region: Region[str], piece: Piece) -> Iterator[tuple[str, str]]:
-    if any(_number(step) != 0 for step in piece.rank_steps):
-        rank, slot = region.value(piece.rank), region.value(piece.place)
-    else:
-        rank, slot = region.destination(piece, "i64(call.num_ranks)", packed=False)
+    rank, slot = ends(region, piece, "i64(call.num_ranks)")
     yield "src", region.value(piece.src_offset)
     yield "rank", rank
     yield "slot", slot
@@ -215,6 +216,21 @@ def _members(region: Region[str], piece: Piece) -> Iterator[tuple[str, str]]:
     for name, values in groups.items():
         for i, value in enumerate(values):
             yield f"{name}[{i}]", region.value(value)
+
+
+def moving_loop(piece: Any) -> int | None:
+    """The loop of a piece that moves the rank."""
+    found = [i for i, step in enumerate(piece.rank_steps) if _number(step) != 0]
+    return found[0] if found else None
+
+
+def ends(region: Region[str], piece: Any, num_ranks: str) -> tuple[str, str]:
+    """Rank and slot of the first point of a piece."""
+    for value in (piece.src_offset, *piece.src_strides):  # which may look something up
+        region.value(value)
+    if moving_loop(piece) is not None:
+        return region.value(piece.rank), region.value(piece.place)
+    return region.destination(piece, num_ranks, packed=False)
 
 
 def _sizes(shuffle: CudaShuffle, points: Any, domain: Domain, outer: Any) -> Iterator[str]:

@@ -137,9 +137,13 @@ class CudaText(RaggedLanguage[str]):
         used, lines = result, list[str]()
         for name, value in reversed(self.variables.items()):
             if re.search(rf"\b{name}\b", used):
-                lines.insert(0, f"    const auto {name} = {value};")
+                lines.insert(0, f"    {self.declared(name, value)}")
                 used += f" {value}"
         return lines
+
+    def declared(self, name: str, value: str) -> str:
+        """A variable."""
+        return f"const auto {name} = {value};"
 
     def constant(self, value: int) -> str:
         return f"i64({value})"

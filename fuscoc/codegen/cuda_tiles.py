@@ -16,11 +16,14 @@ PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
+COPIED_BYTES, MAX_COPIED_ROWS = 8192, 256  # that a warp of a combine copies at once, at most
+COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
+PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
-PIECE_WARPS = 32  # of a CTA: 64 registers a thread
+PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
 TILE_WARPS, TILE_BYTES = 16, 7680  # of a CTA that transposes short runs; of each of them
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare
@@ -50,10 +53,11 @@ class WordSizes:
 
 @dataclass(frozen=True)
 class PieceSizes:
-    """Sizes of kernels that move pieces: CTAs of ``warps`` warps, each with ``tile_bytes`` of
-    shared memory, if any."""
+    """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
+    each with ``tile_bytes`` of shared memory, if any."""
 
-    warps: int
+    dispatch_warps: int
+    combine_warps: int
     tile_bytes: int | None
     words: tuple[WordSizes, ...]
 
@@ -81,7 +85,8 @@ class CudaSizes:
     ``buffer_bytes`` for a row: one, or one a lane. Rows are moved in ``num_passes`` parts of their
     ``arriving`` fields; ``leaving`` are those in the source, where they are others. Combine: CTAs
     of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors`` vectors of the sum
-    and loads those of ``team_batch`` rows at once.
+    and loads those of ``team_batch`` rows at once. With ``combine_rows`` above 1 rows are copied:
+    a team is a warp that takes so many at once, and a thread has ``team_batch`` words under way.
     """
 
     dispatch_warps: int
@@ -94,16 +99,17 @@ class CudaSizes:
     team_warps: int
     team_vectors: int
     team_batch: int
+    combine_rows: int
 
 
 def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
-    """Words that divide runs, and as many warps as have 64 registers a thread: their lines in
-    flight cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
+    """Words that divide runs, and as many warps as have registers for their lines in flight, which
+    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
     way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     if all(each.word_bytes == 16 for each in words):
-        return PieceSizes(PIECE_WARPS, None, words)
-    return PieceSizes(TILE_WARPS, TILE_BYTES, words)
+        return PieceSizes(*PIECE_WARPS, None, words)
+    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:
@@ -217,6 +223,13 @@ def field_sizes(
     return tuple(arriving.values()), tuple(leaving)
 
 
+def copied_rows(shuffle: CudaShuffle) -> int:
+    """Rows that a warp of a combine copies at once, some KB of the largest field; 1 if rows are
+    summed up, or so large that a team of warps takes one each."""
+    rows = COPIED_BYTES // max(map(row_bytes, shuffle.leaving)) if shuffle.combine == "copy" else 0
+    return min(MAX_COPIED_ROWS, 1 << rows.bit_length() - 1) if rows else 1
+
+
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
@@ -246,6 +259,10 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
             if all(each % (warps * WARP * 2) == 0 for each in vectors)
         ]
     team_warps, team_vectors = min(sizes, key=preference)
+    teams, team_batch = min(MAX_TEAMS, COMBINE_WARPS // team_warps), in_flight // team_vectors
+    combine_rows = copied_rows(shuffle)
+    if combine_rows > 1:
+        teams, team_warps, team_vectors, team_batch = COPY_WARPS, 1, 1, WORDS_IN_FLIGHT
     return CudaSizes(
         dispatch_warps=warps,
         dispatch_rows=rows,
@@ -253,8 +270,9 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
         num_passes=passes,
         arriving=arriving,
         leaving=leaving,
-        teams=min(MAX_TEAMS, COMBINE_WARPS // team_warps),
+        teams=teams,
         team_warps=team_warps,
         team_vectors=team_vectors,
-        team_batch=in_flight // team_vectors,
+        team_batch=team_batch,
+        combine_rows=combine_rows,
     )

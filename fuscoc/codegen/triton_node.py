@@ -11,45 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import fuscoc
+from fuscoc.codegen.cuda_pieces import PieceLayout
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.codegen.triton_expressions import wrapped
+from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
+from fuscoc.codegen.triton_pieces import print_pieces
 from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
-from fuscoc.codegen.triton_tiles import PieceSizes, TritonSizes, power_of_two
+from fuscoc.codegen.triton_tiles import (
+    LineSizes,
+    PieceSizes,
+    TritonPieceSizes,
+    TritonSizes,
+    power_of_two,
+)
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import TritonTile
-
-HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} inside one node, by fuscoc {version}.
-
-Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
-"""
-
-import triton
-import triton.language as tl
-
-from fuscoc_runtime.kernels.device import load
-
-{modules}
-'''
-
+from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
 
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""
-
-
-@dataclass(frozen=True)
-class NodeKernel:
-    """A printed kernel.
-
-    ``parameters`` maps each parameter, in order, to what a launch passes (``docs/abi.md``);
-    ``num_warps`` are those of a program.
-    """
-
-    name: str
-    parameters: Mapping[str, str]
-    num_warps: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +38,8 @@ class NodeKernels:
 
     ``kernels`` are by role. A program of the planner takes ``tile_sources`` segments; the number of
     keys is padded to ``padded_keys``, and they are exchanged by ``key_block``. What goes back for a
-    segment has ``partial_bytes``; with ``places_results`` it ends where the segment lies.
+    segment has ``partial_bytes``; with ``places_results`` it ends where the segment lies. Where
+    slots follow from pieces, kernels need memory as ``pieces`` says.
     """
 
     file: str
@@ -69,7 +50,8 @@ class NodeKernels:
     key_block: int
     partial_bytes: int
     places_results: bool
-    tile: TritonSizes
+    tile: TritonSizes | TritonPieceSizes
+    pieces: PieceLayout | None = None
 
 
 def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> NodeKernels | None:
@@ -77,10 +59,13 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
 
     ``spec`` is the name of the spec's file; ``words`` are comment lines above kernels, by role.
     """
-    tiles = [tile for node in ops_of(module, Node) for tile in ops_of(node, TritonTile)]
+    nodes = ops_of(module, Node)
+    tiles = [tile for node in nodes for tile in ops_of(node, TritonTile, TritonPieceTile)]
     if not tiles:
         return None
     shuffle = node_shuffle(module)
+    if isinstance(tiles[0], TritonPieceTile):
+        return _of_pieces(module, shuffle, tiles[0], spec, words)
     sizes = {size.name: tiles[0].read(size.name) for size in fields(TritonSizes)}
     for rows in ("moved", "arriving", "summed"):
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
@@ -88,12 +73,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     printer = _Printer(shuffle, tile, words)
     modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine is not None else []
-    header = HEADER.format(
-        shuffle=shuffle.name,
-        spec=spec,
-        version=fuscoc.__version__,
-        modules="\n".join(f'{name} = load("{name}")' for name in modules),
-    )
+    header = print_header(shuffle.name, spec, modules)
     text = "\n\n".join([header, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.node.py",
@@ -105,6 +85,27 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         partial_bytes=partial_bytes(shuffle)[1],
         places_results=shuffle.is_placed,
         tile=tile,
+    )
+
+
+def _of_pieces(
+    module: Any, shuffle: CudaShuffle, tile: Any, spec: str, words: Mapping[str, Sequence[str]]
+) -> NodeKernels:
+    sizes = {size.name: tile.read(size.name) for size in fields(TritonPieceSizes)}
+    sizes["fields"] = tuple(LineSizes(**each) for each in sizes["fields"])
+    chosen = TritonPieceSizes(**sizes)
+    text, kernels, layout = print_pieces(module, shuffle, chosen, spec, words)
+    return NodeKernels(
+        file=f"kernels/{shuffle.name}.node.py",
+        text=text,
+        kernels=kernels,
+        tile_sources=1,
+        padded_keys=1,
+        key_block=1,
+        partial_bytes=0,
+        places_results=shuffle.is_placed,
+        tile=chosen,
+        pieces=layout,
     )
 
 
@@ -216,23 +217,14 @@ class _Printer:
         constants: Mapping[str, object],
     ) -> str:
         """A kernel that hands its parameters and ``constants`` on to a device function."""
-        full = f"{self.shuffle.name}_node_{name}"
         every = {"call": "call", "num_sources": "num_sources", **parameters}
         moves_rows = name in ("dispatch", "combine")
         warps = self.tile.row_warps if moves_rows else self.tile.plan_warps
+        full = f"{self.shuffle.name}_node_{name}"
         self.printed[name] = NodeKernel(full, every, warps)
-        head = ", ".join(f"{each}: tl.int64" for each in every)
-        lines = [
-            *self.words.get(name, ()),
-            f"@triton.jit(do_not_specialize=range({len(every)}))",
-            *wrapped("", f"def {full}({head})"),
-        ]
-        lines[-1] += ":"
-        for each in every:
-            pointer = ".to(tl.pointer_type(tl.int64))" if each in ("call", "key_to_rank") else ""
-            lines.append(f"    {each} = {each}.to(tl.int64){pointer}")
         # Others go as tuples, or by name.
         passed = [k for k, value in every.items() if k == value and k not in constants]
         arguments = [*passed, *(f"{key}={value}" for key, value in constants.items())]
-        lines += wrapped("    ", f"{function}({', '.join(arguments)})")
-        return "\n".join(lines) + "\n"
+        call = f"{function}({', '.join(arguments)})"
+        pointers = dict.fromkeys(("call", "key_to_rank"), "int64")
+        return print_kernel(full, every, pointers, [call], self.words.get(name, ()))

@@ -9,6 +9,10 @@ from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_by
 from fuscoc.codegen.tiles import BYTES_PER_LANE, LANES, MAX_WARPS, cut_row, warps_for
 from fuscoc.lang.dtypes import ITEM_BYTES
 
+LINE_BYTES = 16
+LINES_PER_LANE = 8
+"""Lines that a lane copies at once: as many as registers hold, of wide words."""
+COPY_WARPS = 4
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -47,6 +51,40 @@ class TritonSizes:
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
+
+
+@dataclass(frozen=True)
+class LineSizes:
+    """How a field of a piece is copied: read in words of ``word_bytes``, ``lines`` at once."""
+
+    field: str
+    word_bytes: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class TritonPieceSizes:
+    """Sizes of kernels that move pieces: see ``fuscoc.dialect.node_tiles.TritonPieceTile``."""
+
+    copy_warps: int
+    item_lines: int
+    fields: tuple[LineSizes, ...]
+
+
+def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
+    """A lane has eight lines in flight, or fewer of narrow words: 16 loads. An item of as many
+    lines as a program has at most at once makes a small call one of many."""
+    lanes = COPY_WARPS * LANES
+    fields = tuple(
+        LineSizes(field.name, unit, lanes * min(unit, LINES_PER_LANE))
+        for field in shuffle.leaving
+        for unit in (unit_bytes(field),)
+    )
+    return TritonPieceSizes(
+        copy_warps=COPY_WARPS,
+        item_lines=lanes * LINES_PER_LANE,
+        fields=fields,
+    )
 
 
 def power_of_two(least: int) -> int:

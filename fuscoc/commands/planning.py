@@ -62,7 +62,7 @@ def plan(
         Path | None, typer.Option(help="Write the plan to this .npz file.", dir_okay=False)
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a report with pictures.", dir_okay=False)
+        Path | None, typer.Option(help="Write a page to explore the plan in.", dir_okay=False)
     ] = None,
     define: Define = None,
 ) -> None:

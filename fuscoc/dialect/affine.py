@@ -28,6 +28,8 @@ MAX_TERMS = 64  # of a polynomial, so that products of long sums cost no time
 ZERO, ONE = Polynomial(()), Polynomial.constant(1)
 ARITHMETIC = ("arith.addi", "arith.subi", "arith.muli")
 QUOTIENTS = ("arith.divsi", "arith.floordivsi", "fsc.exact_div")
+BOUNDS = {"arith.minsi": least, "arith.maxsi": most}
+OPERATIONS = (*ARITHMETIC, *QUOTIENTS, *BOUNDS, "arith.remsi")
 GIVEN = ("fsc.extent", "fsc.lookup")
 
 
@@ -134,7 +136,7 @@ class Relation:
             return self.facts[tree]
         if tree.op == "argument" and int(tree.symbol) in indices:
             return indices[int(tree.symbol)]
-        if tree.op in (*ARITHMETIC, *QUOTIENTS, "arith.remsi"):
+        if tree.op in OPERATIONS:
             lhs, rhs = (self.polynomial(each, indices, box) for each in tree.operands)
             made = self._operation(tree.op, lhs, rhs, box)
             if not made.is_affine or len(made.terms) > MAX_TERMS:
@@ -152,6 +154,11 @@ class Relation:
                 return lhs - rhs
             case "arith.muli":
                 return lhs * rhs
+        if op in BOUNDS:
+            bound = BOUNDS[op](lhs, rhs)
+            if bound not in (lhs, rhs) and (lhs.variables or rhs.variables):
+                raise NotAffine
+            return bound
         if rhs.variables:
             raise NotAffine
         quotient = self._quotient(lhs, rhs, box)
@@ -243,6 +250,10 @@ class Relation:
                 return tree in self._sizes
             case "arith.addi" | "arith.muli" | "arith.divsi" | "arith.remsi" | "fsc.exact_div":
                 return all(map(self._is_natural, tree.operands))
+            case "arith.minsi":
+                return all(map(self._is_natural, tree.operands))
+            case "arith.maxsi":
+                return any(map(self._is_natural, tree.operands))
         return False
 
 

@@ -31,7 +31,10 @@ _ARITH = {
     "-": arith.subi,
     "*": arith.muli,
     "/": arith.divsi,
+    "//": arith.divsi,
     "%": arith.remsi,
+    "min": arith.minsi,
+    "max": arith.maxsi,
 }
 
 
@@ -225,11 +228,19 @@ class _Scalars:
                 operands = self.lower(lhs, exact=exact), self.lower(rhs, exact=exact)
                 if op == "/" and exact:
                     return relation.ExactDiv.build(*operands).result
-                if op in ("/", "%") and may_be_negative(lhs, self.sizes):
+                if op == "cdiv":
+                    return self.rounded_up(lhs, *operands)
+                if op in ("/", "//", "%") and may_be_negative(lhs, self.sizes):
                     return _floored(op, *operands)
                 return _ARITH[op](*operands)
             case Inside(value, limit):
                 return relation.Inside.build(self.lower(value), self.lower(limit)).result
+
+    def rounded_up(self, lhs: Scalar, dividend: Any, divisor: Any) -> Any:
+        """The floor of ``dividend + (divisor - 1)``."""
+        rounding = arith.subi(divisor, self.lower(Const(1)))
+        divide = arith.floordivsi if may_be_negative(lhs, self.sizes) else arith.divsi
+        return divide(arith.addi(dividend, rounding), divisor)
 
     def offset(self, name: str, at: tuple[Scalar, ...]) -> Any:
         """The row-major offset of an element; the outermost extent of the input is not needed."""
@@ -242,7 +253,7 @@ class _Scalars:
 def _floored(op: str, lhs: Any, rhs: Any) -> Any:
     """A division that floors, or its remainder."""
     quotient = arith.floordivsi(lhs, rhs)
-    return quotient if op == "/" else arith.subi(lhs, arith.muli(quotient, rhs))
+    return arith.subi(lhs, arith.muli(quotient, rhs)) if op == "%" else quotient
 
 
 def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:

@@ -103,7 +103,10 @@ class Divisors:
         match node.op, [self.of(operand) for operand in node.operands]:
             case "arith.muli", [lhs, rhs]:
                 return lhs * rhs
-            case (("arith.addi" | "arith.subi" | "arith.remsi"), [lhs, rhs]):
+            case (
+                ("arith.addi" | "arith.subi" | "arith.remsi" | "arith.minsi" | "arith.maxsi"),
+                [lhs, rhs],
+            ):
                 return gcd(lhs, rhs)
             case (("arith.divsi" | "fsc.exact_div"), [lhs, _]):
                 divisor = node.operands[1]

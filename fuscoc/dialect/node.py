@@ -23,7 +23,7 @@ from fuscoc.dialect.fused import (
 )
 from fuscoc.dialect.l0 import PRINTERS
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonPieceTile, TritonTile
 
 
 class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
@@ -59,12 +59,13 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
             raise VerifyError(f"does not know what to do with: {names}")
         _check_flags(op)
         archs = [tile.read("arch") for tile in ops_of(op, CudaTile)]
-        several = any(len(ops_of(op, kind)) > 1 for kind in (CudaPieceTile, TritonTile))
+        others = ops_of(op, CudaPieceTile, TritonTile, TritonPieceTile)
+        several = len({type(tile) for tile in others}) != len(others)
         if len(set(archs)) != len(archs) or several:
             raise VerifyError("must not have two tiles for the same kernels")
-        if archs and ops_of(op, NodePieces):
-            raise VerifyError("needs a fsc.cuda_piece_tile where slots follow from pieces")
-        if ("printers" in op.attributes) == bool(ops_of(op, CudaTile, CudaPieceTile, TritonTile)):
+        if ops_of(op, CudaTile, TritonTile) and ops_of(op, NodePieces):
+            raise VerifyError("needs tiles of pieces where slots follow from these")
+        if ("printers" in op.attributes) == bool(archs or others):
             raise VerifyError("needs the attribute 'printers' exactly until tiles are chosen")
 
 

@@ -14,6 +14,7 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_TEAMS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
+    PLACE_BYTES,
     TARGETS,
     WARP,
     bulk_room,
@@ -66,12 +67,13 @@ class CudaTile(Op, name="cuda_tile"):
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
-    vectors of the result and loads those of ``team_batch`` rows at once.
+    vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
+    team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
 
     ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
-    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, dispatch_rows = 1 : i64,
-    dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64, team_vectors = 1 : i64,
-    team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
+    14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64,
+    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64,
+    team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -86,6 +88,7 @@ class CudaTile(Op, name="cuda_tile"):
         team_warps=Integer(1),
         team_vectors=Integer(1),
         team_batch=Integer(1),
+        combine_rows=Integer(1),
     )
 
     @classmethod
@@ -94,7 +97,9 @@ class CudaTile(Op, name="cuda_tile"):
         most = max(op.read("teams") * op.read("team_warps"), op.read("dispatch_warps"))
         if most > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
-        if op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
+        if op.read("combine_rows") > 1:
+            _check_copied(op)
+        elif op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
             raise VerifyError(f"must have {MAX_TEAMS} teams at most, and two vectors a thread")
         left, arrived = map(_row_bytes, (loads, stores))
         changes = left != arrived or any(load.read("run_dims") for load in loads)
@@ -115,16 +120,17 @@ class CudaTile(Op, name="cuda_tile"):
 
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
-    """CUDA kernels that move pieces, for all GPUs: CTAs of ``warps`` warps, which read fields in
-    ``words``. Where these are narrow, a warp has ``tile_bytes`` of shared memory, by way of which
-    it transposes short runs.
+    """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
+    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
 
-    ``"fsc.cuda_piece_tile"() {warps = 32 : i64, words = [{field = "x", word_bytes = 16 : i64}]} :
-    () -> ()``
+    ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
+    = "x", word_bytes = 16 : i64}]} : () -> ()``
     """
 
     attrs = attributes(
-        warps=Integer(1),
+        dispatch_warps=Integer(1),
+        combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
@@ -134,7 +140,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         loads, _ = _rows(op)
         if not ops_of(op.operation.parent, NodePieces):
             raise VerifyError("must stand beside a fsc.node_pieces")
-        if op.read("warps") > MAX_WARPS:
+        warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
+        if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
@@ -145,11 +152,42 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = op.read("warps") * (tile_bytes or 0) + PIECE_STATIC_SHARED
+        needed = warps * (tile_bytes or 0) + PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             raise VerifyError(
                 f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"
             )
+
+
+class TritonPieceTile(Op, name="triton_piece_tile"):
+    """Triton kernels that move pieces: programs of ``copy_warps`` warps copy items of
+    ``item_lines`` lines of 16 bytes, ``lines`` of a field at once, which they read in words of
+    ``word_bytes``.
+
+    ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
+    word_bytes = 16 : i64}], item_lines = 1024 : i64} : () -> ()``
+    """
+
+    attrs = attributes(
+        copy_warps=Integer(1),
+        item_lines=Integer(1),
+        fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
+    )
+
+    @classmethod
+    def check(cls, op):
+        loads, _ = _rows(op)
+        if not ops_of(op.operation.parent, NodePieces):
+            raise VerifyError("must stand beside a fsc.node_pieces")
+        _check_power(op.read("copy_warps"), "'copy_warps'")
+        if op.read("copy_warps") > MAX_WARPS:
+            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
+        _check_fields(op.read("fields"), "fields", _row_bytes(loads))
+        _check_words(op.read("fields"), "word_bytes", loads)
+        for each in op.read("fields"):
+            _check_power(each["lines"], f"'lines' of '{each['field']}'")
+            if op.read("item_lines") % each["lines"]:
+                raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
 
 
 class TritonTile(Op, name="triton_tile"):
@@ -279,6 +317,19 @@ def _check_scattered(op):
     ends.append((op.read("buffer_bytes"), 0))
     if any(at + room > behind for (at, room), (behind, _) in pairwise(ends)):
         raise VerifyError("needs room in buffers to place rows as in their slots")
+
+
+def _check_copied(op):
+    """A warp copies rows of segments that have one each, and keeps where these are."""
+    reduces = ops_of(op.operation.parent, NodeReduce)
+    if not reduces or reduces[0].kind != "copy":
+        raise VerifyError("must not copy several rows a warp where they are summed up")
+    if op.read("team_warps") > 1 or op.read("team_vectors") > 1:
+        raise VerifyError("must copy rows by teams of a warp, one vector a thread")
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    needed = op.read("teams") * op.read("combine_rows") * PLACE_BYTES
+    if needed > target.room:
+        raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
 
 def _check_ends(op, left, arrived, casts):

@@ -57,8 +57,9 @@ class Derived:
     def natural(self) -> bool:
         """Whether it is seen to be never negative."""
         match self.op:
-            case "floordiv":
-                return self.lhs.is_natural
+            case "floordiv":  # also where a quotient by what is 1 at least is rounded up
+                rounded = self.lhs + Polynomial.constant(1) - self.rhs
+                return self.lhs.is_natural or rounded.is_natural
             case "min":
                 return self.lhs.is_natural and self.rhs.is_natural
         return self.lhs.is_natural or self.rhs.is_natural
@@ -66,6 +67,8 @@ class Derived:
     def __hash__(self) -> int:
         return hash(self.name)
 
+
+MAX_BOUNDED = 8  # terms of a sum whose minima are looked into
 
 Atom: TypeAlias = Value | Variable | Derived
 Product: TypeAlias = tuple[Atom, ...]
@@ -129,7 +132,12 @@ class Polynomial:
 
     @cached_property
     def is_natural(self) -> bool:
-        """Whether it is seen to be never negative."""
+        """Whether it is seen to be never negative, where a minimum is at most what it is of."""
+        for product, factor in self.terms if len(self.terms) <= MAX_BOUNDED else ():
+            match product:
+                case (Derived("min", lhs, rhs),) if factor < 0:
+                    rest = self - Polynomial(((product, factor),))
+                    return any((rest + each * factor).is_natural for each in (lhs, rhs))
         return all(
             factor > 0 and all(atom.natural for atom in product) for product, factor in self.terms
         )
@@ -161,21 +169,24 @@ class Polynomial:
 
     def quotient(self, divisor: Polynomial) -> Polynomial | None:
         """The polynomial that times ``divisor`` is this one, if it is seen to exist."""
-        if self == divisor:
-            return Polynomial.constant(1)
-        if len(divisor.terms) != 1:
-            multiple = (
-                self.terms[0][1] // divisor.terms[0][1] if self.terms and divisor.terms else 0
-            )
-            return Polynomial.constant(multiple) if self == divisor * multiple else None
-        [(product, factor)] = divisor.terms
-        terms: dict[Product, int] = {}
+        quotient, rest = self._multiples(divisor)
+        return None if rest.terms else quotient
+
+    def _multiples(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+        """Terms of a quotient, each of which leaves fewer terms over, and what all leave over."""
+        quotient, rest = Polynomial(()), self
+        if not divisor.terms:
+            return quotient, rest
+        product, factor = max(divisor.terms, key=lambda term: len(term[0]))
         for each, times in self.terms:
-            rest = _without(each, product)
-            if rest is None or times % factor:
-                return None
-            terms[rest] = times // factor
-        return Polynomial.of(terms)
+            shared = _without(each, product)
+            if shared is None or times % factor:
+                continue
+            term = Polynomial.of({shared: times // factor})
+            left = rest - term * divisor
+            if len(left.terms) < len(rest.terms):
+                quotient, rest = quotient + term, left
+        return quotient, rest
 
     def split(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         """Quotient and rest: the terms that ``divisor`` is seen to divide, and the others."""
@@ -184,14 +195,8 @@ class Polynomial:
             found = self.factor_of(variable).quotient(divisor)
             if found is not None:
                 quotient += found * Polynomial.atom(variable)
-        for term in (self - quotient * divisor).terms:
-            found = Polynomial((term,)).quotient(divisor)
-            if found is not None:
-                quotient += found
-        alone = (self - quotient * divisor).without_variables.quotient(divisor)
-        if alone is not None:
-            quotient += alone
-        return quotient, self - quotient * divisor
+        more, rest = (self - quotient * divisor)._multiples(divisor)
+        return quotient + more, rest
 
 
 def floordiv(lhs: Polynomial, rhs: Polynomial) -> Polynomial:

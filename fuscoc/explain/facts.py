@@ -7,7 +7,7 @@ taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fuscoc.explain.formula import (
@@ -94,6 +94,12 @@ BUFFERS = {
 
 RINGS = ("slices", "landing", "return_slices", "returned")
 """Buffers of rows that cross the network: they have room for some slices, not for all rows."""
+
+
+WINDOWS = ("carried", "target", "staging", "forward_staging")
+"""Buffers that other ranks of a node store into."""
+SIGNAL_BYTES = 4
+"""Of the word by which a rank tells one of its peers that a step is done."""
 
 
 def num_segments(shuffle: ShuffleSpec) -> Formula:
@@ -240,6 +246,19 @@ def buffers(shuffle: ShuffleSpec, segments: Formula) -> tuple[Buffer, ...]:
         for name, use in BUFFERS.items()
         if name in used
     )
+
+
+def window_bytes(shuffle: ShuffleSpec, rows: Mapping[str, Formula]) -> Formula:
+    """Bytes of a rank that its peers can address: rows by buffer, of the rank that has most, and a
+    signal of every peer for every step that gives one. Windows that grow have up to a quarter more.
+    """
+    used, launches = shuffle.program.buffers, shuffle.program.launches
+    num_signals = 1 + max((each.signal for each in launches if each.signal is not None), default=-1)
+    found = product(num_signals * SIGNAL_BYTES, PER_NODE)
+    for name in WINDOWS:
+        if name in used:
+            found = arithmetic("+", found, product(rows[name], segment_bytes(used[name])))
+    return found
 
 
 def buffer_rows(shuffle: ShuffleSpec, segments: Formula) -> dict[str, Formula]:

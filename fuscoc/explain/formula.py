@@ -9,7 +9,7 @@ from typing import TypeAlias
 from fuscoc.declared import scalar_json
 from fuscoc.lang import checked
 from fuscoc_runtime import scalar
-from fuscoc_runtime.scalar import OPERATORS, Operator, Scalar
+from fuscoc_runtime.scalar import DIVISIONS, OPERATORS, Operator, Scalar
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def of_checked(value: checked.Scalar) -> Formula:
 
 def arithmetic(op: Operator, lhs: Formula, rhs: Formula) -> Formula:
     """Two formulae under an operator; ``/`` floors."""
-    if isinstance(lhs, int) and isinstance(rhs, int) and (op not in ("/", "%") or rhs):
+    if isinstance(lhs, int) and isinstance(rhs, int) and (op not in DIVISIONS or rhs):
         return OPERATORS[op](lhs, rhs)
     if op == "*":
         return product(lhs, rhs)
@@ -202,6 +202,8 @@ def text(formula: Formula) -> str:
             numbers = [f"{number:,}"] if number != 1 else []
             ordered = sorted(factors, key=lambda factor: not isinstance(factor, Symbol))
             return " × ".join([*numbers, *(_operand(factor, "×") for factor in ordered)])
+        case Arithmetic(op, lhs, rhs) if op.isalpha():
+            return f"{op}({text(lhs)}, {text(rhs)})"
         case Arithmetic(op, lhs, rhs):
             return f"{_operand(lhs, op)} {'−' if op == '-' else op} {_operand(rhs, op)}"
         case Least(inner):
@@ -215,5 +217,7 @@ def _operand(formula: Formula, op: str) -> str:
     inside_sum = (op in ("+", "-") and isinstance(formula, Product)) or (
         op == "+" and isinstance(formula, Arithmetic) and formula.op in ("+", "-")
     )
-    is_compound = isinstance(formula, Arithmetic | Product | Total)
+    is_compound = isinstance(formula, Product | Total) or (
+        isinstance(formula, Arithmetic) and not formula.op.isalpha()
+    )
     return f"({text(formula)})" if is_compound and not inside_sum else text(formula)

@@ -15,10 +15,11 @@ from fuscoc.explain import facts
 from fuscoc.explain.backends import backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.explain.tiles import sizes
-from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
-from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.engine.bounds import extents_of
+from fuscoc_runtime.manifest.declared import Bound, FieldSpec
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -93,7 +94,18 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
             for each in shuffle.declared.casts
         )
         lines.append(f"Cast on the way: {casts}.")
-    return [*lines, _way_back(shuffle)]
+    return [
+        *lines,
+        _way_back(shuffle),
+        *(_bound(each, shuffle) for each in shuffle.declared.bounds),
+    ]
+
+
+def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:
+    value, limit = text(of_scalar(bound.value)), text(of_scalar(bound.limit))
+    given = extents_of(bound, shuffle) & set(shuffle.declared.extents)
+    when = "with every call" if given else "when it is opened"
+    return f"Not proved, and so checked {when}: `{value}` stays below `{limit}`."
 
 
 def _way_back(shuffle: ShuffleSpec) -> str:
@@ -112,7 +124,7 @@ def _fields(shuffle: ShuffleSpec) -> str:
 
 
 def _typed(field: FieldSpec) -> str:
-    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+    return spelled(field.dtype, field.shape, field.is_complex)
 
 
 def planning(shuffle: ShuffleSpec) -> str:
@@ -214,6 +226,11 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
         if not isinstance(rows, int):
             num_bytes = f"{each.row_bytes:,} × rows"
         table.add_row(each.name, each.use, text(rows), f"{each.row_bytes:,}", num_bytes)
+    most = facts.buffer_rows(shuffle, segments) | planned
+    windows = with_values(facts.window_bytes(shuffle, most), values)
+    held = [each.name for each in found if each.name in facts.WINDOWS]
+    use = f"what peers store into: {', '.join(held)} and signals"
+    table.add_row("windows", use, "", "", escape(_size(windows)))
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
     size = f"{shuffle.program.exchange.slice_bytes:,} bytes"
     *rings, last = [each.name for each in found if each.name in facts.RINGS]

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_tiles import (
     COMBINE_WARPS,
+    COPIED_BYTES,
     LINE_BYTES,
     LINES_IN_FLIGHT,
+    MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
+    PLACE_BYTES,
     ROWS_IN_FLIGHT,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
     WARP,
+    WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
-from fuscoc.codegen.triton_tiles import PART_BYTES
+from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -48,10 +52,11 @@ def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
 
 def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str]:
     tile = variant.tile
-    if "dispatch_warps" not in tile:  # of pieces
-        in_flight = tile["warps"] * WARP * LINES_IN_FLIGHT * LINE_BYTES
-        why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane, {in_flight:,} B an SM"
-        return {"warps": why}
+    if "teams" not in tile:  # of pieces
+        legs = ("dispatch_warps", "combine_warps")[: 1 + combines]
+        of_warp = WARP * LINES_IN_FLIGHT * LINE_BYTES
+        why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane"
+        return {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
     room = variant.shared_bytes - STATIC_SHARED
     fits = f"fit into the {room:,} B that a CTA has"
     found = {
@@ -62,7 +67,15 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
-    if combines:
+    if combines and tile["combine_rows"] > 1:
+        places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
+        found |= {
+            "combine_rows": f"a warp copies so many rows at once, {COPIED_BYTES:,} B of a field or "
+            f"{MAX_COPIED_ROWS} rows at most",
+            "teams": f"warps, which keep where rows lie: {places:,} B",
+            "team_batch": f"{WORDS_IN_FLIGHT} words in flight a thread",
+        }
+    elif combines:
         lanes = tile["team_warps"] * WARP * tile["team_vectors"]
         found |= {
             "team_warps": f"a team takes {lanes} vectors of a row at once: of all teams in "
@@ -75,6 +88,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
 
 
 def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
+    if "copy_warps" in tile:  # of pieces
+        item = tile["item_lines"] * LINE_BYTES
+        return {
+            "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
+            "item_lines": f"lines that a program takes from a counter, {item:,} B",
+        }
     return {
         "plan_points": "points that a program compares with each other, one a lane",
         "plan_tiles": "times as many that it takes one after the other",

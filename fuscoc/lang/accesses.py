@@ -7,18 +7,13 @@ from dataclasses import replace
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
-from fuscoc.lang.checked import BinaryOp, Const, IndexRef, Inside, Scalar, Subscript
+from fuscoc.lang.algebra import constant_difference
+from fuscoc.lang.checked import Const, IndexRef, Inside, Scalar, Subscript
 from fuscoc.lang.context import POINT, check_indices
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold, not_positive
-from fuscoc.lang.scalars import (
-    constant_difference,
-    constant_reach,
-    indices,
-    is_routed,
-    stays_inside,
-    substitute,
-)
+from fuscoc.lang.inside import less, must_stay_inside
+from fuscoc.lang.scalars import indices, is_routed, substitute
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, LayoutInfo, Scope, plural
 
 
@@ -87,35 +82,21 @@ def check_access(
     inside: list[Subscript] = []
     for subscript, dim, name in zip(subscripts, dims, layout.dims, strict=True):
         length = 1 if subscript.length is None else subscript.length
-        limit = _less(dim, length - 1)
+        limit = less(dim, length - 1)
         if is_routed(subscript.start, scope.sizes) and limit != Const(0):
             inside.append(replace(subscript, start=Inside(subscript.start, limit)))
-        elif stays_inside(subscript.start, length, dim, scope.extents):
+        elif must_stay_inside(
+            subscript.start,
+            length,
+            dim,
+            layout.extents,
+            f"`{name}` of `{layout.ident.name}`",
+            Label(layout.ident.span, "declared here"),
+            subscript.span,
+            scope,
+        ):
             inside.append(subscript)
-        else:
-            scope.sink.report(
-                "FSC034",
-                subscript.span,
-                f"cannot show that this stays inside `{name}` of `{layout.ident.name}`",
-                secondary=[Label(layout.ident.span, "declared here")],
-                notes=[_reach(subscript.start, length, dim, scope)],
-            )
     return AccessInfo(layout, dims, tuple(inside)) if len(inside) == len(dims) else None
-
-
-def _less(dim: Scalar, number: int) -> Scalar:
-    """An extent less a number, at least 0 if that is known."""
-    if isinstance(dim, Const):
-        return Const(max(dim.value - number, 0))
-    return BinaryOp("-", dim, Const(number)) if number else dim
-
-
-def _reach(start: Scalar, length: int, dim: Scalar, scope: Scope) -> str:
-    """Why a subscript leaves its dimension, in numbers where they are known."""
-    reach = constant_reach(start, length, scope.extents)
-    if reach is None or not isinstance(dim, Const):
-        return "the last values of the indices must lead to the last cell at most"
-    return f"it covers cells {reach[0]} to {reach[1]}, and there are cells 0 to {dim.value - 1}"
 
 
 def right_arity(

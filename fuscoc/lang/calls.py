@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import IndexRef, Inside, Load, Scalar
+from fuscoc.lang.checked import IndexRef, Inside, Load, Operator, Scalar
 from fuscoc.lang.context import POINT, Context, check_indices, is_index, report_misplaced
-from fuscoc.lang.scalars import is_routed, stays_inside, substitute
+from fuscoc.lang.inside import must_stay_inside
+from fuscoc.lang.scalars import is_routed, substitute
 from fuscoc.lang.scope import INDEX, ROUTE, SIZE, RouteInfo, Scope, SizeInfo, plural
 from fuscoc.source import Span
 
@@ -26,7 +27,8 @@ def fold_call(
     symbol = scope.symbols.get(function.name)
     if symbol is None and scope.may_declare(function.name):
         return None
-    if symbol is None and function.name in FUNCTIONS and not _is_size(call, context, scope):
+    is_function = function.name in FUNCTIONS or function.name in OPERATIONS
+    if symbol is None and is_function and not _is_size(call, context, scope):
         refuse(call, context, scope)
         for arg in call.args:  # which may introduce names, or be wrong itself
             fold(arg, context, scope)
@@ -59,6 +61,17 @@ def fold_call(
         args = _arguments(call, (size.index,), scope)
         return None if args is None else Load(function.name, args)
     return None
+
+
+def computes(call: ast.Call, context: Context, scope: Scope) -> Operator | None:
+    """The operator that a call spells: ``min``, ``max`` or ``cdiv``, unless the name is declared.
+
+    A call with another number of arguments than two is reported by ``fold_call``.
+    """
+    name = call.function.name
+    if name in scope.symbols or scope.may_declare(name) or len(call.args) != 2:
+        return None
+    return OPERATIONS.get(name)
 
 
 def _is_size(call: ast.Call, context: Context, scope: Scope) -> bool:
@@ -187,15 +200,9 @@ def _value_argument(arg: ast.Expr, param: str, scope: Scope, fold: Fold) -> Scal
         return None
     if is_routed(value, scope.sizes):
         return Inside(value, extent)
-    if stays_inside(value, 1, extent, scope.extents):
-        return value
-    scope.sink.report(
-        "FSC034",
-        arg.span,
-        f"cannot show that this is always a `{param}`",
-        secondary=[Label(scope.symbols[param].span, "declared here")],
-    )
-    return None
+    declared = Label(scope.symbols[param].span, "declared here")
+    inside = must_stay_inside(value, 1, extent, [extent], f"`{param}`", declared, arg.span, scope)
+    return value if inside else None
 
 
 def _index_argument(arg: ast.Expr, name: str, scope: Scope) -> Scalar | None:
@@ -212,26 +219,32 @@ def _index_argument(arg: ast.Expr, name: str, scope: Scope) -> Scalar | None:
     return IndexRef(arg.name)
 
 
+OPERATIONS: dict[str, Operator] = {"min": "min", "max": "max", "cdiv": "cdiv"}
+
 # What other languages compute by a function, with what does the same here if an operator does.
 FUNCTIONS: dict[str, str | None] = {
-    **dict.fromkeys(["abs", "clamp", "int", "len", "log2", "max", "min", "pow", "round", "sum"]),
-    **dict.fromkeys(["select", "sqrt"]),
-    **dict.fromkeys(["cdiv", "ceil", "ceildiv"], "division floors: `(a + b - 1) / b` rounds up"),
+    **dict.fromkeys(["abs", "int", "len", "log2", "pow", "round", "select", "sqrt", "sum"]),
+    "clamp": "write `min(max(a, least), most)`",
+    **dict.fromkeys(["ceil", "ceildiv"], "`cdiv(a, b)` divides and rounds up"),
     **dict.fromkeys(["div", "floor"], "write `a / b`, which floors"),
     **dict.fromkeys(["mod", "rem"], "write `a % b`"),
 }
 
 
 def refuse(call: ast.Call, context: Context, scope: Scope) -> None:
-    """Report a call of a function that other languages have."""
-    help = FUNCTIONS[call.function.name]
+    """Report a call of a function that other languages have, or with other arguments."""
+    name = call.function.name
+    if name in OPERATIONS:
+        scope.sink.report("FSC072", call.span, f"`{name}` takes two numbers, not {len(call.args)}")
+        return
+    help = FUNCTIONS[name]
     if help is None and ROUTE in context.kinds:
         help = "compute it before the call, and give it as a route: `… = input name : int64`"
     scope.sink.report(
         "FSC072",
         call.span,
-        f"not yet supported: the function `{call.function.name}`",
+        f"not yet supported: the function `{name}`",
         "only routes, and inputs that are given for an index, take arguments",
-        notes=["expressions are made of `+`, `-`, `*`, `/`, `%` and parentheses"],
+        notes=["expressions are made of `+ - * / %`, `min`, `max`, `cdiv` and parentheses"],
         help=help,
     )

@@ -83,6 +83,10 @@ def check_casts(
 def check_conversion(field: Field, cell: Field, casts: MadeCasts, scope: Scope) -> bool:
     """Whether a field can become what the target wants, and is asked to."""
     item = casts.items.get(field.name)
+    if item is not None and field.is_complex:
+        message = "not yet supported: a cast of complex numbers"
+        scope.sink.report("FSC061", item.span, message, secondary=[Label(field.span)])
+        return False
     types = f"{cell.dtype} in the source and {field.dtype} in the target"
     if item is None:
         if field.dtype == cell.dtype:

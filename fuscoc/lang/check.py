@@ -10,7 +10,7 @@ from fuscoc.capabilities import check_demanded
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
-from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.lang.checked import Bound, CheckedShuffle, Const
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
@@ -22,10 +22,11 @@ from fuscoc.lang.declarations import (
     check_weight,
     segment_bytes,
 )
-from fuscoc.lang.dispatch import check_dispatch
+from fuscoc.lang.dispatch import Path, check_dispatch
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
+from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope, Symbol
 from fuscoc.lang.usage import check_names, used_extents, used_inputs, warn
 from fuscoc.source import SourceFile, Span
@@ -179,7 +180,11 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         name=shuffle.ident.name,
         source_file=scope.sink.source,
         span=shuffle.span,
-        constants=tuple((n, v) for n, v in scope.constants.items() if v is not None),
+        constants=tuple(
+            (name, value.value)
+            for name, value in scope.constants.items()
+            if isinstance(value, Const)
+        ),
         extents=declared,
         builtins=builtins,
         inputs=inputs,
@@ -193,10 +198,18 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         policy=policy,
         dispatch_span=dispatch.span,
         casts=path.casts,
+        bounds=_bounds(path, scope),
         option_spans=option_spans(dispatch),
     )
     check_demanded(checked, scope.sink)
     return checked
+
+
+def _bounds(path: Path, scope: Scope) -> tuple[Bound, ...]:
+    """What a run has to check at the points of the domain."""
+    domain = {index.name for index in path.domain}
+    found = dict.fromkeys(scope.bounds)
+    return tuple(each for each in found if {*indices(each.value), *indices(each.limit)} <= domain)
 
 
 _KINDS = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, TypeAlias
 
+from fuscoc.lang import dtypes
 from fuscoc.source import SourceFile, Span
 
 
@@ -46,11 +47,19 @@ class Load:
     at: tuple[Scalar, ...]
 
 
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "//", "min", "max", "cdiv"]
+DIVISIONS: tuple[Operator, ...] = ("/", "%", "//", "cdiv")
+
+
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors, ``%`` is its remainder. Divisors are positive."""
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up.
 
-    op: Literal["+", "-", "*", "/", "%"]
+    Divisors are positive. In an extent ``/`` comes out even, and ``//`` floors: it is what a
+    constant was divided by.
+    """
+
+    op: Operator
     lhs: Scalar
     rhs: Scalar
 
@@ -70,6 +79,14 @@ Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp | Inside
 
 
 @dataclass(frozen=True)
+class Bound:
+    """``0 <= value < limit`` at every point, which nobody could prove: a run checks it."""
+
+    value: Scalar
+    limit: Scalar
+
+
+@dataclass(frozen=True)
 class Input:
     """A data tensor that the user passes with every call (routing, weights, image sizes)."""
 
@@ -82,12 +99,21 @@ class Input:
 
 @dataclass(frozen=True)
 class Field:
-    """One typed part of a segment; ``shape`` is empty for a scalar field."""
+    """One typed part of a segment; ``shape`` is empty for a scalar field.
+
+    Complex numbers are pairs of reals, the last dimension, and ``is_complex`` says that they were.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     span: Span
+    is_complex: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """Its type as a spec has it."""
+        return dtypes.spelled(self.dtype, self.shape, self.is_complex)
 
 
 @dataclass(frozen=True)
@@ -224,7 +250,8 @@ class CheckedShuffle:
     (their extents are constants). ``segment`` is what arrives; its fields correspond one to one to
     ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
     with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
-    without being given them. ``option_spans`` says where ``policy`` comes from.
+    without being given them. ``bounds`` are left for a run to check.
+    ``option_spans`` says where ``policy`` comes from.
     """
 
     name: str
@@ -244,6 +271,7 @@ class CheckedShuffle:
     dispatch_span: Span
     builtins: tuple[str, ...] = ()
     casts: tuple[Cast, ...] = ()
+    bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
 
     @property

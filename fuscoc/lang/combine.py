@@ -9,8 +9,8 @@ from fuscoc.lang.checked import Combine, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS
 from fuscoc.lang.policy import unknown_option
+from fuscoc.lang.proof import Facts, Proved, Refuted, are_apart, two_points
 from fuscoc.lang.reductions import REDUCTIONS, Reduction
-from fuscoc.lang.scalars import are_disjoint
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import with_slot
 from fuscoc.source import Span
@@ -42,12 +42,20 @@ def check_combine(
         return None
 
     source_indices = [index.name for index in path.domain[: path.num_source_dims]]
-    if not are_disjoint(path.source.subscripts, source_indices):
+    known = [*path.source.dims, *(index.extent for index in path.domain)]
+    facts = Facts(scope.extents, known, frozenset(scope.sizes))
+    apart = are_apart(path.source.subscripts, source_indices, facts)
+    if not isinstance(apart, Proved):
+        does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"
+        notes = []
+        if isinstance(apart, Refuted):
+            notes.append(f"{two_points(apart, source_indices)} share a cell")
         scope.sink.report(
             "FSC070",
             combine.span,
-            "not yet supported: a way back into segments that may overlap",
+            f"not yet supported: a way back into segments {does}",
             secondary=[Label(path.source.span, "the segments")],
+            notes=notes,
         )
         return None
     if reduce is None:
@@ -146,6 +154,14 @@ def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
 
 def _can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:
     declared = [Label(field.span, "declared here")]
+    if field.is_complex and not reduction.sums:
+        scope.sink.report(
+            "FSC053",
+            reduce.span,
+            f"`{field.name}` is {field.spelled}, and complex numbers have no order",
+            secondary=declared,
+        )
+        return False
     if field.dtype in reduction.dtypes:
         return True
     if reduction.sums and field.dtype in INTEGERS:

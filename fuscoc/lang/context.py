@@ -26,6 +26,7 @@ class Context:
     kinds: frozenset[str]
     declares: bool = False  # unknown names become run-time extents and per-index inputs
     exact: bool = False  # what is divided is never negative, and leaves no remainder at run time
+    builtin: bool = False  # the number of ranks, and that of a rank
     is_rank: bool = False  # what stands there is a rank
     taken: frozenset[str] = frozenset()  # results of routes that stand for something else
     why: tuple[str, ...] = ()  # notes about what cannot stand here
@@ -35,7 +36,8 @@ class Context:
         return min(results, key=lambda name: (name in self.taken, (name == "rank") != self.is_rank))
 
 
-CONSTANT_VALUE = Context("a constant", frozenset())
+CONSTANT_VALUE = Context("a constant", frozenset(), builtin=True)
+NUMBER = Context("a constant", frozenset())
 FIELD_DIM = Context(
     "a dimension of a field",
     frozenset(),

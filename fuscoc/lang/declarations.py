@@ -8,7 +8,7 @@ from math import prod
 from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Const, Field, IndexRef, Load, Placement, Scalar
-from fuscoc.lang.context import INDEX_EXTENT, POINT
+from fuscoc.lang.context import CONSTANT_VALUE, INDEX_EXTENT, POINT
 from fuscoc.lang.fold import fold, fold_constant, fold_extent, fold_field_dim, in_range
 from fuscoc.lang.scalars import extents, indices, loads
 from fuscoc.lang.scope import INDEX, RouteInfo, RouteInput, Scope, WeightInfo, plural
@@ -17,13 +17,12 @@ MAX_SEGMENT_BYTES = 2**31 - 1
 
 
 def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) -> None:
-    """``const a = 1, b = 2 * a``: each may use those before it."""
+    """``const a = 1, b = a * ranks``: each may use those before it, and the rank and its number."""
     for binding in const.bindings:
-        value = fold_constant(binding.value, scope)
+        value = fold(binding.value, CONSTANT_VALUE, scope)
         name = binding.ident.name
         if name in overrides:
-            given = in_range(overrides[name], binding.ident.span, scope)
-            value = given.value if given is not None else None
+            value = in_range(overrides[name], binding.ident.span, scope)
         scope.constants.setdefault(name, value)
 
 
@@ -112,6 +111,8 @@ def check_field(ident: ast.Ident, type: ast.Type, scope: Scope) -> Field | None:
     dims = tuple(dim for dim in shape if dim is not None)
     if dtype is None or len(dims) != len(shape):
         return None
+    if dtype in dtypes.COMPLEX:
+        return Field(ident.name, dtypes.COMPLEX[dtype], (*dims, 2), ident.span, is_complex=True)
     return Field(ident.name, dtype, dims, ident.span)
 
 
@@ -125,7 +126,7 @@ def check_dtype(ident: ast.Ident, scope: Scope) -> str | None:
             "FSC024",
             ident.span,
             f"there is no element type `{ident.name}`",
-            notes=[f"the element types are {', '.join(dtypes.ITEM_BYTES)}"],
+            notes=[f"the element types are {', '.join(dtypes.TYPES)}"],
             help=f"write {meant}" if (meant := dtypes.meant(ident.name)) else None,
             fix=None if meant else spelling(ident.name, ident.span, dtypes.NAMES),
         )

@@ -20,6 +20,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.lang.context import check_indices
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
+from fuscoc.lang.delivery import Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
@@ -55,6 +56,9 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
         return None
+    if isinstance(target.checked, DenseTarget):
+        places = Delivery(domain, target.checked.rank, target.places, target.dims, layout.extents)
+        check_delivery(places, dispatch, layout, scope)
     return Path(
         domain=domain,
         num_source_dims=len(source_indices),

@@ -70,12 +70,10 @@ def _match(
 ) -> bool:
     runs = (each.length for each in access.subscripts if each.length is not None)
     shape = (*runs, *cell.shape)
-    if field.shape == shape:
+    if field.shape == shape and field.is_complex == cell.is_complex:
         return check_conversion(field, cell, casts, scope)
-    message = (
-        f"`{field.name}` is {_typed(field.dtype, field.shape)}, "
-        f"and the source gives {_typed(cell.dtype, shape)}"
-    )
+    given = replace(cell, shape=shape)
+    message = f"`{field.name}` is {field.spelled}, and the source gives {given.spelled}"
     if not _report_short(message, access.subscripts, cell.shape, field, scope):
         _mismatch(message, field, dispatch, scope)
     return False
@@ -166,7 +164,3 @@ def _mismatch(message: str, field: Field, dispatch: ast.Dispatch, scope: Scope) 
 
 def _names(fields: tuple[Field, ...]) -> str:
     return " and ".join(f"`{field.name}`" for field in fields)
-
-
-def _typed(dtype: str, shape: tuple[int, ...]) -> str:
-    return f"{dtype}[{', '.join(map(str, shape))}]" if shape else dtype

@@ -7,24 +7,25 @@ shuffle runs, and, in an extent, a dividend that is never negative.
 
 from __future__ import annotations
 
-import operator
-
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.calls import fold_call
-from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Load, Scalar
-from fuscoc.lang.context import CONSTANT_VALUE, FIELD_DIM, Context, report_misplaced
-from fuscoc.lang.scalars import depth, may_be_negative, parts
+from fuscoc.lang.algebra import never_negative
+from fuscoc.lang.calls import computes, fold_call
+from fuscoc.lang.checked import (
+    DIVISIONS,
+    BinaryOp,
+    Const,
+    ExtentRef,
+    IndexRef,
+    Load,
+    Operator,
+    Scalar,
+)
+from fuscoc.lang.context import FIELD_DIM, NUMBER, Context, report_misplaced
+from fuscoc.lang.scalars import OPERATORS, depth, parts
 from fuscoc.lang.scope import BUILTINS, CONSTANT, EXTENT, INDEX, ROUTE, SIZE, Scope
 from fuscoc.source import Span
 
-OPERATORS = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-    "%": operator.mod,
-}
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Of one expression, computed routes written out: they may double it with every use.
 MAX_OPERATIONS = 1000
@@ -40,7 +41,7 @@ def fold_constant(
     scope: Scope,
     positive: str | None = None,
     most: int = INT64_MAX,
-    context: Context = CONSTANT_VALUE,
+    context: Context = NUMBER,
 ) -> int | None:
     """The value of a constant expression; with ``positive`` that it must be, and what it is.
 
@@ -72,7 +73,7 @@ def fold_extent(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None
     if isinstance(folded, Const) and folded.value <= 0:
         not_positive(context.what, folded.value, expr.span, scope)
         return None
-    if folded is not None and may_be_negative(folded, scope.sizes):
+    if folded is not None and not never_negative(folded, scope.extents, scope.sizes):
         scope.sink.report(
             "FSC068", expr.span, f"not yet supported: {context.what} that may become negative"
         )
@@ -91,10 +92,14 @@ def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
             call, result = (
                 (expr.call, expr.result) if isinstance(expr, ast.Member) else (expr, None)
             )
+            op = computes(call, context, scope) if result is None else None
+            if op is not None:
+                left, right = call.args
+                return _fold_operation(op, left, right, call, context, scope)
             found = fold_call(call, result, context, scope, fold)
             return None if found is None else _limited(found, expr.span, scope)
-        case ast.Binary():
-            return _fold_binary(expr, context, scope)
+        case ast.Binary(op=op, lhs=lhs, rhs=rhs):
+            return _fold_operation(op, lhs, rhs, expr, context, scope)
 
 
 def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
@@ -120,15 +125,31 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
                 secondary=[Label(scope.symbols[name.name].span, "declared here")],
             )
             return None
-        value = scope.constants[name.name]
-        return None if value is None else Const(value)
+        return _fold_constant(name, scope.constants[name.name], context, scope)
     if kind == INDEX:
         return IndexRef(name.name) if name.name in scope.extents else None
     return ExtentRef(name.name) if kind == EXTENT else None
 
 
+def _fold_constant(
+    name: ast.Name, value: Scalar | None, context: Context, scope: Scope
+) -> Scalar | None:
+    """The value of a constant, if it may depend on the ranks here or does not."""
+    if value is None or isinstance(value, Const) or EXTENT in context.kinds or context.builtin:
+        return value
+    scope.sink.report(
+        "FSC020",
+        name.span,
+        f"`{name.name}` is only known at run time",
+        "a number that is known when compiling is needed here",
+        secondary=[Label(scope.symbols[name.name].span, "depends on the ranks")],
+        notes=context.why,
+    )
+    return None
+
+
 def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
-    if EXTENT in context.kinds:
+    if EXTENT in context.kinds or context.builtin:
         return ExtentRef(name.name)
     scope.sink.report(
         "FSC020",
@@ -140,44 +161,47 @@ def _fold_builtin(name: ast.Name, context: Context, scope: Scope) -> Scalar | No
     return None
 
 
-def _fold_binary(expr: ast.Binary, context: Context, scope: Scope) -> Scalar | None:
-    lhs = fold(expr.lhs, context, scope)
-    rhs = fold(expr.rhs, context, scope)
-    if isinstance(rhs, Const) and rhs.value == 0 and expr.op in "/%":
-        scope.sink.report("FSC022", expr.rhs.span, "division by zero")
+def _fold_operation(
+    op: Operator, left: ast.Expr, right: ast.Expr, expr: ast.Expr, context: Context, scope: Scope
+) -> Scalar | None:
+    lhs = fold(left, context, scope)
+    rhs = fold(right, context, scope)
+    if isinstance(rhs, Const) and rhs.value == 0 and op in DIVISIONS:
+        scope.sink.report("FSC022", right.span, "division by zero")
         return None
     if lhs is None or rhs is None:
         return None
     if isinstance(lhs, Const) and isinstance(rhs, Const):
-        if context.exact and expr.op == "/" and lhs.value % rhs.value:
+        if context.exact and op == "/" and lhs.value % rhs.value:
             scope.sink.report(
                 "FSC025",
                 expr.span,
                 f"{rhs.value} does not divide {lhs.value}, and {context.what} has to come out even",
                 f"leaves a remainder of {lhs.value % rhs.value}",
-                help=f"if rounding is meant, do it in a constant, where `/` floors: "
-                f"`const rounded = {scope.text(expr.span)}`",
+                help=f"write `cdiv({scope.text(left.span)}, {scope.text(right.span)})` if it is to "
+                "be rounded up; in a constant, `/` floors",
             )
             return None
-        return in_range(OPERATORS[expr.op](lhs.value, rhs.value), expr.span, scope)
-    if expr.op in "/%":
+        return in_range(OPERATORS[op](lhs.value, rhs.value), expr.span, scope)
+    if op in DIVISIONS:
         if not _may_divide(rhs):
             scope.sink.report(
                 "FSC068",
-                expr.rhs.span,
+                right.span,
                 "not yet supported: dividing by anything but a positive constant or run-time "
                 "extents",
             )
             return None
-        if context.exact and may_be_negative(lhs, scope.sizes):
+        if context.exact and not never_negative(lhs, scope.extents, scope.sizes):
             scope.sink.report(
                 "FSC068",
-                expr.lhs.span,
+                left.span,
                 "not yet supported: dividing what may be negative",
                 notes=["a difference and a routed value may be; an index and an extent may not"],
             )
             return None
-    return _limited(BinaryOp(expr.op, lhs, rhs), expr.span, scope)
+    floors = op == "/" and context.builtin  # wherever the constant stands
+    return _limited(BinaryOp("//" if floors else op, lhs, rhs), expr.span, scope)
 
 
 def _limited(scalar: Scalar, span: Span, scope: Scope) -> Scalar | None:

@@ -1,17 +1,9 @@
-"""Questions about checked scalars: what they depend on, and what can be proved about them.
-
-
-Scalars are brought into a normal form: a polynomial with integer coefficients over *atoms*, which
-are indices, run-time extents, loads, remainders and divisions that do not come out even. Every atom
-is known to be at least zero; indices, ``rank`` and remainders are also bounded. A fact that cannot
-be shown counts as false.
-"""
+"""Checked scalars: what they are made of and depend on, and other values put into them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TypeAlias
+import operator
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from fuscoc.lang.checked import (
     BinaryOp,
@@ -20,9 +12,26 @@ from fuscoc.lang.checked import (
     IndexRef,
     Inside,
     Load,
+    Operator,
     Scalar,
-    Subscript,
 )
+
+
+def _cdiv(lhs: int, rhs: int) -> int:
+    return -(-lhs // rhs)
+
+
+OPERATORS: dict[Operator, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+    "cdiv": _cdiv,
+}
 
 
 def parts(scalar: Scalar) -> Iterator[Scalar]:
@@ -69,12 +78,21 @@ def extents(scalar: Scalar) -> list[str]:
 
 def may_be_negative(scalar: Scalar, sizes: Container[str]) -> bool:
     """Whether the value could be below zero for some inputs; indices and ``sizes`` never are."""
-    return any(
-        (isinstance(part, BinaryOp) and part.op == "-")
-        or (isinstance(part, Const) and part.value < 0)
-        or (isinstance(part, Load) and part.input not in sizes)
-        for part in parts(scalar)
-    )
+    match scalar:
+        case Const(value=value):
+            return value < 0
+        case IndexRef() | ExtentRef():
+            return False
+        case Load(input=input, at=at):
+            return input not in sizes or any(may_be_negative(each, sizes) for each in at)
+        case BinaryOp(op="-"):
+            return True
+        case BinaryOp(op="max", lhs=lhs, rhs=rhs):
+            return may_be_negative(lhs, sizes) and may_be_negative(rhs, sizes)
+        case BinaryOp(lhs=lhs, rhs=rhs):
+            return may_be_negative(lhs, sizes) or may_be_negative(rhs, sizes)
+        case Inside(value=value, limit=limit):
+            return may_be_negative(value, sizes) or may_be_negative(limit, sizes)
 
 
 def is_routed(scalar: Scalar, sizes: Container[str]) -> bool:
@@ -97,174 +115,16 @@ def substitute(scalar: Scalar, values: Mapping[str, Scalar]) -> Scalar:
             return scalar
 
 
-Polynomial: TypeAlias = dict[tuple[Scalar, ...], int]
-MAX_TERMS = 256
-# In a dividend: times an index it stays within the 64 bits that a quotient depends on.
-MAX_FACTOR = 2**31
-
-
-def constant_difference(a: Scalar, b: Scalar) -> int | None:
-    """``a - b`` if that is the same number whatever the indices and inputs are."""
-    difference = _minus(_polynomial(a), _polynomial(b))
-    return difference.get((), 0) if not difference.keys() - {()} else None
-
-
-def stays_inside(
-    start: Scalar, length: int, dim: Scalar, index_extents: Mapping[str, Scalar]
-) -> bool:
-    """Whether ``0 <= start`` and ``start + length <= dim`` hold for all values of the indices.
-
-    ``dim`` is an extent, so that its divisions leave no remainder.
-    """
-    if isinstance(start, BinaryOp) and start.op == "/" and length == 1:
-        if not _cannot_wrap(_polynomial(start.lhs)):
-            return False
-        whole: Scalar = BinaryOp("*", start.rhs, dim)  # x / q < dim where x < q * dim
-        if isinstance(dim, BinaryOp) and dim.op == "/" and dim.rhs == start.rhs:
-            whole = dim.lhs
-        return stays_inside(start.lhs, 1, whole, index_extents)
-    polynomial = _polynomial(start)
-    least = _extreme(polynomial, index_extents, largest=False)
-    most = _extreme(polynomial, index_extents, largest=True)
-    if least is None or most is None:
-        return False
-    slack = _minus(_minus(_polynomial(dim), most), {(): length})
-    return _never_negative(least) and _never_negative(slack)
-
-
-def constant_reach(
-    start: Scalar, length: int, index_extents: Mapping[str, Scalar]
-) -> tuple[int, int] | None:
-    """The first cell that a run of ``length`` cells starts at and the last it ends at, if known."""
-    ends = [
-        _extreme(_polynomial(start), index_extents, largest=largest) for largest in (False, True)
-    ]
-    first, last = (
-        end.get((), 0) if end is not None and not end.keys() - {()} else None for end in ends
-    )
-    return None if first is None or last is None else (first, last + length - 1)
-
-
-def are_disjoint(subscripts: Sequence[Subscript], source_indices: Sequence[str]) -> bool:
-    """Whether different values of the indices always name different cells.
-
-    Shown for subscripts of one index each, ``a * i + c`` with ``a`` no less than the run's length.
-    """
-    separated = set()
-    for subscript in subscripts:
-        polynomial = _polynomial(subscript.start)
-        variable = {term: factor for term, factor in polynomial.items() if term != ()}
-        if len(variable) == 1:
-            ((term, factor),) = variable.items()
-            if len(term) == 1 and isinstance(term[0], IndexRef):
-                step = 1 if subscript.length is None else subscript.length
-                if factor >= step:
-                    separated.add(term[0].name)
-    return separated >= set(source_indices)
-
-
-def _polynomial(scalar: Scalar) -> Polynomial:
+def on_rank(scalar: Scalar, rank: Scalar) -> Scalar:
+    """The scalar as another rank than the executing one has it."""
     match scalar:
-        case Const(value=value):
-            return {(): value} if value else {}
-        case BinaryOp(op="+", lhs=lhs, rhs=rhs):
-            return _plus(_polynomial(lhs), _polynomial(rhs))
-        case BinaryOp(op="-", lhs=lhs, rhs=rhs):
-            return _minus(_polynomial(lhs), _polynomial(rhs))
-        case BinaryOp(op="*", lhs=lhs, rhs=rhs):
-            a, b = _polynomial(lhs), _polynomial(rhs)
-            return _times(a, b) if len(a) * len(b) <= MAX_TERMS else {(scalar,): 1}
-        case BinaryOp(op="/", lhs=lhs, rhs=Const(value=divisor)) if divisor > 0:
-            a = _polynomial(lhs)
-            if all(factor % divisor == 0 for factor in a.values()) and _cannot_wrap(a):
-                return {term: factor // divisor for term, factor in a.items()}
-            return {(scalar,): 1}
-        case _:
-            return {(scalar,): 1}
-
-
-def _cannot_wrap(dividend: Polynomial) -> bool:
-    return all(abs(factor) < MAX_FACTOR for factor in dividend.values())
-
-
-def _plus(a: Polynomial, b: Polynomial) -> Polynomial:
-    total = Counter(a)
-    for term, factor in b.items():
-        total[term] += factor
-    return {term: factor for term, factor in total.items() if factor}
-
-
-def _minus(a: Polynomial, b: Polynomial) -> Polynomial:
-    return _plus(a, {term: -factor for term, factor in b.items()})
-
-
-def _times(a: Polynomial, b: Polynomial) -> Polynomial:
-    product: Polynomial = {}
-    for term_a, factor_a in a.items():
-        for term_b, factor_b in b.items():
-            term = tuple(sorted(term_a + term_b, key=repr))
-            product = _plus(product, {term: factor_a * factor_b})
-    return product
-
-
-def _extreme(
-    polynomial: Polynomial, index_extents: Mapping[str, Scalar], *, largest: bool
-) -> Polynomial | None:
-    """A bound without bounded atoms: each is 0 or one below its end, whichever is worse."""
-    bound: Polynomial = {}
-    for term, factor in polynomial.items():
-        ends = [(atom, end) for atom in term if (end := _end(atom, index_extents)) is not None]
-        rest = tuple(atom for atom in term if all(atom != each for each, _ in ends))
-        if len(ends) > 1 or any(
-            isinstance(atom, BinaryOp) and (atom.op == "*" or indices(atom) or _subtracts(atom))
-            for atom in rest
-        ):
-            return None  # not affine, too long a product to be multiplied out, maybe negative
-        if not ends:
-            bound = _plus(bound, {term: factor})
-        elif (factor > 0) == largest:
-            last = _minus(_polynomial(ends[0][1]), {(): 1})
-            bound = _plus(bound, _times({rest: factor}, last))
-    return bound
-
-
-def _subtracts(atom: Scalar) -> bool:
-    return any(isinstance(part, BinaryOp) and part.op == "-" for part in parts(atom))
-
-
-def _end(atom: Scalar, index_extents: Mapping[str, Scalar]) -> Scalar | None:
-    """What an atom always stays below, if that is known and the same at every point."""
-    match atom:
-        case IndexRef(name=name):
-            return index_extents[name]
         case ExtentRef(name="rank"):
-            return ExtentRef("ranks")
-        case BinaryOp(op="%", rhs=divisor) if not indices(divisor):
-            return divisor
-    return None
-
-
-def _never_negative(polynomial: Polynomial) -> bool:
-    """Whether no coefficient is, where ``q * (x / q)`` and ``x / q`` are ``x`` at the most.
-
-    For a constant ``q``, ``a * (x / q)`` is ``ceil(a / q) * x`` at the most.
-    """
-    for term, factor in polynomial.items():
-        for atom in term if factor < 0 else ():
-            match atom:
-                case BinaryOp(op="/", lhs=lhs, rhs=divisor):
-                    others, share = _without(term, atom), factor
-                    if isinstance(divisor, Const):
-                        share = factor // divisor.value
-                    elif divisor in others:
-                        others = _without(others, divisor)
-                    rest = {t: f for t, f in polynomial.items() if t != term}
-                    most = _times({others: share}, _polynomial(lhs))
-                    return _never_negative(_plus(rest, most))
-    return all(factor >= 0 for factor in polynomial.values())
-
-
-def _without(term: tuple[Scalar, ...], atom: Scalar) -> tuple[Scalar, ...]:
-    """A product without one of its factors."""
-    position = term.index(atom)
-    return term[:position] + term[position + 1 :]
+            return rank
+        case Load(input=input, at=at):
+            return Load(input, tuple(on_rank(subscript, rank) for subscript in at))
+        case BinaryOp(op=op, lhs=lhs, rhs=rhs):
+            return BinaryOp(op, on_rank(lhs, rank), on_rank(rhs, rank))
+        case Inside(value=value, limit=limit):
+            return Inside(on_rank(value, rank), on_rank(limit, rank))
+        case Const() | IndexRef() | ExtentRef():
+            return scalar

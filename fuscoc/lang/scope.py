@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Field, Placement, Scalar, Subscript
+from fuscoc.lang.checked import Bound, Field, Placement, Scalar, Subscript
 from fuscoc.lang.slips import is_plural, is_slip
 from fuscoc.source import Span
 
@@ -106,7 +106,7 @@ class Scope:
     repeated: set[str] = field(default_factory=set)
     inputs: dict[str, Span] = field(default_factory=dict)
 
-    constants: dict[str, int | None] = field(default_factory=dict)  # None: reported
+    constants: dict[str, Scalar | None] = field(default_factory=dict)  # None: reported
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
     extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)
@@ -117,6 +117,7 @@ class Scope:
     uncomputed: set[str] = field(default_factory=set)  # routes whose expressions come later
     weights: dict[str, WeightInfo] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
+    bounds: list[Bound] = field(default_factory=list)  # that nobody could prove
     misplaced: bool = False  # a `place` of something that is no index was reported
 
     # The keywords and all words of declarations with a syntax error, and whether those may declare

@@ -5,16 +5,18 @@ The compiler assigns the slots of a packed one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
-from fuscoc.lang.checked import BinaryOp, Const, DenseTarget, PackedTarget, Scalar
+from fuscoc.lang.checked import DIVISIONS, BinaryOp, Const, DenseTarget, PackedTarget, Scalar
 from fuscoc.lang.context import POINT, Context, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fold import fold, too_large
-from fuscoc.lang.scalars import stays_inside
+from fuscoc.lang.inside import must_stay_inside
+from fuscoc.lang.scalars import indices, loads, on_rank, parts
 from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
 from fuscoc.source import Span
 
@@ -25,6 +27,8 @@ class TargetInfo:
 
     checked: PackedTarget | DenseTarget | None
     scalars: tuple[Scalar, ...]
+    places: tuple[Scalar, ...] = ()  # the subscripts of a dense target
+    dims: tuple[Scalar, ...] = ()  # its extents on the rank that a segment goes to
 
 
 NOTHING = TargetInfo(None, ())
@@ -49,8 +53,11 @@ def dense_target(
     access = dispatch.target
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
+    rank = _rank(on.rank, of_rank, scope) if on is not None else None
     taken = frozenset(ast.results(on)) if on is not None else frozenset()
-    slot = _slot(dispatch, layout, replace(POINT, taken=taken), scope)
+    there = None if rank is None else tuple(on_rank(each, rank) for each in layout.extents)
+    places = _places(dispatch, layout, there, replace(POINT, taken=taken), scope)
     length = layout.extents[0]
     for extent in layout.extents[1:]:
         length = _product(length, extent)
@@ -61,21 +68,25 @@ def dense_target(
             "nothing says which rank this goes to",
             help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
-    rank = _rank(on.rank, of_rank, scope) if on is not None else None
-    if slot is None or rank is None:
-        return TargetInfo(None, tuple(scalar for scalar in (slot, rank) if scalar is not None))
+    if places is None or rank is None or there is None:
+        return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
+    slot = _row_major(places, there)
     checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
-    return TargetInfo(checked, (slot, rank))
+    return TargetInfo(checked, (slot, rank), places, there)
 
 
-def _slot(
-    dispatch: ast.Dispatch, layout: LayoutInfo, context: Context, scope: Scope
-) -> Scalar | None:
-    """The row-major slot that the subscripts of a dense target name.
+def _places(
+    dispatch: ast.Dispatch,
+    layout: LayoutInfo,
+    there: tuple[Scalar, ...] | None,
+    context: Context,
+    scope: Scope,
+) -> tuple[Scalar, ...] | None:
+    """The subscripts of a dense target, whose extents are ``there`` on the rank that is meant, if
+    that is known.
 
-    All but the outermost have to be shown to stay inside: a slot that leaves the target is an error
-    when the shuffle runs, but one that runs over into the next row would be a wrong one.
+    All but the outermost have to stay inside: a slot that leaves the target is an error when the
+    shuffle runs, but one that runs over into the next row would be a wrong one.
     """
     access = dispatch.target
     if any(is_ragged(extent) for extent in layout.extents):
@@ -87,13 +98,19 @@ def _slot(
             help="declare one dimension of slots and compute the slot",
         )
         return None
-    slot: Scalar | None = None
+    if not all(_divides_alike(extent) for extent in (there or ())[1:]):
+        scope.sink.report(
+            "FSC063",
+            access.span,
+            "not yet supported: a dense target whose extents are divided by what depends on `rank`",
+            secondary=[Label(layout.ident.span, "declared here")],
+        )
+        return None
+    places = list[Scalar]()
     good = same = check_indices(
         access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
     )
-    for position, (subscript, extent) in enumerate(
-        zip(access.subscripts, layout.extents, strict=True)
-    ):
+    for position, subscript in enumerate(access.subscripts):
         if isinstance(subscript, ast.Wildcard | ast.Range):
             scope.sink.report(
                 "FSC036",
@@ -106,14 +123,28 @@ def _slot(
         value = fold(subscript, context, scope)
         if value is None:
             good = False
-        elif position == 0:
-            slot = value
-        elif same and not stays_inside(value, 1, extent, scope.extents):
-            _may_leave(subscript, layout, position, scope)
-            good = False
-        elif slot is not None:
-            slot = BinaryOp("+", _product(slot, extent), value)
-    return slot if good else None
+            continue
+        places.append(value)
+        if position and same and there is not None:
+            good &= _is_inside(value, there[position], subscript, layout, position, scope)
+    return tuple(places) if good else None
+
+
+def _divides_alike(extent: Scalar) -> bool:
+    """Whether what an extent is divided by is the same for all points."""
+    return not any(
+        isinstance(part, BinaryOp)
+        and part.op in DIVISIONS
+        and (indices(part.rhs) or loads(part.rhs))
+        for part in parts(extent)
+    )
+
+
+def _row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+    slot, *inner = places
+    for place, extent in zip(inner, extents[1:], strict=True):
+        slot = BinaryOp("+", _product(slot, extent), place)
+    return slot
 
 
 def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
@@ -124,14 +155,24 @@ def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
     }
 
 
-def _may_leave(subscript: ast.Expr, layout: LayoutInfo, position: int, scope: Scope) -> None:
-    scope.sink.report(
-        "FSC034",
+def _is_inside(
+    value: Scalar,
+    extent: Scalar,
+    subscript: ast.Expr,
+    layout: LayoutInfo,
+    position: int,
+    scope: Scope,
+) -> bool:
+    return must_stay_inside(
+        value,
+        1,
+        extent,
+        layout.extents,
+        f"`{layout.dims[position]}` of `{layout.ident.name}`",
+        Label(layout.ident.span, "declared here"),
         subscript.span,
-        f"cannot show that this stays inside `{layout.dims[position]}` of `{layout.ident.name}`",
-        secondary=[Label(layout.ident.span, "declared here")],
-        notes=["only the outermost subscript of a target is checked when the shuffle runs"],
-        help="declare one dimension of slots and compute the slot",
+        scope,
+        "declare one dimension of slots and compute the slot",
     )
 
 

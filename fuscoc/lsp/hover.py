@@ -39,8 +39,8 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
     name, extent = found.name, (EXTENT, found.declaration)
     if found.owner is not None:
         yield from _part(name, found.owner, scope)
-    elif scope.constants.get(name) is not None:
-        yield f"`{name}` = {scope.constants[name]:,}"
+    elif (value := scope.constants.get(name)) is not None:
+        yield f"`{name}` = {text(of_checked(value))}"
     elif name in scope.extents:
         yield f"`{name}` runs from 0 up to {text(of_checked(scope.extents[name]))}"
     elif name in scope.segments:
@@ -111,7 +111,7 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
 
 
 def _type(field: Field) -> str:
-    return f"{field.dtype}[{', '.join(map(str, field.shape))}]" if field.shape else field.dtype
+    return field.spelled
 
 
 def _bytes(size: Formula) -> str:

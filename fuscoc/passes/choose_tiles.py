@@ -7,24 +7,26 @@ from typing import Any
 
 from fuscoc.codegen.cuda_tiles import TARGETS, choose_piece_sizes, choose_sizes
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.codegen.triton_tiles import choose_triton_sizes
+from fuscoc.codegen.triton_tiles import choose_triton_piece_sizes, choose_triton_sizes
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.fused import NodePieces
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonPieceTile, TritonTile
 
 
 def run(module: Any) -> None:
     for node in ops_of(module, Node):
         printers = node.read("printers")
         del node.attributes["printers"]
-        shuffle = node_shuffle(module)
+        shuffle, pieces = node_shuffle(module), ops_of(node, NodePieces)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
-            if "cuda" in printers and ops_of(node, NodePieces):
+            if "cuda" in printers and pieces:
                 CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle)))
             elif "cuda" in printers:
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
-            if "triton" in printers:
+            if "triton" in printers and pieces:
+                TritonPieceTile.build(**asdict(choose_triton_piece_sizes(shuffle)))
+            elif "triton" in printers:
                 TritonTile.build(**asdict(choose_triton_sizes(shuffle)))

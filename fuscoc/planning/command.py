@@ -80,10 +80,11 @@ def run(
         plan.save(options.save)
         aside.print(f"saved {options.save}")
     if options.html is not None:
-        from fuscoc.planning.html import write_html
+        from fuscoc.planning.record import plan_record
+        from fuscoc.simulate.explorer import write
 
         with aside.status("drawing"):
-            write_html(plan, options.routing, options.html)
+            write(plan_record(plan, options.routing), options.html)
         aside.print(f"wrote {options.html}")
     return plan
 
@@ -93,12 +94,10 @@ class MissingExtraError(RuntimeError):
 
 
 def check_extra() -> None:
-    """Raise ``MissingExtraError`` unless reports can be drawn."""
-    missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
+    """Raise ``MissingExtraError`` unless pages can be written."""
+    missing = [name for name in ("jinja2", "plotly") if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(
-            f"a report needs {' and '.join(missing)}: pip install 'fuscoc[plot]'"
-        )
+        raise MissingExtraError(f"a page needs {' and '.join(missing)}: pip install 'fuscoc[plot]'")
 
 
 def open_shuffle(

@@ -8,6 +8,7 @@ import numpy as np
 
 from fuscoc_runtime.plan import Plan
 from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.choose import staged_seconds
 from fuscoc_runtime.plan.cost import predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, fast, predict
@@ -16,13 +17,16 @@ from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, fast, predict
 @dataclass(frozen=True)
 class PolicyRow:
     """``busiest_nic``: rows; ``handed``: rows that another rank than their source sends;
-    ``seconds``: predicted, all nodes sending at once."""
+    ``seconds``: predicted, all nodes sending at once; ``staged``: in the stages that the shuffle's
+    rule makes of it, which is what ``auto`` compares."""
 
     policy: str
+    assignment: Assignment
     busiest_nic: int
     cuts: int
     handed: int
     seconds: float
+    staged: float
     chosen: bool
 
 
@@ -31,7 +35,7 @@ class ScheduleRow:
     """``seconds``: predicted, stage after stage."""
 
     kind: str
-    num_stages: int
+    schedule: Schedule
     seconds: float
     chosen: bool
 
@@ -51,10 +55,12 @@ def compare_policies(plan: Plan) -> list[PolicyRow]:
         rows.append(
             PolicyRow(
                 name,
+                assignment,
                 busiest_nic(assignment),
                 int(assignment.num_cuts().sum()),
                 int(assignment.handed.sum()),
                 predict_assignment(demand, assignment, plan.model).completion,
+                staged_seconds(demand, assignment, plan.rules.schedule, plan.model),
                 chosen,
             )
         )
@@ -67,7 +73,7 @@ def compare_schedules(plan: Plan) -> list[ScheduleRow]:
 
     def row(name: str, schedule: Schedule) -> ScheduleRow:
         seconds = predict(demand, schedule, plan.model).completion
-        return ScheduleRow(name, schedule.num_stages, seconds, name == kind)
+        return ScheduleRow(name, schedule, seconds, name == kind)
 
     rows = [row(k, arrange(k, demand, plan.forwarders, plan.model)) for k in KINDS]
     if plan.forwarders.carried:  # then `fast` is just that

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,11 +44,17 @@ def points_of(
     Raises:
         FuscoRuntimeError: sizes or a placement that every dispatch would refuse.
     """
-    with module.context:
-        return [
-            _points(module, shuffle, topology, rank, data)
-            for rank, data in enumerate(on_their_ranks(ranks))
-        ]
+    return list(each_points(module, shuffle, topology, ranks))
+
+
+def each_points(
+    module: Any, shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData]
+) -> Iterator[Points]:
+    """``points_of``, rank by rank."""
+    for rank, data in enumerate(on_their_ranks(ranks)):
+        with module.context:
+            found = _points(module, shuffle, topology, rank, data)
+        yield found
 
 
 def _points(

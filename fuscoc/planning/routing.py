@@ -167,8 +167,10 @@ def _draw(
         keys = torch.nonzero(mask if mask.any() else torch.ones_like(mask))[:, 0]
         weight = log_popularity[keys]
         if num_drawn <= len(keys) <= MAX_DISTINCT:
-            noise = torch.rand(len(rows), len(keys), generator=generator).log_().neg_().log_()
-            chosen = noise.neg_().add_(weight).topk(num_drawn, dim=1).indices
+            scores = torch.rand(len(rows), len(keys), generator=generator)
+            if (weight != weight[0]).any():  # else the logarithms would change no order
+                scores.log_().neg_().log_().neg_().add_(weight)
+            chosen = scores.topk(num_drawn, dim=1).indices
         else:
             end = weight.double().exp().cumsum(0)
             where = (

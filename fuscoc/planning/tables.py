@@ -62,17 +62,17 @@ def nic_table(plan: Plan) -> Table:
 def policy_table(plan: Plan) -> Table:
     """Predicted times of every policy."""
     columns = ["busiest NIC", "cuts", "handed over", "predicted", "over oracle"]
-    title = "Balance policies, all nodes sending at once, without incast"
+    title = "Balance policies, with the stages that follow"
     table = titled_table(title, ["balance"], columns)
     rows = compare_policies(plan)
     for row in rows:
-        over = row.seconds / plan.oracle if plan.oracle else 1.0
+        over = row.staged / plan.oracle if plan.oracle else 1.0
         table.add_row(
             _name(row.policy, row.chosen),
             f"{row.busiest_nic:,}",
             str(row.cuts),
             f"{row.handed:,}",
-            human_seconds(row.seconds),
+            human_seconds(row.staged),
             f"{over:.2f}",
             style="bold" if row.chosen else None,
         )
@@ -86,7 +86,7 @@ def schedule_table(plan: Plan) -> Table:
         over = row.seconds / plan.oracle if plan.oracle else 1.0
         table.add_row(
             _name(row.kind, row.chosen),
-            str(row.num_stages),
+            str(row.schedule.num_stages),
             human_seconds(row.seconds),
             f"{over:.2f}",
             style="bold" if row.chosen else None,

@@ -25,6 +25,7 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.dispatch import Dispatched
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.face.complexes import as_complex
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -65,7 +66,8 @@ def run_lockstep_shuffle(
     """
     shuffle, ranks = _open(artifact, routing, num_programs)
     named = [_inputs(shuffle.spec, data, weights=False) for data in ranks]
-    positional = [list(data.source.values()) for data in ranks]
+    specs = shuffle.spec.declared.source.fields
+    positional = [list(as_complex(specs, data.source).values()) for data in ranks]
     return LockstepRun(shuffle, ranks, shuffle.dispatch(positional, named))
 
 

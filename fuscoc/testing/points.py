@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +16,16 @@ from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Inside, Load, Scalar, subexpressions
 from fuscoc_runtime.topology import Topology
 
-OPERATORS: dict[str, np.ufunc] = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
     "/": np.floor_divide,
+    "//": np.floor_divide,
     "%": np.remainder,
+    "min": np.minimum,
+    "max": np.maximum,
+    "cdiv": lambda lhs, rhs: -(-lhs // rhs),
 }
 
 

@@ -17,7 +17,15 @@ from fuscoc_runtime.engine.divisions import size_scalars
 from fuscoc_runtime.manifest.declared import InputSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import BinaryOp, Extent, Load, Scalar, builtin_extents, subexpressions
+from fuscoc_runtime.scalar import (
+    DIVISIONS,
+    BinaryOp,
+    Extent,
+    Load,
+    Scalar,
+    builtin_extents,
+    subexpressions,
+)
 from fuscoc_runtime.topology import Topology
 
 
@@ -88,7 +96,7 @@ def divisions(shuffle: ShuffleSpec) -> list[BinaryOp]:
     target = shuffle.declared.target
     places = [target.key] if target.kind == "packed" else [target.slot, target.rank]
     parts = [p for each in (*size_scalars(shuffle), *starts, *places) for p in subexpressions(each)]
-    return [part for part in parts if isinstance(part, BinaryOp) and part.op in "/%"]
+    return [part for part in parts if isinstance(part, BinaryOp) and part.op in DIVISIONS]
 
 
 def _input(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from fuscoc.lang.dtypes import ITEM_BYTES, NARROW, SUMMABLE
+from fuscoc.lang.dtypes import NARROW, SUMMABLE, TYPES
 from fuscoc.lang.policy import CHOICES
 from fuscoc_runtime.topology import Topology
 
@@ -103,7 +103,7 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
     num_fields = draw(st.integers(1, 3)) if not source.cells else 1
     dtypes = draw(
-        st.lists(st.sampled_from(sorted(ITEM_BYTES)), min_size=num_fields, max_size=num_fields)
+        st.lists(st.sampled_from(sorted(TYPES)), min_size=num_fields, max_size=num_fields)
     )
     summed = source.comes_back and (fan_out > 0 or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-Operator: TypeAlias = Literal["+", "-", "*", "/", "%"]
+Operator: TypeAlias = Literal["+", "-", "*", "/", "%", "//", "min", "max", "cdiv"]
+DIVISIONS: tuple[Operator, ...] = ("/", "%", "//", "cdiv")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Load:
 
 @dataclass(frozen=True)
 class BinaryOp:
-    """Integer arithmetic; ``/`` floors and ``%`` is its remainder."""
+    """Integer arithmetic; ``/`` floors, ``%`` is its remainder, and ``cdiv`` rounds up.
+
+    In an extent ``/`` has to come out even, and ``//`` floors.
+    """
 
     op: Operator
     lhs: Scalar
@@ -58,12 +62,22 @@ class Inside:
 
 Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp | Inside
 
+
+def cdiv(lhs: int, rhs: int) -> int:
+    """The quotient, rounded up."""
+    return -(-lhs // rhs)
+
+
 OPERATORS: dict[Operator, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.floordiv,
+    "//": operator.floordiv,
     "%": operator.mod,
+    "min": min,
+    "max": max,
+    "cdiv": cdiv,
 }
 
 
@@ -153,7 +167,7 @@ def render(scalar: Scalar, indices: Mapping[str, int] | None = None) -> str:
     """The expression as text, for messages; ``indices`` replaces indices by their values."""
     if isinstance(scalar, Inside):
         return render(scalar.value, indices)
-    if isinstance(scalar, BinaryOp):
+    if isinstance(scalar, BinaryOp) and not scalar.op.isalpha():
         return f"{_operand(scalar.lhs, indices)} {scalar.op} {_operand(scalar.rhs, indices)}"
     return _operand(scalar, indices)
 
@@ -175,6 +189,8 @@ def _operand(scalar: Scalar, indices: Mapping[str, int] | None) -> str:
             return name
         case Load(name, at):
             return f"{name}[{', '.join(render(position, indices) for position in at)}]"
+        case BinaryOp(op, lhs, rhs) if op.isalpha():
+            return f"{op}({render(lhs, indices)}, {render(rhs, indices)})"
         case BinaryOp():
             return f"({render(scalar, indices)})"
         case Inside(value):

@@ -227,8 +227,8 @@ def test_what_cannot_be_tested_is_said(fuscoc, tmp_path: Path) -> None:
     spec, junk = tmp_path / "rows.fsc", tmp_path / "junk.npz"
     junk.write_bytes(b"junk")
     spec.write_text(
-        "shuffle rows {\n  index t : 4\n  segment row { x : f32 }\n"
-        "  layout a[t] of row\n  layout b[u] of row dense(4)\n  dispatch a[t] -> b[0] on 0\n}\n"
+        "shuffle rows {\n  index t : 4\n  segment row { x : f32 }\n  layout a[t] of row\n"
+        "  layout b[u] of row dense(4)\n  dispatch a[t] -> b[t * t / 4] on 0\n}\n"
     )
     code, _, err = fuscoc("test", spec, "--examples", 1)
     assert code == 1

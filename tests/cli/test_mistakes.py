@@ -121,8 +121,8 @@ def test_too_little_memory(fuscoc, monkeypatch: pytest.MonkeyPatch, error: Excep
 def test_a_full_disk(fuscoc, built: Path, option: str) -> None:
     """``/dev/full`` is written to, not replaced by a file."""
     if option == "--html":
-        for needed in ("matplotlib", "jinja2"):
-            pytest.importorskip(needed, reason="reports need the extra `plot`")
+        for needed in ("plotly", "jinja2"):
+            pytest.importorskip(needed, reason="pages need the extra `plot`")
     code, _, err = fuscoc("plan", built, "--tokens", 4, option, "/dev/full")
     assert code == 1
     assert err.strip().endswith("error: /dev/full: no space left on device")

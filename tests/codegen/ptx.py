@@ -37,7 +37,7 @@ def _is_helper(function: triton.runtime.JITFunction) -> bool:
 
 def accesses(ptx: str, kind: str) -> set[str]:
     """The shapes of a kernel's global loads (``ld``) or stores (``st``): v4.b32, b16, ..."""
-    found = re.findall(rf"\b{kind}\.global(?:\.L\w+|\.\w+::\w+)*\.((?:v[24]\.)?b\d+)", ptx)
+    found = re.findall(rf"\b{kind}\.global(?:\.cg|\.L\w+|\.\w+::\w+)*\.((?:v[24]\.)?b\d+)", ptx)
     return set(found)
 
 

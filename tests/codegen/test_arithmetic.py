@@ -10,7 +10,7 @@ import operator
 import re
 import subprocess
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ from fuscoc import testing
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.lang.check import check
-from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.lang.checked import DIVISIONS, CheckedShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.planning.points import points_of
 from fuscoc.source import SourceFile
@@ -65,6 +65,11 @@ OPERATORS: dict[type[ast.operator], Any] = {
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }
+FUNCTIONS: dict[str, Callable[[int, int], int]] = {
+    "min": min,
+    "max": max,
+    "cdiv": lambda lhs, rhs: -(-lhs // rhs),
+}
 CALL = "struct Call { const void* inputs[8]; i64 extents[8]; int rank, num_ranks; };"
 MACROS = (
     "#define __host__\n#define __device__\n#define __forceinline__ inline\nusing i64 = long long;"
@@ -74,9 +79,10 @@ MACROS = (
 def expression(random: Random, depth: int) -> str:
     if depth == 0:
         return random.choice(LEAVES)
-    op = random.choice("+-*/%")
-    rhs = random.choice(DIVISORS) if op in "/%" else expression(random, depth - 1)
-    return f"({expression(random, depth - 1)} {op} {rhs})"
+    op = random.choice(["+", "-", "*", "/", "%", "min", "max", "cdiv"])
+    lhs = expression(random, depth - 1)
+    rhs = random.choice(DIVISORS) if op in DIVISIONS else expression(random, depth - 1)
+    return f"{op}({lhs}, {rhs})" if op in FUNCTIONS else f"({lhs} {op} {rhs})"
 
 
 def value(node: ast.expr, names: Mapping[str, int]) -> int:
@@ -87,6 +93,8 @@ def value(node: ast.expr, names: Mapping[str, int]) -> int:
             if not -(2**63) <= found < 2**63:
                 raise OverflowError
             return int(found)
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(value(each, names) for each in node.args))
         case ast.Call(func=ast.Name(id=route)):
             return int(INPUTS[route][tuple(value(each, names) for each in node.args)])
         case ast.Name(id=name):
@@ -102,7 +110,11 @@ def keys(text: str) -> list[int]:
     Raises OverflowError where something does not fit in 64 bits.
     """
     node = ast.parse(text, mode="eval").body
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    calls = [
+        each
+        for each in ast.walk(node)
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in INPUTS
+    ]
     found = []
     for t, k in product(range(NUM_TOKENS), range(3)):
         names = {**EXTENTS, "t": t, "k": k}

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.engine import specs
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARCHS = ("sm_90",)
 
@@ -82,6 +84,19 @@ TURNED = """shuffle turned {
   layout table[a, i, j]  of one  dense(planes / ranks, rows, columns)
   layout turned[g]       of one  dense(planes / ranks * rows * columns)
   dispatch table[a, i, j] -> turned[(a * columns + j) * rows + i] on (rank + 1) % ranks
+  combine reverse
+}
+"""
+# Parts that are not alike: of three ranks the last has less, and is sent less.
+UNEVEN = """shuffle uneven {
+  const rows = 50, columns = 61
+  const some_rows = cdiv(rows, ranks), some_columns = cdiv(columns, ranks)
+  index i : max(min(some_rows, rows - rank * some_rows), 0)
+  index j : columns
+  segment one { x : f32[12] }
+  layout table[i, j]   of one
+  layout turned[q, g]  of one  dense(max(min(some_columns, columns - rank * some_columns), 0), rows)
+  dispatch table[i, j] -> turned[j % some_columns, rank * some_rows + i] on j / some_columns
   combine reverse
 }
 """
@@ -234,12 +249,15 @@ CASES = {
     "transposed_f64": DenseCase(TRANSPOSED.format(element="f64")),
     "transposed_u8": DenseCase(TRANSPOSED.format(element="u8[5]")),
     "turned": DenseCase(TURNED),
+    "uneven": DenseCase(UNEVEN),
+    "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
     "packed_tiles": DenseCase(PACKED_TILES, 30),
     "packed_patches": DenseCase(PACKED_PATCHES, 9),
     "packed_turned": DenseCase(PACKED_TURNED, 40),
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
+    "spread": DenseCase(specs.SPREAD),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Literal
@@ -38,10 +39,15 @@ COPIED = (
     Model(hidden=1001, experts=13, topk=1, dtype="u8", placement="cyclic", align=1),
     Model(hidden=640, experts=60, topk=1, dtype="i64", placement="expert_to_rank"),
     Model(hidden=12, experts=13, topk=1, dtype="i32", placement="cyclic", align=1),
+    Model(hidden=4, experts=64, topk=1, dtype="f32", align=1),
+    Model(hidden=100, experts=64, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "i32", 1))),
 )
 GUARDED = (Model(hidden=512, experts=8, topk=2), Model(hidden=512, experts=8, topk=1))
 """Rows that warps move, and rows that lanes move."""
+COPIED_BACK = Model(hidden=4, experts=8, topk=1, dtype="f32")
 UNSTAGED = MAX_STAGED_PLANS * PLAN_POINTS + 1
+MANY = 70_000
+"""Rows of a rank of which a warp takes more than one a lane, if they are short."""
 QUANTISED = Model(hidden=1280, experts=24, topk=3, align=8)
 HALF = Model(hidden=512, experts=16, topk=3, dtype="f16")
 LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16)
@@ -91,27 +97,34 @@ def guards(device: torch.device) -> bool:
     return False
 
 
-def copies(device: torch.device) -> bool:
-    """Rows of any type come back bit by bit; those that went nowhere are zeros."""
+def copies(device: torch.device, most: Sequence[int] = (TOKENS, UNSTAGED, MANY)) -> bool:
+    """Rows of any type come back bit by bit, many and few; those that went nowhere are zeros."""
+    return any(
+        settle(copy_problems(model, each, device), f"copies {model} of {each}")
+        for model, each in product(COPIED, most)
+    )
+
+
+def copy_problems(model: Model, most: int, device: torch.device) -> list[str]:
+    """What is wrong with calls of an engine for ``most`` tokens, of ranks that have none, too."""
     num_ranks, rank = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator(device).manual_seed(7 + rank)
-    for model, most in product(COPIED, (TOKENS, UNSTAGED)):
-        limits = Limits(most, num_ranks * TOKENS + model.experts * model.align)
-        engine = CudaNode(taking_back(model, "copy"), limits, dist.group.WORLD, device)
-        wrong = []
-        for tokens in (TOKENS, 100 + rank, 0):
-            topk_idx = routing("messy", tokens, model, num_ranks, generator)
-            source = make_source(model, tokens, generator)
-            inputs = [topk_idx, owners(model, num_ranks, device)]
-            handle = engine.dispatch(source, inputs, [tokens], tokens)
-            [result] = engine.combine(engine.rows[:1], handle, [torch.full_like(source[0], 7)])
-            torch.cuda.synchronize()
-            wrong += troubles(engine)
-            if not torch.equal(result, source[0] * (topk_idx >= 0)):
-                wrong.append(f"{tokens} tokens did not come back")
-        if settle(wrong, f"copies {model} of {most}"):
-            return True
-    return False
+    limits = Limits(most, num_ranks * most + model.experts * model.align)
+    engine = CudaNode(taking_back(model, "copy"), limits, dist.group.WORLD, device)
+    wrong = []
+    for tokens in (most, (most // 3 + rank) * (rank != 1), 0):
+        topk_idx = routing("messy", tokens, model, num_ranks, generator)
+        source = [each.view(torch.uint8) for each in make_source(model, tokens, generator)]
+        inputs = [topk_idx, owners(model, num_ranks, device)]
+        handle = engine.dispatch(source, inputs, [tokens], tokens)
+        results = [torch.full_like(each, 7) for each in source]
+        engine.combine(engine.rows, handle, results)
+        torch.cuda.synchronize()
+        wrong += troubles(engine)
+        for (field, *_), result, each in zip(model.fields, results, source, strict=True):
+            if not torch.equal(result, each * (topk_idx >= 0)):
+                wrong.append(f"'{field}' of {tokens} tokens did not come back")
+    return wrong
 
 
 def maxima(device: torch.device) -> bool:
@@ -206,6 +219,7 @@ def lost(engine: CudaNode, handle: Launched, wanted: torch.Tensor) -> list[str]:
     """Which sums of a combine are NaN, if they are not those that have to be."""
     sums = torch.zeros(len(wanted), engine.rows[0].shape[1], device=wanted.device)
     [result] = engine.combine(engine.rows[:1], handle, [sums.to(engine.rows[0].dtype)])
+    torch.cuda.synchronize()
     found = result.isnan().any(1)
     same = torch.equal(found, wanted)
     return [] if same else [f"{int(found.sum())} sums are NaN, not {int(wanted.sum())}"]
@@ -218,8 +232,10 @@ def refusals(device: torch.device) -> bool:
     if num_ranks == 1:
         return False
     num_tokens, here = 64, 8 // num_ranks
-    for model, most in product(GUARDED, (num_tokens, UNSTAGED)):
-        engine = CudaNode(program(model), Limits(most, 4096), dist.group.WORLD, device)
+    programs = [(model, program(model)) for model in GUARDED]
+    programs.append((COPIED_BACK, taking_back(COPIED_BACK, "copy")))
+    for (model, printed), most in product(programs, (num_tokens, UNSTAGED)):
+        engine = CudaNode(printed, Limits(most, 4096), dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(6)
         x = make_source(model, num_tokens, generator)
         weights = torch.rand(num_tokens, model.topk, device=device)

@@ -1,13 +1,13 @@
 """Correctness of the node-local engine on real GPUs; run by torchrun, one process a GPU.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.node_run``
-exits non-zero, after naming every mismatch, when a case is wrong.
+exits non-zero, after naming every mismatch, when a case is wrong. Ranks that are more than GPUs
+share them.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +20,7 @@ from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, No
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from tests.cuda.checks import run_case, settle
+from tests.cuda.dense_node import join_ranks
 from tests.cuda.edges import EDGES
 from tests.cuda.models import MODELS, sampled
 
@@ -64,12 +65,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sampled", type=int, default=6, help="models beside the chosen ones")
     parser.add_argument("--seed", type=int, default=0)
+    names = [edge.__name__ for edge in EDGES]
+    parser.add_argument("--edges", nargs="+", choices=names, help="these edges, and no models")
     options = parser.parse_args()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    models = [*MODELS, *sampled(options.seed, options.sampled)]
-    failed = cases(models, device) or any(edge(device) for edge in EDGES)
+    device = join_ranks()
+    models = [] if options.edges else [*MODELS, *sampled(options.seed, options.sampled)]
+    edges = [edge for edge in EDGES if edge.__name__ in (options.edges or edge.__name__)]
+    failed = cases(models, device) or any(edge(device) for edge in edges)
     if dist.get_rank() == 0:
         print(
             f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all cases hold'}", flush=True

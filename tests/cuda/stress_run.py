@@ -1,15 +1,15 @@
 """Thousands of back-to-back dispatches and combines on real GPUs, every one verified; torchrun.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.stress_run`` calls engines in
-turn, whose calls are staged and not, whose targets are compact and not, with random routings,
-sizes, schedules, numbers of combines and delays of single ranks. Rows are compared bit by bit and
-sums with f32 on the device; the host only looks at the number of mismatches now and then.
+turn, whose calls are staged and not, whose targets are compact and not, whose small rows come back
+as they are, with random routings, sizes, schedules, numbers of combines and delays of single ranks.
+Rows are compared bit by bit and sums with f32 on the device; the host only looks at the number of
+mismatches now and then. Ranks that are more than GPUs share them.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
@@ -23,6 +23,8 @@ from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from tests.cuda.checks import troubles
+from tests.cuda.dense_node import join_ranks
+from tests.cuda.edges import MANY, taking_back
 
 KINDS = ("uniform", "single", "skewed", "messy")
 SCHEDULES = (
@@ -31,6 +33,7 @@ SCHEDULES = (
     Schedule(num_sms=40, dispatch_group=4, combine_group=3),
     Schedule(dispatch_group=1, combine_group=1),
 )
+SMALL = Model(hidden=8, experts=64, topk=1, align=1)
 DELAY_CYCLES = 200_000
 LOOK_EVERY = 100
 
@@ -51,13 +54,18 @@ class Batch:
 
 
 class Stress:
-    """An engine, its batches, and how much has been wrong: [rows, elements of sums]."""
+    """An engine, its batches, and how much has been wrong: [rows, elements of sums]. If it
+    ``copies``, rows are not summed up on the way back."""
 
-    def __init__(self, model: Model, most: int, shared: random.Random) -> None:
+    def __init__(
+        self, model: Model, most: int, shared: random.Random, copies: bool = False
+    ) -> None:
         device, num_ranks = torch.device("cuda", torch.cuda.current_device()), dist.get_world_size()
         limits = Limits(most, num_ranks * most * model.topk + model.experts * model.align)
         self.name = f"{most} tokens{', compact' if model.compact else ''}"
-        self.engine = CudaNode(program(model), limits, dist.group.WORLD, device)
+        self.copies = copies
+        printed = taking_back(model, "copy") if copies else program(model)
+        self.engine = CudaNode(printed, limits, dist.group.WORLD, device)
         generator = torch.Generator(device).manual_seed(50 + dist.get_rank())
         self.batches = []
         for kind in KINDS * 2:
@@ -70,6 +78,8 @@ class Stress:
             )
             x = torch.randn(n, model.hidden, device=device, generator=generator).bfloat16()
             weights = torch.rand(n, model.topk, device=device, generator=generator)
+            if copies:
+                weights.fill_(1)
             everyone = gather_ragged(x, None)
             base = torch.tensor([0, *map(len, everyone)], device=device).cumsum(0)
             self.batches.append(
@@ -106,7 +116,10 @@ class Stress:
             if late:
                 torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
             self.engine.combine([rows], handle, [result])
-            off = (result.float() - batch.sums).abs() > 0.05 * batch.sums.abs() + 0.05
+            if self.copies:
+                off = result.float() != batch.sums
+            else:
+                off = (result.float() - batch.sums).abs() > 0.05 * batch.sums.abs() + 0.05
             self.mismatches[1] += (off | ~torch.isfinite(result)).sum()
 
 
@@ -119,9 +132,7 @@ def main() -> int:
     )
     parser.add_argument("--hidden", type=int, default=7168)
     options = parser.parse_args()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    device = join_ranks()
     rank, shared = dist.get_rank(), random.Random(3)
     own = random.Random(70 + rank)
     stresses = [
@@ -129,6 +140,7 @@ def main() -> int:
         for most in options.tokens
         for compact in (False, True)
     ]
+    stresses.append(Stress(SMALL, MANY, shared, copies=True))
     start, done = time.monotonic(), 0
     while done < options.iterations:
         shared.choice(stresses).step(shared, own)

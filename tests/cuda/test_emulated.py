@@ -14,6 +14,7 @@ import torch
 
 from tests.cuda import dense_run
 from tests.cuda.dense_cases import compile_cases
+from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
@@ -48,6 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("transposed_f64", 3, 80, marks=pytest.mark.nightly),
         ("transposed_u8", 3, 90),
         ("turned", 2, 90),
+        ("uneven", 3, 90),
+        ("reshard", 2, 80),
         ("packed_tiles", 2, 90),
         ("packed_patches", 3, 80),
         ("packed_turned", 2, 90),
@@ -68,6 +71,19 @@ def test_calls(
         return wrong + run.refusal()
 
     with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(calls) == []
+
+
+def test_extents_change(folder: Path) -> None:
+    """While boxes of other extents are kept for the next call of the other handle."""
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "spread", HOST, range(1))
+        (fewer,) = ranks_of(folder / "spread", 3, range(1, 2))
+        batches = [run.batches[0], run.dense.batch(fewer, 1)] * 2
+        return [each for batch in batches for each in run.call(batch)]
+
+    with emulated_ranks(2) as world:
         assert world.run(calls) == []
 
 

@@ -43,10 +43,29 @@ def test_calls(model: Model, num_ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "most", "num_ranks"),
+    [
+        (3, edges.MANY, 2),
+        (4, edges.TOKENS, 2),
+        *(
+            pytest.param(number, most, num_ranks, marks=pytest.mark.nightly)
+            for number in range(len(edges.COPIED))
+            for most, num_ranks in ((edges.UNSTAGED, 1), (2 * edges.UNSTAGED, 4))
+        ),
+    ],
+)
+def test_copies(number: int, most: int, num_ranks: int) -> None:
+    """Rows come back as they are: of all sizes and several fields, to ranks that have none, too."""
+    with emulated_ranks(num_ranks) as world:
+        model = edges.COPIED[number]
+        assert world.run(lambda: edges.copy_problems(model, most, HOST)) == []
+
+
+@pytest.mark.parametrize(
     ("edge", "num_ranks"),
     [
         pytest.param(edges.guards, 3, marks=pytest.mark.nightly),
-        pytest.param(edges.copies, 2, marks=pytest.mark.nightly),
+        pytest.param(edges.refusals, 2, marks=pytest.mark.nightly),
     ],
     ids=str,
 )

@@ -127,9 +127,20 @@ def test_any_segments_compile_without_spills(
     assert set(stacks.values()) == {"0"}
 
 
-@pytest.mark.parametrize("model", COPIED, ids=str)
-def test_copies_compile(model: Model, cache: Path) -> None:
-    assert cuda.cubin(taking_back(model, "copy").text, "sm_90", cache)
+@pytest.mark.parametrize(
+    ("model", "arch"),
+    [
+        pytest.param(model, arch, marks=[] if arch == "sm_90" else [pytest.mark.nightly])
+        for model in COPIED
+        for arch in ("sm_80", "sm_90", "sm_100")
+    ],
+    ids=str,
+)
+def test_copies_compile_without_spills(
+    model: Model, arch: str, cache: Path, tmp_path: Path
+) -> None:
+    stacks, _ = usage(cuda.cubin(taking_back(model, "copy").text, arch, cache), arch, tmp_path)
+    assert set(stacks.values()) == {"0"}
 
 
 def test_maxima_compile(cache: Path) -> None:

@@ -200,6 +200,7 @@ TILED = [
     ("teams = ", "teams = 3", CUDA + "must not put more than 32 warps into a CTA"),
     ("dispatch_warps = 16", "dispatch_warps = 17", CUDA + "needs 243712 bytes of shared memory,"),
     ("dispatch_rows = 1", "dispatch_rows = 32", CUDA + "must not move a row a lane"),
+    ("combine_rows = 1", "combine_rows = 2", CUDA + "must not copy several rows a warp where"),
     ("buffer_at = 0", "buffer_at = 64", CUDA + "needs a multiple of 128 where 'x' begins"),
     ("buffer_at = 0", "buffer_at = 128", CUDA + "has no room in its buffer for the fields of"),
     ("buffer_bytes = 14336", "buffer_bytes = 14335", CUDA + "has no room in its buffer for the"),
@@ -368,25 +369,34 @@ def test_rows_are_read_in_words_of_their_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "tile"),
+    ("old", "tile"),
     [
-        ("align_bytes = 2", "align_bytes = 4", TRITON),
-        ("word_bytes = 2", "word_bytes = 4", "'fsc.cuda_piece_tile' op "),
+        ('field = "pixels", word_bytes = 2', "'fsc.cuda_piece_tile' op "),
+        ("lines = 256 : i64, word_bytes = 2", "'fsc.triton_piece_tile' op "),
     ],
 )
-def test_pieces_are_read_in_words_of_their_runs(old: str, new: str, tile: str) -> None:
+def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
     """Patches lie in runs of 42 bytes."""
     text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
     reason = "must not read 'pixels' in words of 4 bytes"
-    assert tile + reason in error_of(edited(text, (old, new)))
+    assert tile + reason in error_of(edited(text, (old, old.replace("= 2", "= 4"))))
 
 
 PIECE_TILES = [
-    ("warps = 16", "warps = 33", "must not put more than 32 warps into a CTA"),
-    ("warps = 16", "warps = 17", "needs 171520 bytes of shared memory, and has 166912"),
+    ("combine_warps = 16", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
+    (
+        "dispatch_warps = 16",
+        "dispatch_warps = 17",
+        "needs 171520 bytes of shared memory, and has 166912",
+    ),
     ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
     ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
+    ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
+    ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
+    ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
+    ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
+    ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]
 
 

@@ -84,6 +84,18 @@ GRID = """
       combine slots[where(i, j, k).slot] -> tiles[i, j] reduce sum
     }"""
 
+SPREAD = """
+    shuffle spread {
+      const most = 6
+      index i : rows   index k : ranks
+      segment row { x : f32[3] }
+      layout mine[i, k] of row dense(rows, ranks)
+      layout theirs[s] of row dense(most * ranks)
+      dispatch mine[i, k] -> theirs[rank * most + i] on k
+      combine reverse
+    }"""
+"""Slots that extents alone decide."""
+
 MAXIMA = """
     shuffle maxima {
       index t : tokens   index k : 3   index e : 12

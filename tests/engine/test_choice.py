@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
+from fuscoc.lang.checked import CheckedShuffle
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
@@ -38,6 +41,7 @@ from fuscoc_runtime.errors import (
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
+    choose_exact,
     choose_triton,
     missing_dtype,
     worst_capacity,
@@ -47,7 +51,7 @@ from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
-from tests.specs import moe, moe_fp8, repeating
+from tests.specs import moe, moe_fp8, redistribute, repeating, vit_patches
 
 HOPPER, AMPERE, ADA = (
     Gpu((9, 0), 227 * 1024),
@@ -57,9 +61,19 @@ HOPPER, AMPERE, ADA = (
 NODE = Topology(1, 4)
 
 
+TEXTS: dict[str, Callable[[], CheckedShuffle]] = {
+    "moe": moe,
+    "fp8": moe_fp8,
+    "repeating": repeating,
+    "table": partial(moe, placement="table"),
+    "static": redistribute,
+    "ragged": vit_patches,
+}
+
+
 @cache
 def spec(name: str = "moe") -> ShuffleSpec:
-    files = compiled({"moe": moe, "fp8": moe_fp8, "repeating": repeating}[name]())
+    files = compiled(TEXTS[name]())
     (shuffle,) = decode(Manifest, json.loads(files[MANIFEST])).shuffles
     return shuffle
 
@@ -116,6 +130,38 @@ def test_reasons_for_no_triton_kernels_of_one_node(
     assert isinstance(chosen, str)
     assert reason in chosen
     assert choose_triton(spec("moe"), NODE) == spec("moe").node
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"gpu": None}, "take longer"),
+        ({"traces": True}, "traced"),
+        ({"num_programs": 8}, "num_programs"),
+        ({"topology": Topology(2, 4)}, "2 nodes"),
+        ({"shuffle": "repeating"}, "dedup"),
+        ({"shuffle": "table"}, "tables"),
+        ({"shuffle": "static"}, "made once"),
+        ({"shuffle": "ragged"}, "pieces"),
+    ],
+)
+def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) -> None:
+    given = {"topology": NODE, "gpu": HOPPER, "traces": False, "num_programs": None}
+    assert choose_exact(spec("moe"), **given) == spec("moe").node
+    given |= changed
+    chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
+    assert isinstance(chosen, str)
+    assert reason in chosen
+
+
+def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:
+    ragged = spec("ragged")
+    assert ragged.node is not None
+    by_points = dataclasses.replace(ragged.node, pieces=None)
+    shuffle = dataclasses.replace(ragged, node=by_points)
+    chosen = choose_exact(shuffle, NODE, HOPPER, traces=False, num_programs=None)
+    assert isinstance(chosen, str)
+    assert "wait twice" in chosen
 
 
 @given(

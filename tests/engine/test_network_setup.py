@@ -53,6 +53,9 @@ class Alive:
     def find_missing(self, suspect: int | None = None) -> int:
         return 2 if suspect is None else suspect
 
+    def close(self) -> None:
+        pass
+
     def someone_ended(self) -> bool:
         return False
 

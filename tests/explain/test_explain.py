@@ -34,11 +34,16 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.source import read_source
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.strategies import cases, specs
-from fuscoc_runtime.engine import machine
+from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.engine import buffers, machine
+from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+from tests.engine import specs as engine_specs
+from tests.engine.lockstep import round_trip
 from tests.specs import EXAMPLE_NAMES
 
+HANDING_OVER = engine_specs.routed("f32", options="balance rebalance")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ON_2X4 = topology_values(Topology(2, 4))
 
@@ -233,9 +238,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     found = list(tiles.sizes(shuffle))
     assert shuffle.cuda is not None
     if shuffle.cuda.pieces is not None:
-        (warps,) = (size for size in found if size.kernels == "CUDA, sm_80")
-        lines, line_bytes, in_flight = in_figures(warps.why)
-        assert in_flight == warps.value * 32 * lines * line_bytes
+        legs = [size for size in found if size.kernels == "CUDA, sm_80"]
+        assert [size.name for size in legs] == ["dispatch_warps", "combine_warps"][
+            : 1 + (shuffle.program.combine is not None)
+        ]
+        for warps in legs:
+            lines, line_bytes, in_flight = in_figures(warps.why)
+            assert in_flight == warps.value * 32 * lines * line_bytes
         return
     assert {size.kernels for size in found} >= {"CUDA, sm_90", "CUDA, sm_80"}
     for kernels in ("CUDA, sm_90", "CUDA, sm_80"):
@@ -247,7 +256,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
         assert rows * buffer_bytes <= room
         fewer = values["num_passes"] - 1
         assert not fewer or rows * (row_bytes // fewer) > room * 0.9  # parts are rounded up
-        if "teams" in values:
+        if "combine_rows" in values:
+            most_bytes, most_rows = whys["combine_rows"]
+            copied = min(most_bytes // max(row_bytes, 1), most_rows)
+            assert copied < 2 * values["combine_rows"] <= 2 * copied
+            assert values["teams"] * values["combine_rows"] * 8 == whys["teams"][0]
+            assert values["team_batch"] == whys["team_batch"][0]
+        elif "teams" in values:
             (warps,) = whys["teams"]
             assert values["teams"] == min(15, warps // values["team_warps"])
             assert values["team_batch"] * values["team_vectors"] == whys["team_batch"][0]
@@ -286,5 +301,45 @@ def test_what_nothing_depends_on_is_refused(explain) -> None:
     assert "there is no shuffle `other`" in err
 
 
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["1x2", "2x1", "2x2"]),
+    st.sampled_from([engine_specs.routed(), engine_specs.FIELDS, HANDING_OVER]),
+    st.integers(0, 9),
+    st.integers(0, 99),
+)
+def test_windows_are_as_large_as_said(topology: str, spec: str, tokens: int, seed: int) -> None:
+    """To the byte: what is allocated for a round trip, given the rows that its plan has; and no
+    more than what is said without a plan."""
+    shuffle = LockstepShuffle(engine_specs.artifact(spec), topology=Topology.parse(topology))
+    done = round_trip(shuffle, generate(shuffle.spec, shuffle.topology, tokens, seed))
+    plan = done[0].handle.plan
+    values = topology_values(shuffle.topology)
+    said = with_values(facts.window_bytes(shuffle.spec, vars(plan.max_rows)), values)
+    assert [pool.num_bytes for pool in shuffle._pools] == [said] * shuffle.topology.num_ranks
+    most = facts.buffer_rows(shuffle.spec, max(each.handle.plan.num_sources for each in done))
+    bound = with_values(facts.window_bytes(shuffle.spec, most), values)
+    assert isinstance(bound, int)
+    assert said <= bound
+
+
+def test_the_windows_of_a_model(moe: ShuffleSpec, explain) -> None:
+    """By hand: slots with their padding, and what comes back from every rank and in every node."""
+    tokens, ranks, nodes, row = 128, 64, 8, 14_336
+    signals = 4 * 8 * (1 + max(each.signal or 0 for each in moe.program.launches))
+    expected = (
+        (ranks * tokens * 8 + 4 * 127) * row
+        + tokens * 8 * row
+        + tokens * (nodes - 1) * 8 * 2 * row
+        + signals
+    )
+    code, out, _ = explain(
+        EXAMPLES / "moe.fsc", "-E", f"tokens={tokens}", "--topology", f"{nodes}x8"
+    )
+    assert code == 0
+    assert f"{expected:,}" in out
+
+
 def test_rings_are_those_of_the_engine() -> None:
     assert tables.RING_SLOTS == machine.RING_SLOTS
+    assert facts.SIGNAL_BYTES == buffers.WORD_BYTES

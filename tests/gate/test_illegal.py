@@ -25,6 +25,7 @@ NAMES = {
     "cells.name",
     "columns",
     "field",
+    "fields.field",
     "fields.name",
     "indices",
     "leaving.field",

@@ -122,5 +122,9 @@ def arithmetic(op: str, lhs: int, rhs: int) -> int:
         "-": int.__sub__,
         "*": int.__mul__,
         "/": int.__floordiv__,
+        "//": int.__floordiv__,
         "%": int.__mod__,
+        "min": min,
+        "max": max,
+        "cdiv": lambda dividend, divisor: -(-dividend // divisor),
     }[op](lhs, rhs)

@@ -8,8 +8,17 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.lang.checked import BinaryOp, Const, ExtentRef, IndexRef, Scalar, Subscript
-from fuscoc.lang.scalars import are_disjoint, constant_difference, parts, stays_inside
+from fuscoc.lang.algebra import are_disjoint, constant_difference, stays_inside
+from fuscoc.lang.checked import (
+    DIVISIONS,
+    BinaryOp,
+    Const,
+    ExtentRef,
+    IndexRef,
+    Scalar,
+    Subscript,
+)
+from fuscoc.lang.scalars import parts
 from fuscoc.source import Span
 from tests.lang.specs import evaluate
 
@@ -32,6 +41,10 @@ def over(a: Scalar, divisor: int | Scalar) -> Scalar:
     return BinaryOp("/", a, Const(divisor) if isinstance(divisor, int) else divisor)
 
 
+def rounded_up(a: Scalar, divisor: int | Scalar) -> Scalar:
+    return BinaryOp("cdiv", a, Const(divisor) if isinstance(divisor, int) else divisor)
+
+
 def modulo(a: Scalar, divisor: int | Scalar) -> Scalar:
     return BinaryOp("%", a, Const(divisor) if isinstance(divisor, int) else divisor)
 
@@ -41,15 +54,16 @@ divisors = st.integers(1, 4) | st.sampled_from([RANKS, X, over(X, 2), over(Y, RA
 expressions = st.recursive(
     leaves,
     lambda inner: (
-        st.builds(BinaryOp, st.sampled_from("+*"), inner, inner)
+        st.builds(BinaryOp, st.sampled_from(["+", "*", "min", "max"]), inner, inner)
         | st.builds(over, inner, divisors)
+        | st.builds(rounded_up, inner, divisors)
         | st.builds(modulo, inner, divisors)
     ),
     max_leaves=6,
 )
 with_differences = st.recursive(
     expressions,
-    lambda inner: st.builds(BinaryOp, st.sampled_from("+-*"), inner, inner),
+    lambda inner: st.builds(BinaryOp, st.sampled_from(["+", "-", "*", "min", "max"]), inner, inner),
     max_leaves=4,
 )
 affine = st.builds(
@@ -65,9 +79,21 @@ sharded = st.builds(
 )
 extents = st.recursive(
     st.builds(Const, st.integers(1, 6)) | st.sampled_from([X, Y]),
-    lambda inner: st.builds(over, inner, divisors) | st.builds(times, inner, inner),
+    lambda inner: (
+        st.builds(over, inner, divisors)
+        | st.builds(rounded_up, inner, divisors)
+        | st.builds(BinaryOp, st.sampled_from(["*", "min", "max"]), inner, inner)
+    ),
     max_leaves=3,
 )
+# What is left of a whole for this rank: uneven parts.
+rest = st.builds(
+    lambda whole, part: BinaryOp(
+        "min", part, BinaryOp("max", BinaryOp("-", whole, times(RANK, part)), Const(0))
+    ),
+    *(extents, st.builds(rounded_up, extents, divisors)),
+)
+extents = extents | rest
 dims = extents | st.builds(
     lambda a, b, c: plus(plus(times(Const(a), X), times(Y, Const(b))), Const(c)),
     *(small, small, st.integers(0, 40)),
@@ -85,7 +111,7 @@ def runs(values: Mapping[Scalar, int], *scalars: Scalar) -> bool:
         part.rhs
         for scalar in scalars
         for part in parts(scalar)
-        if isinstance(part, BinaryOp) and part.op in "/%"
+        if isinstance(part, BinaryOp) and part.op in DIVISIONS
     ]
     try:
         return all(evaluate(divisor, values) > 0 for divisor in divisors)
@@ -151,6 +177,10 @@ def test_places_in_a_part_are_inside() -> None:
     assert not stays_inside(plus(times(RANK, part), I_), 1, X, {"i": plus(part, Const(1))})
     assert not stays_inside(plus(times(RANKS, part), I_), 1, X, {"i": part})
     assert stays_inside(RANK, 1, RANKS, {})
+    uneven = rounded_up(X, RANKS)
+    left = BinaryOp("max", BinaryOp("-", X, times(RANK, uneven)), Const(0))
+    assert stays_inside(plus(times(RANK, uneven), I_), 1, X, {"i": BinaryOp("min", uneven, left)})
+    assert not stays_inside(plus(times(RANK, uneven), I_), 1, X, {"i": uneven})
     assert stays_inside(I_, 1, X, {"i": part})
 
 

@@ -293,7 +293,7 @@ def test_dimensions_that_a_layout_names_take_any_index() -> None:
       segment one { x : f32 }
       layout source[t, h] of one
       layout target[x, y] of one dense(8, 8)
-      dispatch source[t, h] -> target[h, t] on 0
+      dispatch source[t, h] -> target[h, t] on rank
     }"""
     target = checked(text).target
     assert isinstance(target, DenseTarget)

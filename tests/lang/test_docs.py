@@ -37,7 +37,7 @@ def test_every_unsupported_construct_is_listed() -> None:
 
 
 def test_element_types_and_options_are_listed() -> None:
-    assert " ".join(dtypes.ITEM_BYTES) in REFERENCE
+    assert " ".join(dtypes.TYPES) in REFERENCE
     for knob, choices in CHOICES.items():
         assert f"`{knob} {choices[0]}`" in REFERENCE
         for other in choices[1:]:

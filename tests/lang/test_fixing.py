@@ -39,6 +39,10 @@ def test_a_letter_left_out_of_a_name_is_put_back(text: str, data: st.DataObject)
     if not first or first[0].severity == "warning":
         return  # the extent of an index may be any name
     fixed, applied = fix_source(broken, found_in)
+    if first[0].fix is not None and "` or `" in first[0].fix.title:
+        assert not applied, "several names may be meant"
+        assert fixed.text == broken.text
+        return
     assert len(applied) == 1
     assert fixed.text == text
 

@@ -1,8 +1,8 @@
 """Slots that the relation gives, through the Triton kernels of one node on real GPUs.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.node_triton.given_gpu_run ARTIFACT…``
-takes the artifacts of ``given_specs.EXAMPLES`` in their order and exits non-zero, after naming
-every mismatch, when something is wrong.
+takes artifacts of ``given_specs.EXAMPLES``, in folders of their names, and exits non-zero, after
+naming every mismatch, when something is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -129,8 +130,10 @@ def run(artifact: str, small: Small) -> list[str]:
 def main() -> int:
     join(timeout=60)
     wrong: list[str] = []
-    for artifact, (name, small) in zip(sys.argv[1:], EXAMPLES.items(), strict=True):
-        wrong += [f"{name}: {each}" for each in run(artifact, small)]
+    for artifact in map(Path, sys.argv[1:]):
+        wrong += [
+            f"{artifact.name}: {each}" for each in run(str(artifact), EXAMPLES[artifact.name])
+        ]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, wrong)
     if dist.get_rank() == 0:

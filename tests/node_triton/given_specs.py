@@ -47,6 +47,15 @@ EXAMPLES = {
         {"max_sources": 16},
         FIXED,
     ),
+    "reshard": Small(
+        example(
+            "reshard",
+            ("rows = 1000, columns = 363", "rows = 7, columns = 5"),
+            ("high = 32, wide = 8", "high = 2, wide = 2"),
+        ),
+        {"max_sources": 20},
+        FIXED,
+    ),
     "vit_patches": Small(
         specs.patches(p=2, c=3),
         {"max_sources": 60, "capacity": 400},

@@ -260,6 +260,32 @@ def gradients(group: Any, artifact: str, tables: Sequence[Any], length: int) -> 
     shuffle.check()
 
 
+def wrong_pages(
+    group: Any, artifact: str, pages: Sequence[Sequence[int]], places: Sequence[Any]
+) -> tuple[list[str], int, list[int]]:
+    """Pages of a cache to ranks and slots, by rank: what ``check`` says, how many were dropped, and
+    the slots that are filled, each with a page that goes there."""
+    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16)
+    caches = [
+        torch.randn(2, 5, 4, 2, 8, 64, generator=torch.Generator().manual_seed(rank)).bfloat16()
+        for rank in range(len(pages))
+    ]
+    inputs = torch.tensor(pages[shuffle.rank]), torch.tensor(places[shuffle.rank])
+    rows, handle = shuffle.dispatch(
+        caches[shuffle.rank], source_page=inputs[0], destination=inputs[1], slots=16
+    )
+    filled = handle.launched.filled.nonzero().flatten().tolist()
+    for slot in filled:
+        sent = [
+            caches[rank][:, page].flatten()
+            for rank, (own, to) in enumerate(zip(pages, places, strict=True))
+            for page, place in zip(own, to, strict=True)
+            if list(place) == [shuffle.rank, slot] and 0 <= page < 5
+        ]
+        assert any(torch.equal(bits(rows)[slot], bits(each[None])[0]) for each in sent)
+    return [said_by(shuffle.check), said_by(shuffle.check)], int(handle.dropped), filled
+
+
 def missing_places(group: Any, artifact: str) -> list[str]:
     """How many points were told to have no key, of two whose groups do not exist."""
     shuffle = open_shuffle(group, artifact)

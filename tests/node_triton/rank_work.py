@@ -64,11 +64,7 @@ def pretend(shuffle: Shuffle, epoch: int) -> None:
     node = shuffle.engine.node
     assert isinstance(node, TritonNode)
     node.state[:PLAN_AND_COMBINE] = epoch
-    starts = sorted(at for parts in node._sections.values() for at in parts)
-    for name in ("plan_flags", "dispatch_flags"):
-        [begin] = node._sections[name]
-        end = next(at for at in starts if at > begin)
-        node._window.local[begin:end].view(torch.int32).fill_(epoch)
+    node._memory.pretend(epoch)
     shuffle.engine.members.meet("test")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine import specs
 from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
-from tests.node_triton.given_specs import EXAMPLES
+from tests.node_triton.given_specs import EXAMPLES, example
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES
@@ -165,6 +165,27 @@ def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
             assert message.startswith("SizesError: [FSR026]"), message
             assert "`pictures`" in message
             assert (dropped, moved) == (0, 0)
+
+
+LONG_PAGES = example(
+    "kv_pages",
+    (
+        "layers = 32, page = 16, heads = 8, width = 128",
+        "layers = 2, page = 4, heads = 8, width = 64",
+    ),
+)
+
+
+def test_mistakes_in_pieces(pool: Pool) -> None:
+    """A page that is none, a slot that is none and one that two ranks want: those are not moved, or
+    one of them is there, and somebody is told."""
+    pages = [[0, 7, -1, 1], [2, 4, 3]]
+    places = [[(1, 3), (0, 0), (0, 1), (1, 16)], [(1, 3), (0, 5), (-1, 0)]]
+    found = pool.run(given_work.wrong_pages, 2, path(LONG_PAGES), pages, places)
+    assert [each[1:] for each in found] == [(2, [5]), (0, [3])]
+    assert "[FSR019] 2 points of rank 0" in found[0][0][0]
+    assert "[FSR024] rank 1 found 1 points" in found[1][0][0]
+    assert [each[0][1] for each in found] == ["no error"] * 2
 
 
 FIXED_OUTSIDE = """

@@ -98,11 +98,19 @@ def _index(draw: st.DrawFn, number: int, *, ragged: bool) -> Index:
     if ragged and number:
         divisor = draw(st.integers(1, 4))
         return Index(name, f"h{number}(i0)" + (f" / {divisor}" if divisor > 1 else ""))
-    match draw(st.sampled_from(["constant", "extent", "ranks", "divided"])):
+    match draw(st.sampled_from(["constant", "extent", "ranks", "divided", "uneven", "rest"])):
         case "constant":
             return Index(name, str(draw(st.integers(1, 12 if number else 40))))
         case "ranks":
             return Index(name, f"{extent} / ranks", Size(extent, by_ranks=True))
+        case "uneven":
+            return Index(
+                name, f"cdiv({extent}, {draw(st.sampled_from(['ranks', '3']))})", Size(extent)
+            )
+        case "rest":
+            whole = draw(st.integers(1, 40))
+            part = f"cdiv({whole}, ranks)"
+            return Index(name, f"min({part}, max({whole} - rank * {part}, 0))")
         case "divided":
             divisor = draw(st.integers(2, 5))
             return Index(name, f"{extent} / {divisor}", Size(extent, divisor))
@@ -215,7 +223,8 @@ class _Expressions:
         return [str(self.draw(st.integers(1, 9))), "ranks", *fixed]
 
     def _is_fixed(self, index: Index) -> bool:
-        return not (self.ragged and index.extent.startswith("h"))
+        """Whether an extent is the same on all ranks, and positive where there are points."""
+        return not (self.ragged and index.extent.startswith("h")) and "rank *" not in index.extent
 
     def _pick(self, choices: Sequence[str]) -> str:
         return self.draw(st.sampled_from(choices))
@@ -231,6 +240,10 @@ def _place(draw: st.DrawFn, values: _Expressions) -> tuple[list[str], list[str]]
     return dims, place
 
 
+def _cdiv(lhs: int, rhs: int) -> int:
+    return -(-lhs // rhs)
+
+
 @st.composite
 def calls(draw: st.DrawFn, spec: Spec) -> list[Rank]:
     """What every rank of a call of ``spec`` knows."""
@@ -241,7 +254,7 @@ def calls(draw: st.DrawFn, spec: Spec) -> list[Rank]:
         for size in spec.sizes:
             count = draw(st.integers(size.least, spec.most))
             extents[size.name] = count * size.factor * (num_ranks if size.by_ranks else 1)
-        rows = eval(str(spec.rows).replace("/", "//"), {}, extents)
+        rows = eval(str(spec.rows).replace("/", "//"), {"cdiv": _cdiv}, extents)
         seed = draw(st.integers(0, 2**16))
         random = np.random.default_rng(seed)
         inputs: dict[str, Any] = {

@@ -118,7 +118,7 @@ TWICE = edited(PRODUCT, ("on 0", "on (t + k) % ranks"))
         (edited(FANOUT, ("on k", "on k\n  combine reverse reduce sum")), 0),
         (edited(PLAIN, ("on 0", "on 0\n  combine reverse")), 1),
         (edited(PLAIN, ("out[t]", "out[t * slots / (slots * ranks)]")), 2),
-        (edited(PLAIN, ("out[t]", "out[(t + rank * 5) / (ranks + 1)]")), 0),
+        (edited(PLAIN, ("out[t]", "out[(t + rank * 5) / (ranks + 1)]")), 3),
         (edited(PLAIN, ("index t : tokens", f"index t : tokens / ({LONG})")), 0),
         (TABLE, 0),
         (TABLE.replace("bf16[8]", "bf16[8192]"), 1),

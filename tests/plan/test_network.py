@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.traffic import uniform
 from fuscoc_runtime.manifest.program import Rules
-from fuscoc_runtime.plan.balance import POLICIES, balance
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
 from fuscoc_runtime.plan.network import choose_natively
-from fuscoc_runtime.plan.rounds import arrange_stages, slice_rows, slices
+from fuscoc_runtime.plan.rounds import slice_rows, slices
 from fuscoc_runtime.plan.schedule import KINDS
 from tests.schedule.strategies import demands, models
 
@@ -54,8 +55,7 @@ def test_c_and_numpy_choose_alike(
     rank = number % demand.num_ranks
     rules = Rules(policy, kind, model.slice_bytes)
     found = choose_natively(demand, rules, model, row_bytes, rank, room)
-    alone = demand.num_nodes == 1 or demand.ranks_per_node == 1
-    assignment = balance(demand, "static" if alone else policy, model)
+    assignment = choose_forwarders(demand, policy, kind, model)
     np.testing.assert_array_equal(found.share, assignment.share)
     np.testing.assert_array_equal(found.pairs, assignment.pairs)
     assert found.carried == assignment.carried

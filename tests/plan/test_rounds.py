@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.choose import arrange_stages
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
-from fuscoc_runtime.plan.rounds import Side, arrange_stages, cut, slice_rows
+from fuscoc_runtime.plan.rounds import Side, cut, slice_rows
 from fuscoc_runtime.plan.schedule import (
     KINDS,
     Schedule,

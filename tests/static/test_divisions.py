@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import DivisorError, FuscoRuntimeError, InexactDivisionError
 from fuscoc_runtime.manifest.declared import InputSpec
-from fuscoc_runtime.scalar import BinaryOp, Extent, Index, Load, Scalar, render, subexpressions
+from fuscoc_runtime.scalar import (
+    DIVISIONS,
+    BinaryOp,
+    Extent,
+    Index,
+    Load,
+    Scalar,
+    render,
+    subexpressions,
+)
 from tests.engine import specs as routed_specs
 from tests.plan.specs import declaring
 from tests.static import specs
@@ -26,8 +35,9 @@ def trees(leaves: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
     """Arithmetic whose divisors are extents, as the compiler demands."""
 
     def larger(parts: st.SearchStrategy[Scalar]) -> st.SearchStrategy[Scalar]:
-        divisions = st.builds(BinaryOp, st.sampled_from("/%"), parts, divisors)
-        return divisions | st.builds(BinaryOp, st.sampled_from("+-*"), parts, parts)
+        divisions = st.builds(BinaryOp, st.sampled_from(DIVISIONS), parts, divisors)
+        others = st.sampled_from(["+", "-", "*", "min", "max"])
+        return divisions | st.builds(BinaryOp, others, parts, parts)
 
     return st.recursive(leaves, larger, max_leaves=4)
 
@@ -53,21 +63,25 @@ def value(scalar: Scalar) -> int:
             return EXTENTS[name]
         case BinaryOp(op, lhs, rhs):
             left, right = value(lhs), value(rhs)
-            if op in "/%" and right <= 0:
+            if op in DIVISIONS and right <= 0:
                 raise WrongDivisor
             return {
                 "+": lambda: left + right,
                 "-": lambda: left - right,
                 "*": lambda: left * right,
                 "/": lambda: left // right,
+                "//": lambda: left // right,
                 "%": lambda: left % right,
+                "min": lambda: min(left, right),
+                "max": lambda: max(left, right),
+                "cdiv": lambda: -(-left // right),
             }[op]()
     raise AssertionError(scalar)
 
 
 def divisions(scalars: list[Scalar]) -> Iterator[BinaryOp]:
     for part in (part for scalar in scalars for part in subexpressions(scalar)):
-        if isinstance(part, BinaryOp) and part.op in "/%":
+        if isinstance(part, BinaryOp) and part.op in DIVISIONS:
             yield part
 
 

@@ -75,5 +75,8 @@ def test_slots_that_do_not_exist() -> None:
 
 
 def test_slots_that_are_taken_twice() -> None:
-    text = specs.TRANSPOSE.replace("[j % (columns / ranks)", "[0 * j")
+    """On four ranks and not on two, or the compiler would have found it."""
+    text = specs.TRANSPOSE.replace(
+        "[j % (columns / ranks)", "[j % (columns / ranks) * ((4 - ranks) / 2)"
+    )
     assert isinstance(failure(text, "1x4", 3, 16), SlotOverlapError)

@@ -1,38 +1,64 @@
-"""After a failed wait: which rank is to blame.
+"""Which rank is to blame for a wait that is in vain.
 
-The communication library only says that a connection broke, and ranks that give up break further
-ones. So a failing rank first announces itself in the job's store; the culprit is among those that
-announce nothing, and is known for certain if its process on this host has ended.
+Every rank looks at two other processes of its host: at the next that still runs, in a ring, and at
+one more by turns, because who should look may itself be stopped. Who sees one end writes so on a
+board in the job's store. Ranks that wait read the board, which is one key: all ranks together look
+twice as many times as they are, and those of other hosts learn it, too. Whether a process runs its
+operating system says: a rank that is late, however late, is not taken for dead.
+
+A host that ends with all its ranks has nobody left to say so. Ranks that wait for it fail when the
+communication library does, or in time; the library only says that a connection broke, and ranks
+that give up break further ones. So a failing rank first announces itself in the store, and who then
+is silent is to blame; first of all on a host where nobody speaks, as one that speaks would have
+seen another end. One rank alone goes through all others for that, and tells what it found.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property, partial
+from itertools import cycle
 from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
+from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
 
+LOOK_SECONDS = 0.25
+"""How often a rank looks at others, and a waiting one at the board."""
 GRACE_SECONDS = 2.0
-POLL_SECONDS = 0.02
+"""How long a rank that has failed waits for what the others say."""
+POLL_SECONDS = 0.1
+SEARCH_SECONDS = 5 * GRACE_SECONDS
+"""How long the store may take for all of that: a network that is gone answers nothing."""
+
+BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
+NOBODY = "nobody"
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process, told apart from later ones with the same number by when it started."""
+    """A process, told apart from later ones with the same number by when it started.
 
-    hostname: str
+    Attributes:
+        table: the host, its boot and the namespace in which ``pid`` is its number.
+    """
+
+    table: str
     pid: int
     start_time: str
 
 
 class Liveness:
-    """Finds the rank that others wait for in vain.
+    """Finds the rank that others wait for in vain. To be ``close``-d, or dropped.
 
     Args:
         store: the job's key-value store.
@@ -44,16 +70,44 @@ class Liveness:
         self._store = store
         self._rank = rank
         self._processes = processes
-        # A process that cannot be seen now (another host or container) is not dead later.
-        self._visible = [peer for peer in range(len(processes)) if not self.has_ended(peer)]
+        table, others = processes[rank].table, (*range(rank + 1, len(processes)), *range(rank))
+        # A process that cannot be seen now, because of a sandbox perhaps, is not dead later.
+        self._neighbours = [
+            peer for peer in others if processes[peer].table == table and not self._has_ended(peer)
+        ]
         self._gone: list[int] = []
+        self._turns = cycle(tuple(self._neighbours))
+        self._looked = self._read = 0.0
+        self._reader: threading.Thread | None = None
+        self._has_announced_itself = False
+        if self._neighbours:
+            watch(self)
 
-    def has_ended(self, peer: int) -> bool:
-        """True if this host does not run (any longer) the process of ``peer``."""
-        process = self._processes[peer]
-        return process.hostname != socket.gethostname() or (
-            _start_time(process.pid) != process.start_time
-        )
+    def close(self) -> None:
+        """Look at nobody any more: what ends from now on may."""
+        unwatch(self)
+
+    def look(self) -> None:
+        """By the watching thread: at one by turns, and at the next that runs."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        peer = next(self._turns, self._rank)
+        if peer in self._neighbours:
+            self._look_at(peer)
+        while self._neighbours and self._look_at(self._neighbours[0]):
+            pass
+
+    def someone_ended(self) -> bool:
+        """Whether a rank's process is known to have ended, for whatever reason. Waits for nothing,
+        so it may be known a moment after the first question."""
+        now = time.monotonic()
+        is_reading = self._reader is not None and self._reader.is_alive()
+        if not self._gone and not is_reading and now - self._read >= LOOK_SECONDS:
+            self._read = now
+            self._reader = _beside(lambda: self._read_board(self._board))
+        return bool(self._gone)
 
     def explain(
         self, hop: str, seconds: float, problem: object, suspect: int | None = None
@@ -66,56 +120,109 @@ class Liveness:
         return HopTimeoutError(self._rank, hop, culprit, round(seconds, 1))
 
     def find_missing(self, suspect: int | None = None) -> int | None:
-        """The rank that has ended; else ``suspect``, for which this rank waited its full time;
-        else, without one, the first rank that does not soon say that it waits too.
+        """The rank that has ended; else ``suspect``, for which this rank waited; else, without one,
+        a rank that does not soon say that it waits too.
 
         ``None`` if every rank says so.
         """
-        silent = [peer for peer in range(len(self._processes)) if peer != self._rank]
-        try:
-            self._store.set(self._key(self._rank), "waiting")
-        except RuntimeError:
-            # The store's host has ended too: only this host's processes can still be told.
-            silent = []
+        for peer in self._neighbours:
+            self._look_at(peer)
+        found: list[int | None] = []
+        _beside(lambda: found.append(self._search(suspect))).join(SEARCH_SECONDS)
+        # The store's host has ended or is out of reach: this host's processes can still be told.
+        return found[0] if found else next(iter(self._gone), suspect)
 
-        def found() -> bool:
-            nonlocal silent
-            silent = [peer for peer in silent if not self._has_announced(peer)]
-            return bool(self._ended()) or not silent
+    def _search(self, suspect: int | None) -> int | None:
+        self._announce()
+        # A broken connection is known before the other host has looked who ended there.
+        patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS
+        deadline = time.monotonic() + patience
+        while (found := self._ended_unannounced()) is None and time.monotonic() < deadline:
+            if self._store.add(NUM_WAITING, 0) == len(self._processes):
+                return suspect
+            time.sleep(POLL_SECONDS)
+        if found is not None or suspect is not None:
+            return found if found is not None else suspect
+        return self._silent()
 
-        _poll(found, 0 if suspect is not None else GRACE_SECONDS)
-        suspects = silent if suspect is None else [suspect]
-        return next(iter([*self._ended(), *suspects]), None)
+    def _announce(self) -> None:
+        if not self._has_announced_itself:
+            self._has_announced_itself = True
+            self._store.set(_waiting(self._rank), "")
+            self._store.add(NUM_WAITING, 1)
 
-    def someone_ended(self) -> bool:
-        """Whether a process of this host has ended, for whatever reason."""
-        self._gone += [
-            peer
-            for peer in self._visible
-            if peer != self._rank and peer not in self._gone and self.has_ended(peer)
-        ]
-        return bool(self._gone)
+    def _ended_unannounced(self) -> int | None:
+        """The first process that is known to have ended and did not fail after another."""
+        self._read_board(self._store)
+        unannounced = (peer for peer in self._gone if not self._store.check([_waiting(peer)]))
+        return next(unannounced, None)
 
-    def _ended(self) -> list[int]:
-        """Visible processes that ended without announcing that they failed after another, in the
-        order in which this rank saw it: once the store's host has ended nothing can be told of the
-        later ones."""
-        self.someone_ended()
-        return [peer for peer in self._gone if not self._has_announced(peer)]
+    def _silent(self) -> int | None:
+        """Whom the first rank that searches finds."""
+        if self._store.add(SEARCHES, 1) > 1:
+            with suppress(RuntimeError):  # who searches has ended, too: this rank does it again
+                self._store.wait([CULPRIT], timedelta(seconds=GRACE_SECONDS))
+                return self._told(self._store.get(CULPRIT).decode())
+        ranks = range(len(self._processes))
+        silent = [peer for peer in ranks if not self._store.check([_waiting(peer)])]
+        heard = {self._processes[peer].table for peer in set(ranks).difference(silent)}
+        silent.sort(key=lambda peer: self._processes[peer].table in heard)
+        culprit = str(silent[0]) if silent else NOBODY
+        self._store.set(CULPRIT, culprit)
+        return self._told(culprit)
 
-    def _has_announced(self, peer: int) -> bool:
-        try:
-            return self._store.check([self._key(peer)])
-        except RuntimeError:
-            return False  # the store's host has ended
+    def _told(self, culprit: str) -> int | None:
+        """Whom the search found, if it is not this rank, which was late."""
+        return None if culprit in (NOBODY, str(self._rank)) else int(culprit)
 
-    def _key(self, peer: int) -> str:
-        return f"waiting/{peer}"
+    def _has_ended(self, peer: int) -> bool:
+        process = self._processes[peer]
+        return _start_time(process.pid) != process.start_time
+
+    def _look_at(self, peer: int) -> bool:
+        """Whether it has ended. If so all are told, and nobody looks again."""
+        if not self._has_ended(peer):
+            return False
+        self._neighbours = [each for each in self._neighbours if each != peer]
+        self._note([peer])
+        _beside(partial(self._post, peer))
+        return True
+
+    def _note(self, ended: Sequence[int]) -> None:
+        known = {self._rank, *self._gone}
+        self._gone += [peer for peer in ended if peer not in known]
+
+    @cached_property
+    def _board(self) -> Store:
+        """The store by a connection of its own: another thread may wait in the other for long."""
+        board: Store = self._store.clone()  # type: ignore[attr-defined]
+        return board
+
+    def _post(self, peer: int) -> None:
+        """Add a rank to the board, to which others may add at the same time."""
+        known = ""
+        while str(peer) not in known.split():
+            known = self._board.compare_set(BOARD, known, f"{known}{peer} ").decode()
+
+    def _read_board(self, store: Store) -> None:
+        if store.check([BOARD]):
+            self._note([int(peer) for peer in store.get(BOARD).decode().split()])
 
 
 def this_process() -> ProcessId:
     """The identity of the calling process."""
-    return ProcessId(socket.gethostname(), os.getpid(), _start_time(os.getpid()) or "")
+    pid = os.getpid()
+    return ProcessId(_process_table(), pid, _start_time(pid) or "")
+
+
+def _process_table() -> str:
+    """Where processes have their numbers: the same for those that see each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+    return f"{socket.gethostname()} {boot} {namespace}"
 
 
 def _start_time(pid: int) -> str | None:
@@ -129,7 +236,17 @@ def _start_time(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
-def _poll(ready: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+def _waiting(rank: int) -> str:
+    return f"waiting/{rank}"
+
+
+def _beside(work: Callable[[], None]) -> threading.Thread:
+    """Start ``work``, which may wait for the store, in a thread that nobody has to wait for."""
+
+    def attempt() -> None:
+        with suppress(RuntimeError):  # the store's host has ended
+            work()
+
+    thread = threading.Thread(target=attempt, name="fuscoc-liveness", daemon=True)
+    thread.start()
+    return thread

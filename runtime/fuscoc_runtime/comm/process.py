@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
-from fuscoc_runtime.comm.liveness import GRACE_SECONDS
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS, LOOK_SECONDS
 from fuscoc_runtime.comm.requests import (
     LEAST_LANES,
     AllGather,
@@ -44,8 +44,6 @@ T = TypeVar("T")
 # is lost.
 BUSY_SECONDS = 20e-3
 POLL_SECONDS = 100e-6
-LOOK_SECONDS = 1.0
-"""How often a waiting rank looks whether the others are alive."""
 
 
 class ProcessComm:

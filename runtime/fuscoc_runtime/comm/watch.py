@@ -1,4 +1,4 @@
-"""A thread of the host that looks after kernels which wait for other ranks.
+"""A thread of the host that looks after kernels which wait for other ranks, and after these ranks.
 
 Kernels have no clock: they wait until what they wait for comes, or until their host raises a word
 that they poll. Whether a rank is dead, or has had time enough, only a host can tell, also while its
@@ -19,14 +19,15 @@ _log = logging.getLogger("fuscoc.runtime")
 
 
 class Watched(Protocol):
-    """Something whose kernels may have to be told to stop waiting.
+    """Something whose kernels may have to be told to stop waiting, or that knows who has ended.
 
     It may be dropped while it is looked at, and is then freed by the watching thread, perhaps
     during a capture: it holds no memory that CUDA itself would have to free.
     """
 
     def look(self) -> None:
-        """Called ten times a second, by the watching thread; must not wait for a GPU."""
+        """Called ten times a second, by the watching thread; must wait neither for a GPU nor for
+        the network."""
         ...
 
 

@@ -22,8 +22,10 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.face.complexes import as_complex
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
@@ -111,12 +113,11 @@ def run_rank(
     mine, wanted, reference = _expected(shuffle, data)
     tell(COMPUTED)
 
-    def dispatch() -> tuple[dict[str, Tensor], Handle]:
+    def dispatch() -> tuple[dict[str, Tensor], Handle | ExactHandle]:
         rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
-        assert isinstance(handle, Handle)  # no fixed sizes were asked for
         return _by_field(shuffle, rows), handle
 
-    def work(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
+    def work(rows: Mapping[str, Tensor], handle: Handle | ExactHandle) -> dict[str, Tensor]:
         return work_on(spec, by_slot(rows, handle), wanted.written, slot_keys(wanted))
 
     rows, handle = dispatch()
@@ -125,7 +126,7 @@ def run_rank(
         tell(DISPATCHED)
     weights = _weights(shuffle, mine)
 
-    def combine(rows: Mapping[str, Tensor], handle: Handle) -> dict[str, Tensor]:
+    def combine(rows: Mapping[str, Tensor], handle: Handle | ExactHandle) -> dict[str, Tensor]:
         return _by_field(shuffle, shuffle.combine(rows, handle, **weights))
 
     if reference is not None:
@@ -139,7 +140,8 @@ def run_rank(
     if reference is not None:
         worked = work(rows, handle)
         _, combine_ms = _timed(lambda: combine(worked, handle), device)
-    stats = handle.stats
+    stats = shuffle.stats()
+    assert stats is not None
     return RankReport(
         rank=shuffle.rank,
         node=shuffle.topology.node(shuffle.rank),
@@ -150,7 +152,7 @@ def run_rank(
         carried=stats.carried,
         nvlink=stats.nvlink,
         local=stats.local,
-        planning_ms=handle.planning_ms,
+        planning_ms=stats.planning_ms,
         dispatch_ms=dispatch_ms,
         combine_ms=combine_ms,
         problem=problem,
@@ -169,7 +171,7 @@ def _expected(
 
 def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
     tensors = {
-        **data.source,
+        **as_complex(shuffle.spec.declared.source.fields, data.source),
         **{s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"},
     }
     return {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime import reference
-from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.face.calls import AnyHandle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
 
@@ -60,6 +60,7 @@ def work_on(
     Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
     their bits (NaN in floats), which must not reach any result.
     """
+    rows = _reals(rows)
     scales = shuffle.declared.combine is not None and shuffle.declared.combine.kind != "copy"
     if shuffle.declared.casts:
         rows = {
@@ -85,7 +86,7 @@ def work_on(
     return worked
 
 
-def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -> None:
+def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: AnyHandle) -> None:
     """The row of every slot bit by bit, and the slots of every key.
 
     A handle of fixed capacity has further slots, all padding.
@@ -107,7 +108,7 @@ def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: Handle) -
         if set(lengths.values()) != {expected.num_rows}:
             raise MismatchError(f"rows are {lengths}; the reference has {expected.num_rows}")
     for name, wanted_rows in expected.fields.items():
-        held = by_slot(rows, handle)[name][: len(written)]
+        held = by_slot(_reals(rows), handle)[name][: len(written)]
         _check_bits(f"rows of `{name}`", held.cpu()[written], wanted_rows[written])
 
 
@@ -117,7 +118,7 @@ def _starts_with(index: Tensor, wanted: Tensor) -> bool:
     return torch.equal(begin, wanted) and bool((rest == -1).all())
 
 
-def by_slot(rows: Mapping[str, Tensor], handle: Handle) -> Mapping[str, Tensor]:
+def by_slot(rows: Mapping[str, Tensor], handle: AnyHandle) -> Mapping[str, Tensor]:
     """The row of every slot, [num_slots, *field shape]; of padding, any."""
     if handle.row_index is None:
         return rows
@@ -131,7 +132,7 @@ def by_slot(rows: Mapping[str, Tensor], handle: Handle) -> Mapping[str, Tensor]:
 def check_result(expected: RankResult, result: Mapping[str, Tensor]) -> None:
     """Copies bit by bit; sums within rounding of the magnitude of what was added."""
     for name, wanted in expected.fields.items():
-        found = result[name].cpu()
+        found = _reals(result)[name].cpu()
         if name not in expected.magnitude:
             _check_bits(f"result `{name}`", found, wanted)
             continue
@@ -155,6 +156,14 @@ def tolerance(dtype: torch.dtype, magnitude: Tensor) -> Tensor:
     exponent = torch.frexp(magnitude).exponent - 1
     ulp = torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
     return ULPS * torch.where(magnitude > 0, ulp.clamp(min=info.eps * info.tiny), 0)
+
+
+def _reals(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Complex numbers as the reference has them: pairs of reals."""
+    return {
+        name: torch.view_as_real(each) if each.is_complex() else each
+        for name, each in fields.items()
+    }
 
 
 def _check_bits(what: str, found: Tensor, wanted: Tensor) -> None:

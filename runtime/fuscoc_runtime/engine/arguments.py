@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.bounds import check_bounds
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.manifest.declared import InputSpec
@@ -122,6 +123,7 @@ class Checker:
         tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
         extents = self._extents(given, tensors, shapes)
         check_divisions(spec, self.rank, extents)
+        check_bounds(spec, self.rank, extents)
         for name, shape in shapes.items():
             self._check_shape(name, tensors[name], shape, extents)
         self._given_weights(weights, extents)

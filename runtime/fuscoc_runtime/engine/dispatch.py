@@ -53,18 +53,20 @@ def dispatch(
     positional: Sequence[Tensor],
     given: Mapping[str, Any],
     earlier: Handle | None = None,
+    problem: FuscoRuntimeError | None = None,
 ) -> Generator[Request, Any, Dispatched]:
     """Collective over all ranks. ``positional`` and ``given`` are the user's arguments.
 
     Weights of combine may be among them. With the handle of an ``earlier`` dispatch, the others are
-    only the source's fields: they go where those of that dispatch went, and nothing is planned.
+    only the source's fields: they go where those of that dispatch went, and nothing is planned. A
+    rank that knows a ``problem`` already only takes part to raise it.
 
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
     machine.num_dispatches += 1
     with machine.tracer.span("plan", "what to send"):
-        prepared = _prepare(machine, positional, given, earlier)
+        prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, planned = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fuscoc_runtime.errors import DivisorError, InexactDivisionError
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import (
+    DIVISIONS,
     BinaryOp,
     Index,
     Load,
@@ -64,7 +65,7 @@ def _divisions(scalars: Iterable[Scalar]) -> Iterator[BinaryOp]:
     """Every division and remainder, those inside others first."""
     for scalar in scalars:
         for part in reversed(list(subexpressions(scalar))):
-            if isinstance(part, BinaryOp) and part.op in "/%":
+            if isinstance(part, BinaryOp) and part.op in DIVISIONS:
                 yield part
 
 

@@ -134,6 +134,11 @@ class Handle:
         return self.plan.num_slots
 
     @property
+    def num_rows(self) -> int:
+        """Rows that this rank has got."""
+        return self.plan.num_rows
+
+    @property
     def row_index(self) -> Tensor | None:
         return self.plan.row_index.clone() if self.is_compact else None
 

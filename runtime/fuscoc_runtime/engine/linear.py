@@ -199,13 +199,13 @@ def fresh_rows(handle: Handle, rows: Mapping[str, Tensor]) -> Fields:
     return [take_rows(row, handle.row_of_slot) for row in rows.values()]
 
 
-def rows_in_slots(handle: Handle, rows: Fields) -> Fields:
+def rows_in_slots(handle: Any, rows: Fields) -> Fields:
     """Every row in one of its slots; the others are 0, so that sums of slots have it once."""
     index = handle.row_index
     if index is None:
         return rows
     slots = torch.arange(handle.num_slots, device=index.device)
-    first = slots.new_empty(handle.plan.num_rows + 1)  # the last one is for padding, -1
+    first = slots.new_empty(handle.num_rows + 1)  # the last one is for padding, -1
     at = index % len(first)
     first.scatter_reduce_(0, at, slots, "amin", include_self=False)
     of_slot = torch.where(first.gather(0, at) == slots, index, -1)

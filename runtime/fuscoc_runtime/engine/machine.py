@@ -36,6 +36,14 @@ SLOT_ALIGNMENT = 256
 """Bytes; more than kernels assume of a buffer."""
 
 
+def ring_slots(model: CostModel) -> int:
+    """Rounds that may be under way: as many as the network carries while a plan is completed; one
+    more starts, and one ends. Every lane has one."""
+    carried = model.nic_bandwidth * (PLANNING_SECONDS + model.stage_latency)
+    needed = max(model.num_lanes, 2 + math.ceil(carried / model.slice_bytes))
+    return min(RING_SLOTS, needed)
+
+
 @dataclass(frozen=True)
 class Late:
     """A wait that was stopped: ``peer`` (a local rank) did not signal after ``hop``."""
@@ -140,15 +148,9 @@ class Machine:
         return self._rings[name]
 
     def reckon_with(self, model: CostModel) -> None:
-        """Take the network to be as in ``model``, equal on all ranks, from the next call on.
-
-        As many rounds are under way as the network carries while a plan is completed; one more
-        starts, and one ends. Every lane has one.
-        """
+        """Take the network to be as in ``model``, equal on all ranks, from the next call on."""
         self.context = replace(self.context, model=model)
-        carried = model.nic_bandwidth * (PLANNING_SECONDS + model.stage_latency)
-        needed = max(model.num_lanes, 2 + math.ceil(carried / model.slice_bytes))
-        self.ring_slots = min(RING_SLOTS, needed)
+        self.ring_slots = ring_slots(model)
         self.lanes.use_wires(model.num_lanes)
         self._rings.clear()
 

@@ -169,7 +169,7 @@ class ProcessEngine:
             self.settle()
         started = time.monotonic()
         with self._in_turn(), self._noticing_a_loss():
-            with _lasting():
+            with lasting():
                 result = self.comm.run(work)
             self._under_way = True
             if self._waits:
@@ -212,7 +212,7 @@ class ProcessEngine:
             raise members.liveness.explain(late.hop, seconds, late, suspect)
 
 
-def _lasting() -> AbstractContextManager[object]:
+def lasting() -> AbstractContextManager[object]:
     """Inside, no inference tensors are made: what a call leaves, such as windows that have grown,
     serves later calls, and those may be recorded by autograd."""
     return _outside_inference() if torch.is_inference_mode_enabled() else nullcontext()

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
 from fuscoc_runtime.face.executor import Event, Executor
 from fuscoc_runtime.face.traced import (
     TracedHandle,
@@ -28,10 +30,11 @@ from fuscoc_runtime.face.traced import (
     saves_unchecked,
     weights_of,
 )
+from fuscoc_runtime.manifest.declared import FieldSpec
 
 T = TypeVar("T")
 
-AnyHandle = Handle | NodeHandle | TracedHandle
+AnyHandle = Handle | NodeHandle | ExactHandle | TracedHandle
 
 
 def dispatch(
@@ -44,6 +47,7 @@ def dispatch(
 ) -> Any:
     """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
     _check_after(executor, after, async_op)
+    fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
     def call() -> tuple[Any, Any]:
         sources = [
@@ -68,6 +72,7 @@ def dispatch_fresh(
 ) -> tuple[Any, Any]:
     """``Shuffle.dispatch_fresh``: by the operator, whose rows are tensors of their own."""
     spec, rank = executor.spec, executor.engine.members.rank
+    fields, named = as_reals(spec.declared.source.fields, fields, named)
     if needs_grad([*fields, *named.values()]) and not spec.is_differentiable:
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     try:
@@ -78,8 +83,8 @@ def dispatch_fresh(
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     rows, traced = dispatch_traced(executor.key, spec, bound, handle)
     if torch.compiler.is_compiling():
-        return _unwrap(rows), traced
-    return _unwrap(rows), as_handle(spec, traced)
+        return _unwrap(rows, spec.declared.fields), traced
+    return _unwrap(rows, spec.declared.fields), as_handle(spec, traced)
 
 
 def _dispatch_now(
@@ -90,7 +95,7 @@ def _dispatch_now(
 ) -> tuple[Any, Any]:
     earlier = None if handle is None else as_handle(executor.spec, handle)
     rows, new = executor.dispatch(fields, named, earlier)
-    return _unwrap(rows), new
+    return _unwrap(rows, executor.spec.declared.fields), new
 
 
 def combine(
@@ -103,9 +108,11 @@ def combine(
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
     _check_after(executor, after, async_op)
+    rows = rows_as_reals(executor.spec.declared.source.fields, rows)
 
     def call() -> Any:
-        return _unwrap(_combine(executor, rows, handle, inputs))
+        result = _combine(executor, rows, handle, inputs)
+        return _unwrap(result, executor.spec.declared.source.fields)
 
     return call() if not async_op else _beside(executor, call, [rows, inputs, handle], after)
 
@@ -150,5 +157,9 @@ def _beside(
     return executor.beside(call, given, after)
 
 
-def _unwrap(fields: Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
+def _unwrap(
+    fields: Mapping[str, Tensor], specs: Sequence[FieldSpec]
+) -> Tensor | Mapping[str, Tensor]:
+    """One tensor, or several by name, as the user knows them."""
+    fields = as_complex(specs, fields)
     return next(iter(fields.values())) if len(fields) == 1 else fields

@@ -53,6 +53,32 @@ def choose_triton(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     return _beyond_a_node(topology, "these kernels") or shuffle.node
 
 
+def choose_exact(
+    shuffle: ShuffleSpec,
+    topology: Topology,
+    gpu: Gpu | None,
+    traces: bool,
+    num_programs: int | None,
+) -> NodeSpec | str:
+    """The same kernels for calls whose sizes are exact, or the reason for the general engine."""
+    target = shuffle.program.target
+    if gpu is None:
+        return "interpreted, they take longer than the general engine's"
+    if traces:
+        return "the host sees no more of their calls than the start, so nothing can be traced"
+    if num_programs is not None:
+        return "`num_programs` is of the general engine's kernels"
+    if shuffle.program.is_static:
+        return "its plan is made once, and then its host waits for nothing"
+    if target.kind == "packed" and target.placement.kind == "table":
+        return "the ranks' tables have to be compared, on the host"
+    if shuffle.node is not None and shuffle.node.pieces is not None:
+        return "its pieces are planned in memory of a fixed size"
+    if shuffle.program.relation.extents_kernel is not None:
+        return "the sizes of a ragged source are on the device: a dispatch would wait twice"
+    return choose_triton(shuffle, topology)
+
+
 def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
     """Why kernels whose ranks address each other's memory cannot be used."""
     if topology.num_nodes > 1:

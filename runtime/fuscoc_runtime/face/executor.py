@@ -19,6 +19,9 @@ from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.exact_maps import ExactMaps
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.process import ProcessEngine
@@ -123,7 +126,7 @@ class Executor:
         self._stream = communication_stream(device)
         current = torch.cuda.current_stream(device)
         self._stream.wait_event(after if after is not None else current.record_event())
-        waiting = nullcontext() if isinstance(engine, NodeEngine) else engine.unfinished()
+        waiting = engine.unfinished() if isinstance(engine, ProcessEngine) else nullcontext()
         with torch.cuda.stream(self._stream), waiting:
             result = call()
             end = self._stream.record_event()
@@ -185,6 +188,7 @@ class Executor:
             self.observer.begins_dispatch()
             ops.unregister(self.key)
             self.engine.close()
+            members.liveness.close()
             self.observer.closed()
         if error is not None:
             raise error
@@ -192,6 +196,8 @@ class Executor:
     def _maps(self, engine: Engine) -> LinearMaps:
         if isinstance(engine, NodeEngine):
             return NodeMaps(engine, self.observer)
+        if isinstance(engine, ExactEngine):
+            return ExactMaps(engine, self.observer)
 
         def run(work: list[Generator[Request, Any, Any]]) -> list[Any]:
             [only] = work
@@ -205,10 +211,10 @@ _open: WeakSet[Executor] = WeakSet()
 
 @atexit.register
 def tell_at_exit() -> None:
-    """Log what went wrong in calls of fixed capacity that no later call could raise."""
+    """Log what went wrong in calls that do not wait and that no later call could raise."""
     for executor in _open:
         engine = executor.engine
-        if isinstance(engine, NodeEngine):
+        if isinstance(engine, NodeEngine | ExactEngine):
             try:
                 engine.settle_so_far()
             except FuscoRuntimeError as error:
@@ -230,6 +236,8 @@ def _used_on(stream: Any, held: Any) -> None:
         if isinstance(leaf, Handle):
             plan = leaf.plan
             tensors = [plan.keys, plan.key_counts, plan.key_offsets, plan.row_index]
+        if isinstance(leaf, ExactHandle):
+            tensors = leaf.known.tensors
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(stream)

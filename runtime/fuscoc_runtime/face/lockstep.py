@@ -33,6 +33,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.face import ops, tickets
+from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
 from fuscoc_runtime.face.traced import (
     bind,
     bind_rows,
@@ -96,6 +97,15 @@ class LockstepShuffle:
         self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
     ) -> list[Dispatched]:
         """``positional[rank]`` and ``named[rank]`` are the arguments of one rank."""
+        specs = self.spec.declared.source.fields
+        given = [as_reals(specs, *each) for each in zip(positional, named, strict=True)]
+        done = self._dispatch([fields for fields, _ in given], [each for _, each in given])
+        specs = self.spec.declared.fields
+        return [Dispatched(dict(as_complex(specs, each.rows)), each.handle) for each in done]
+
+    def _dispatch(
+        self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
+    ) -> list[Dispatched]:
         arguments = [*chain(*positional), *chain(*(given.values() for given in named))]
         if (needs_grad(arguments) or saves_unchecked()) and self.spec.is_differentiable:
             return self._dispatch_op(positional, named)
@@ -119,6 +129,16 @@ class LockstepShuffle:
         named: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Tensor]]:
         """``rows[rank]``, ``handles[rank]`` and ``named[rank]`` are the arguments of one rank."""
+        specs = self.spec.declared.source.fields
+        given = [rows_as_reals(specs, each) for each in rows]
+        return [dict(as_complex(specs, each)) for each in self._combine(given, handles, named)]
+
+    def _combine(
+        self,
+        rows: Sequence[Tensor | Mapping[str, Tensor]],
+        handles: Sequence[Handle],
+        named: Sequence[Mapping[str, Any]],
+    ) -> list[dict[str, Tensor]]:
         by_rank = [each.values() if isinstance(each, Mapping) else [each] for each in rows]
         tensors = [*chain(*by_rank), *chain(*(given.values() for given in named))]
         tensors += chain(*(weights_of(handle) for handle in handles))

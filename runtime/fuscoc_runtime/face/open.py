@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
+from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.exact import ExactNode
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
-from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
+    choose_exact,
     choose_triton,
     missing_dtype,
     worst_capacity,
@@ -44,7 +50,7 @@ MAX_WORST = 1 << 30
 CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
-Engine = ProcessEngine | NodeEngine
+Engine = ProcessEngine | NodeEngine | ExactEngine
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -62,6 +68,7 @@ def open_engine(
     Raises:
         TopologyError, ProtocolError: the ranks do not fit together.
         ClosedError: the group's job has ended.
+        IndexOutOfRangeError: with so many ranks a subscript leaves its layout.
         BackendError: the spec demands CUDA kernels and they cannot run here.
         OptionError: more slots than the kernels can count, or a dense target whose length differs
             from call to call and no ``capacity``.
@@ -81,6 +88,7 @@ def open_engine(
         raise ClosedError("the process group")
     else:
         members = alone(topology, chosen, timeout)
+    check_bounds_of_all(shuffle, members.topology.num_ranks)
     variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if (
         isinstance(variant, str)
@@ -107,12 +115,28 @@ def open_engine(
                 kernels = cuda_node(artifact, shuffle, variant, *rest)
             else:
                 assert not isinstance(node, str)
-                kernels = TritonNode(artifact, shuffle, node, *rest)
+                kernels = triton_node(artifact, shuffle, node, *rest)
             ragged = ragged_evaluator(artifact, shuffle, kernels)
         backend: Literal["cuda", "triton"] = "triton" if isinstance(variant, str) else "cuda"
         return NodeEngine(shuffle, members, kernels, backend, ragged)
     if options.max_sources is not None and members.rank == 0:
         _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
+    exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
+    if isinstance(exact, str):
+        return _general_engine(artifact, shuffle, members, options)
+    with current_device(chosen):
+        exact_node = ExactNode(
+            artifact, shuffle, exact, members, sms_to_use(chosen, options.num_sms)
+        )
+    beside = replace(members, store=PrefixStore("general", members.store))
+    general = partial(_general_engine, artifact, shuffle, beside, options)
+    return ExactEngine(shuffle, members, exact_node, general)
+
+
+def _general_engine(
+    artifact: Artifact, shuffle: ShuffleSpec, members: Membership, options: Options
+) -> ProcessEngine:
+    chosen = members.device
     sms = sms_to_use(chosen, options.num_sms)
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
     model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)

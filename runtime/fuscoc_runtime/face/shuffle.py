@@ -209,8 +209,8 @@ class Shuffle:
         or only for what it had been given when the event ``after`` was recorded: by then the
         arguments are there, and nothing reads this shuffle's rows any more. Without
         ``max_sources``, or across nodes, the host of a call that plans waits for that, too, and
-        returns when the rows are under way; others, and ``combine``, return when the ranks' hosts
-        have agreed.
+        returns when the rows are under way; others, and ``combine``, return at once inside one node
+        of GPUs, else when the ranks' hosts have agreed.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -224,7 +224,8 @@ class Shuffle:
 
         With ``max_sources`` arguments are checked on this rank alone, and kernels look at routing
         on the device. They drop what cannot be: ``handle.dropped`` counts it, and ``check`` raises
-        it. If this rank raises InputError, the others go on without its rows.
+        it. If this rank raises InputError, the others go on without its rows. Without, inside one
+        node of GPUs, that is so for a dispatch with a ``handle``: then nothing is moved.
         """
         return calls.dispatch(self._executor, fields, named, handle, async_op, after)
 
@@ -259,7 +260,9 @@ class Shuffle:
         With ``async_op``, ``(result, event)`` is returned; see ``dispatch``.
 
         Raises:
-            InputError: as ``dispatch`` does; also if the spec has no combine.
+            InputError: as ``dispatch`` does; also if the spec has no combine. Inside one node of
+                GPUs on this rank alone: the others' sums that need its rows are NaN, and their
+                ``check`` raises RefusedCallError.
             HopTimeoutError: a rank ended or did not come in time.
         """
         return calls.combine(self._executor, rows, handle, inputs, async_op, after)
@@ -274,6 +277,7 @@ class Shuffle:
                 were dropped.
             SizesError: calls of which nothing was moved, for want of sizes.
             RefusedCallError: a peer raised an error for calls that this rank had joined.
+            InputError: ranks passed handles of different dispatches, to calls that do not wait.
             OutdatedError: combines whose rows or handle had been replaced.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.
         """

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rings import Launched
@@ -106,7 +107,7 @@ def shuffle_stats(tally: Tally) -> ShuffleStats | None:
     """Reads device memory, so it waits for the dispatch; None before the first one."""
     if tally.handle is None:
         return None
-    counted = _count_node if isinstance(tally.handle, NodeHandle) else _count
+    counted = _count if isinstance(tally.handle, Handle) else _count_node
     keys, counts = tally.handle.keys.tolist(), tally.handle.key_counts.tolist()
     return ShuffleStats(
         **counted(tally.handle),
@@ -135,7 +136,7 @@ def _count(handle: Handle) -> dict[str, Any]:
     }
 
 
-def _count_node(handle: NodeHandle) -> dict[str, Any]:
+def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
     launched, members = handle.launched, handle.engine.members
     num_sources, points, pairs = _pairs(launched, members.topology.num_ranks)
     filled = launched.filled if launched.has_given_slots else handle.key_counts

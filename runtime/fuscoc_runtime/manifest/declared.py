@@ -25,11 +25,16 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """A typed part of a segment or of a cell."""
+    """A typed part of a segment or of a cell.
+
+    Complex numbers are pairs of reals, the last dimension, everywhere but in what a user gives and
+    gets (``is_complex``).
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    is_complex: bool = False
 
     @property
     def num_elems(self) -> int:
@@ -120,6 +125,14 @@ class WeightSpec:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Bound:
+    """``0 <= value < limit`` at every point, which was not proved: a run checks it."""
+
+    value: Scalar
+    limit: Scalar
+
+
 WAYS_BACK = ["copy", "sum", "max"]
 """What a combine may do."""
 
@@ -160,6 +173,7 @@ class Declared:
     target: PackedTarget | DenseTarget
     combine: CombineSpec | None
     casts: tuple[CastSpec, ...] = ()
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:

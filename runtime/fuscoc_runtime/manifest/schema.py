@@ -76,7 +76,8 @@ class NodeSpec:
     """The Triton kernels of a shuffle inside one node.
 
     ``kernels``: names by role, ``count``, ``exchange``, ``assign`` or, of a dense target,
-    ``exchange``, ``place``, then ``dispatch`` and ``combine``, if there is one. A program of the
+    ``exchange``, ``place``, then ``dispatch`` and ``combine``, if there is one; of ``pieces``
+    ``place``, ``dispatch`` and, before ``combine``, ``clear``. A program of the
     planner takes ``tile_sources`` segments; keys are padded to ``padded_keys`` and exchanged by
     ``key_block``. A rank sends ``partial_bytes`` back for a segment. With ``places_results`` what
     combine makes of a segment goes where the segment lies, into a result that is 0 before.
@@ -90,6 +91,7 @@ class NodeSpec:
     partial_bytes: int
     places_results: bool
     tile: Mapping[str, int]
+    pieces: PiecesSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ returns an ``Assignment``; docs/scheduling.md compares them, with the worst case
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.cost import CostModel, completion_seconds, least_seconds, simplest
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 
 
@@ -97,23 +95,6 @@ POLICIES: dict[str, Callable[[Demand], Assignment]] = {
     "rebalance": rebalance,
 }
 """Every policy but ``auto``, simplest first."""
-
-
-def balance(demand: Demand, policy: str, model: CostModel) -> Assignment:
-    """Assign every flow by ``policy``: a key of ``POLICIES``, or ``auto``.
-
-    ``auto`` takes the simplest policy within ``cost.TOLERANCE`` of the best predicted completion.
-    """
-    if policy != "auto":
-        return POLICIES[policy](demand)
-    alone, together = least_seconds(demand, model)
-    return simplest(
-        [
-            (partial(assign, demand), together if assign is rebalance else alone)
-            for assign in POLICIES.values()
-        ],
-        lambda each: completion_seconds(demand, each, model),
-    )
 
 
 def _whole(demand: Demand, local_rank: Int64Array) -> Assignment:

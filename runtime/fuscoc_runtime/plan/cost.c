@@ -134,31 +134,3 @@ double fuscoc_pipeline(i64 n, i64 stages, const i64 *network, const double *bala
         done = max_f(done, busy[i]);
     return max_f(done, sent);
 }
-
-/* Seconds of an assignment whose stages are one, as long as the busiest NIC needs; arguments as
- * above. ``most``, ``parts``: the most segments of a slice, and slices in which the busiest NIC
- * sends at least. Returns -1 without memory. */
-double fuscoc_completion(i64 n, i64 m, const i64 *flows, const i64 *share, const i64 *copies,
-                         i64 carried, const double *wire, i64 most, i64 parts)
-{
-    /* Tables of n * n, too large for the stack where nodes are many. */
-    i64 busiest = 0, *tile = malloc(sizeof(i64) * (size_t)(n * n + 2 * n) +
-                                    sizeof(double) * (size_t)(2 * n * n + 2 * n));
-    if (!tile)
-        return -1;
-    i64 *node_tile = tile + n * n, *local = node_tile + n;
-    double *balance = (double *)(local + n), *redistribution = balance + n * n;
-    double *node_balance = redistribution + n * n, *node_redistribution = node_balance + n;
-    double seconds = -1;
-    if (fuscoc_loads(n, m, flows, share, copies, carried, tile, balance, redistribution, node_tile,
-                     node_balance, node_redistribution, local) == 0) {
-        for (i64 i = 0; i < n; i++)
-            busiest = max64(busiest, node_tile[i]);
-        i64 slice = (busiest + parts - 1) / parts;
-        slice = max64(1, slice < most ? slice : most);
-        seconds = fuscoc_pipeline(n, busiest > 0, &busiest, node_balance, node_redistribution,
-                                  local, wire, slice);
-    }
-    free(tile);
-    return seconds;
-}

@@ -125,25 +125,27 @@ def oracle(demand: Demand, model: CostModel) -> float:
     return model.nic_seconds(busiest / demand.ranks_per_node)
 
 
+def least_of_stages(tile: Int64Array, model: CostModel) -> float:
+    """Seconds that no stages can beat which move ``tile`` [num_nodes, num_nodes], segments of the
+    busiest rank: a node sends to one node at a time, receives from one, and begins as often."""
+    busiest = int(max(tile.sum(axis=0).max(), tile.sum(axis=1).max()))
+    peers = tile > 0
+    starts = int(max(peers.sum(axis=0).max(), peers.sum(axis=1).max()))
+    return model.nic_seconds(busiest) + starts * model.stage_latency
+
+
 def least_seconds(demand: Demand, model: CostModel) -> tuple[float, float]:
-    """What ``predict_assignment`` cannot go below if every rank sends its own segments: the NIC of
-    the busiest rank; and if ranks send for one another: an equal share of the busiest node's."""
-    busiest = int(demand.flows.sum(axis=1).max())
-    latency = model.stage_latency if busiest else 0.0
-    ideal = oracle(demand, model) + latency
-    alone = max(model.nic_seconds(busiest) + latency, ideal)
-    return alone, min(alone, ideal + model.handover_latency)
+    """What no stages can beat if every rank sends its own segments: the largest flow of every
+    tile; and if ranks send for one another: an equal share of it."""
+    m = demand.ranks_per_node
+    flows = demand.flows.reshape(demand.num_nodes, m, demand.num_nodes)
+    alone = least_of_stages(flows.max(axis=1), model)
+    together = least_of_stages(-(-flows.sum(axis=1) // m), model) + model.handover_latency
+    return alone, min(alone, together)
 
 
-def completion_seconds(demand: Demand, assignment: Assignment, model: CostModel) -> float:
-    """The ``completion`` of ``predict_assignment``, at a tenth of its time: a dispatch waits for
-    it."""
-    most = model.slice_bytes // model.segment_bytes
-    seconds = native.completion(demand, assignment, model.wire, most, PIPELINE_DEPTH)
-    return seconds + _handover_seconds(assignment, model)
-
-
-def _handover_seconds(assignment: Assignment, model: CostModel) -> float:
+def handover_seconds(assignment: Assignment, model: CostModel) -> float:
+    """What a dispatch waits for besides if ranks send segments of others."""
     return model.handover_latency if model.handover_latency and assignment.hands_over else 0.0
 
 
@@ -188,13 +190,14 @@ def predict_stages(
 
 
 def simplest(
-    candidates: Sequence[tuple[Callable[[], T], float]], seconds: Callable[[T], float]
+    candidates: Sequence[tuple[Callable[[], T], float]], seconds: Callable[[T, float], float]
 ) -> T:
     """The first candidate within ``TOLERANCE`` of the fastest.
 
     ``candidates``: how to make each, and a time that it cannot beat; those that promise most are
     made first. One that is too slow in any case is not made, nor one that cannot be faster than an
-    earlier one by more than ``TOLERANCE``.
+    earlier one by more than ``TOLERANCE``. ``seconds``: of a candidate; any time above the limit
+    that it is given does for what takes longer than that.
     """
     made, skipped, fastest = dict[int, tuple[T, float]](), math.inf, math.inf
     for number in sorted(range(len(candidates)), key=lambda each: candidates[each][1]):
@@ -206,7 +209,7 @@ def simplest(
             skipped = min(skipped, bound)
             continue
         candidate = make()
-        made[number] = candidate, seconds(candidate)
+        made[number] = candidate, seconds(candidate, fastest * (1 + TOLERANCE))
         fastest = min(fastest, made[number][1])
     limit = min(fastest, skipped) * (1 + TOLERANCE)
     return made[min(number for number, (_, time) in made.items() if time <= limit)][0]
@@ -226,7 +229,7 @@ def _predict(
         network, balance, redistribution, local, model.wire, model.slice_segments(total)
     )
     return Prediction(
-        completion=completion + _handover_seconds(assignment, model),
+        completion=completion + handover_seconds(assignment, model),
         network=model.nic_seconds(total) + len(network) * model.stage_latency,
         balance=model.nvlink_seconds(float(balance.sum(axis=0).max())),
         redistribution=model.nvlink_seconds(float(redistribution.sum(axis=0).max())),

@@ -18,11 +18,9 @@ from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import before, upload
-from fuscoc_runtime.plan.balance import POLICIES, balance
 from fuscoc_runtime.plan.carry import landing_before
 from fuscoc_runtime.plan.census import Census
-from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
+from fuscoc_runtime.plan.flows import Int64Array, Shares
 from fuscoc_runtime.plan.types import PlanContext
 from fuscoc_runtime.topology import Topology
 
@@ -81,16 +79,6 @@ def assign_forwarders(
         _total(pairs, rank, earlier) - before(pairs[rank]),
         pairs,
     )
-
-
-def choose_forwarders(demand: Demand, rule: str, model: CostModel) -> Assignment:
-    """The assignment by ``rule``, one that ``balance`` knows.
-
-    Equal demands give equal assignments on every rank.
-    """
-    if rule == "static" or demand.num_nodes == 1 or demand.ranks_per_node == 1:
-        return POLICIES["static"](demand)
-    return balance(demand, rule, model)
 
 
 def node_pairs(topology: Topology, census: Census) -> Int64Array:

@@ -1,7 +1,6 @@
 """Compile the planner's C files at first use.
 
-A C compiler is there wherever Triton is (it compiles its own launchers with one). The library is
-kept in ``files.cache_folder``, named by what it was made of.
+The library is kept in ``files.cache_folder``, named by what it was made of.
 """
 
 from __future__ import annotations
@@ -11,28 +10,26 @@ import hashlib
 import logging
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from fuscoc_runtime.ccompiler import BuildError, compiler_command
 from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.trust import UntrustedError, check_own, own_folder
 
+__all__ = ["BuildError", "build", "is_there", "load"]
+
 _log = logging.getLogger("fuscoc.runtime")
 
-NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "network.c")
+NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "choose.c", "network.c")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
 HEADER = Path(__file__).with_name("plan.h")
 # Without contraction: ranks choose by times that they predict, and have to predict the same.
 FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
 LIBRARIES = ("-lm",)
-
-
-class BuildError(RuntimeError):
-    """The native part of the planner could not be compiled or loaded."""
 
 
 @cache
@@ -68,8 +65,6 @@ def load() -> ctypes.CDLL:
     library.fuscoc_loads.restype = size
     library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
     library.fuscoc_pipeline.restype = ctypes.c_double
-    library.fuscoc_completion.argtypes = [size, size, *[array] * 3, size, array, size, size]
-    library.fuscoc_completion.restype = ctypes.c_double
     library.fuscoc_network.argtypes = (
         [size] * 3 + [array] * 4 + [size, size] + [size, array] * 2 + [size] * 2 + [array] * 6
     )
@@ -92,13 +87,7 @@ def build(*, again: bool = False) -> Path:
 
     Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
     """
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise BuildError(
-            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
-            "or set CC"
-        )
-    command = [*compiler.split(), *FLAGS]
+    command = [*compiler_command(), *FLAGS]
     made_of = b"".join(source.read_bytes() for source in (HEADER, *SOURCES))
     made_of += repr((command, LIBRARIES, platform.machine())).encode()
     folder = cache_folder() / "native"

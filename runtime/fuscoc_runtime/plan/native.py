@@ -288,25 +288,6 @@ def pipeline(
     return seconds
 
 
-def completion(
-    demand: Demand, assignment: Assignment, wire: Float64Array, most: int, parts: int
-) -> float:
-    """``pipeline`` of ``loads``, with one stage as long as the busiest NIC needs: ``parts`` slices
-    at least, of ``most`` segments at most."""
-    seconds: float = load().fuscoc_completion(
-        demand.num_nodes,
-        demand.ranks_per_node,
-        *map(_address, (demand.flows, assignment.share, demand.copies)),
-        assignment.carried,
-        _address(wire),
-        most,
-        parts,
-    )
-    if seconds < 0:
-        raise MemoryError
-    return seconds
-
-
 def _address(array: NDArray[Any]) -> int:
     """Of C-contiguous memory. A quarter of the time of ``array.ctypes``, half of a small plan's."""
     try:

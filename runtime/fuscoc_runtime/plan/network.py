@@ -13,15 +13,14 @@ import numpy as np
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.census import Census
+from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
-from fuscoc_runtime.plan.forwarders import choose_forwarders
 from fuscoc_runtime.plan.links import cost_model
 from fuscoc_runtime.plan.rounds import (
     NO_TRANSFERS,
     Rounds,
     Side,
-    arrange_stages,
     slice_rows,
     slices,
 )
@@ -95,7 +94,7 @@ def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
 
 def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
     rules, rank = ctx.program.exchange, ctx.rank
-    assignment = choose_forwarders(demand, rules.forwarder, model)
+    assignment = choose_forwarders(demand, rules.forwarder, rules.schedule, model)
     pairs = assignment.pairs
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     shares = Shares(demand, assignment, pairs)

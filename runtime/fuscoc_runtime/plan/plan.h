@@ -18,6 +18,12 @@ static inline double max_f(double a, double b) { return a > b ? a : b; }
 /* The policies of balance.py, in its order. */
 enum { NONE, GREEDY, LPT, SPLIT, REBALANCE, AUTO_BALANCE, NUM_POLICIES = AUTO_BALANCE };
 
+/* ``Loads`` of cost.py. */
+typedef struct {
+    i64 *tile, *node_tile, *local;
+    double *balance, *redistribution, *node_balance, *node_redistribution;
+} loads_t;
+
 /* The network hop of one plan. */
 typedef struct {
     i64 n, m;
@@ -30,10 +36,18 @@ typedef struct {
     const i64 *order[2];
     /* What is made: ``share`` of ``Assignment``, and its ``pairs``; ``Schedule``. */
     i64 *share, *pairs, *tile, *peer, *begin, *end, carried, num_stages;
+    /* Meanwhile: the policy and the kind of stages made last, or -1; the most rows that a rank
+     * sends or receives; the rule for stages; and what it chose for a policy. */
+    i64 policy, kind, busiest, rule, kind_of[NUM_POLICIES];
+    loads_t loads;
 } network_t;
 
 /* balance.c */
 i64 fuscoc_assign(network_t *net, i64 policy);
+
+/* choose.c */
+double fuscoc_nic_seconds(const network_t *net, i64 segments);
+i64 fuscoc_choose(network_t *net, i64 policy, i64 kind);
 
 /* fast.c */
 void fuscoc_rebalance(i64 n, i64 m, const i64 *flows, i64 *share, i64 *tile);
@@ -47,8 +61,6 @@ i64 fuscoc_loads(i64 n, i64 m, const i64 *flows, const i64 *share, const i64 *co
 double fuscoc_pipeline(i64 n, i64 stages, const i64 *network, const double *balance,
                        const double *redistribution, const i64 *local, const double *wire,
                        i64 slice);
-double fuscoc_completion(i64 n, i64 m, const i64 *flows, const i64 *share, const i64 *copies,
-                         i64 carried, const double *wire, i64 most, i64 parts);
 
 /* rounds.c */
 i64 fuscoc_stages(i64 n, i64 m, const i64 *pairs, i64 num_orders, const i64 *order, i64 *tile,

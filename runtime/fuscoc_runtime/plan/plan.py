@@ -13,11 +13,11 @@ from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan.choose import arrange_stages
 from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.links import cost_model, segment_bytes
 from fuscoc_runtime.plan.planner import plan_rank
-from fuscoc_runtime.plan.rounds import arrange_stages
 from fuscoc_runtime.plan.schedule import Schedule, predict
 from fuscoc_runtime.plan.store import read, write
 from fuscoc_runtime.plan.summary import HopLoad, NicLoad, PlanSummary

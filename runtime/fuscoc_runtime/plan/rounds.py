@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
 from fuscoc_runtime.comm.requests import LEAST_LANES
-from fuscoc_runtime.plan.cost import CostModel, oracle, simplest
-from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
-from fuscoc_runtime.plan.schedule import KINDS, Schedule, Transfers, arrange, predict
-
-
-def arrange_stages(demand: Demand, assignment: Assignment, kind: str, model: CostModel) -> Schedule:
-    """Stages for forwarders that are already chosen; ``auto`` picks by predicted completion."""
-    if kind != "auto":
-        return arrange(kind, demand, assignment, model)
-    if demand.num_nodes == 2:  # two nodes have one thing to do
-        return arrange(KINDS[0], demand, assignment, model)
-    bound = oracle(demand, model)
-    return simplest(
-        [(partial(arrange, each, demand, assignment, model), bound) for each in KINDS],
-        lambda each: predict(demand, each, model).completion,
-    )
+from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.plan.flows import Int64Array
+from fuscoc_runtime.plan.schedule import Schedule, Transfers
 
 
 def slice_rows(total: int, row_bytes: int, most_bytes: int, model: CostModel) -> int:

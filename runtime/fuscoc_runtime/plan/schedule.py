@@ -6,21 +6,13 @@ follows FAST (Lei et al., NSDI '26) on deduplicated segments; docs/scheduling.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
 import numpy as np
 
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.balance import balance
-from fuscoc_runtime.plan.cost import (
-    CostModel,
-    Prediction,
-    oracle,
-    predict_stages,
-    simplest,
-)
+from fuscoc_runtime.plan.cost import CostModel, Prediction, predict_stages
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
 
 KINDS = ("pairwise", "spread-out", "fast")
@@ -174,30 +166,3 @@ def pairwise_peers(num_nodes: int) -> Int64Array:
     outside = np.column_stack([peers, alone])
     outside[node, alone] = odd
     return outside
-
-
-def plan_network(
-    demand: Demand, model: CostModel, balance_policy: str = "auto", kind: str = "auto"
-) -> Schedule:
-    """The schedule of the network hop for the policies of a shuffle.
-
-    ``balance_policy``: a key of ``balance.POLICIES`` or ``auto``; ``kind``: one of ``KINDS`` or
-    ``auto``. ``fast`` with ``auto`` balance is FAST as published. ``auto`` takes the simplest
-    schedule within ``cost.TOLERANCE`` of the best predicted completion.
-    """
-    if kind == "fast" and balance_policy == "auto":
-        return fast(demand, model)
-    assignment = balance(demand, balance_policy, model)
-    if kind != "auto":
-        return arrange(kind, demand, assignment, model)
-
-    makers: list[Callable[[], Schedule]] = [
-        partial(arrange, each, demand, assignment, model)
-        for each in (KINDS if demand.num_nodes > 2 else KINDS[:1])  # two nodes have one thing to do
-    ]
-    if balance_policy == "auto" and not assignment.carried:
-        makers.append(partial(fast, demand, model))
-    bound = oracle(demand, model)
-    return simplest(
-        [(make, bound) for make in makers], lambda each: predict(demand, each, model).completion
-    )

@@ -8,159 +8,146 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-place = load("place")
-dispatch = load("dispatch")
-combine = load("combine")
+pieces = load("pieces")
+move = load("move")
+give_back = load("give_back")
 
 
 @triton.jit
-def load_source(part, source, cell):
-    row_0 = tl.multiple_of((source[0] + cell * 256).to(tl.pointer_type(tl.int64)), 16)
-    at = tl.arange(0, 2048)
-    tile_0 = tl.load(row_0 + (at // 32 * 1024 + at % 32))
-    return (tile_0,)
+def piece(number: tl.constexpr, entry, cells_before, given):
+    extent_rank = given[0]
+    extent_ranks = given[1]
+    if number == 0:
+        value_ = pieces.floor_div(64, extent_ranks)
+        value_1 = extent_rank * value_
+        value_2 = pieces.floor_div(32, extent_ranks)
+        value_3 = pieces.floor_div(32, value_2)
+        found = (0, 0, value_1, 1, (value_, value_2, value_3), (2048, 1, value_2), (1, 64, 0), ())
+    elif number == 1:
+        value_ = pieces.floor_div(32, extent_ranks)
+        value_1 = pieces.floor_div(32, value_)
+        value_2 = value_ * value_1
+        value_3 = pieces.floor_div(64, extent_ranks)
+        value_4 = extent_rank * value_3
+        is_rank_ = (value_1 >= -1) & (value_1 < extent_ranks)
+        found = (
+            value_2,
+            tl.where(is_rank_, value_1, -2),
+            value_4,
+            0,
+            (1, value_3, (32 - value_2)),
+            (0, 2048, 1),
+            (0, 1, 64),
+            (),
+        )
+    return found
 
 
-@triton.jit
-def load_row(part, base, at, slot):
-    row_0 = tl.multiple_of((base + at[0] + slot * 16384).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2048))
-    return (tile_0,)
-
-
-@triton.jit
-def store_row(part, base, at, slot, tiles):
-    row_0 = tl.multiple_of((base + at[0] + slot * 16384).to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 2048), tiles[0])
-
-
-@triton.jit
-def zero():
-    return (tl.full((2048,), 0, tl.int64),)
-
-
-@triton.jit
-def add_row(part, rows, slot, weight, has, sums):
-    row_0 = tl.multiple_of((rows[0] + slot * 16384).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2048))
-    return (tile_0,)
-
-
-@triton.jit
-def add_partial(part, row, has, sums):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2048))
-    return (tile_0,)
-
-
-@triton.jit
-def store_partial(part, row, tiles):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 2048), tiles[0])
-
-
-@triton.jit
-def lost():
-    return (tl.full((2048,), -1, tl.int64),)
-
-
-@triton.jit
-def store_result(part, result, cell, tiles):
-    row_0 = tl.multiple_of((result[0] + cell * 256).to(tl.pointer_type(tl.int64)), 16)
-    at = tl.arange(0, 2048)
-    tl.store(row_0 + (at // 32 * 1024 + at % 32), tiles[0])
-
-
-@triton.jit(do_not_specialize=range(3))
-def ulysses_node_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl.int64):
+@triton.jit(do_not_specialize=range(6))
+def ulysses_node_meet(
+    call: tl.int64,
+    num_sources: tl.int64,
+    num_slots: tl.int64,
+    num_cells: tl.int64,
+    extent_rank: tl.int64,
+    extent_ranks: tl.int64,
+):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
-    place.exchange(call, num_sources, num_slots)
+    num_cells = num_cells.to(tl.int64)
+    extent_rank = extent_rank.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    pieces.meet(
+        call,
+        num_sources,
+        num_slots,
+        num_cells,
+        num_entries=1,
+        given=(extent_rank, extent_ranks),
+        sizes=None,
+        fanout=1,
+        ragged=False,
+    )
 
 
-@triton.jit(do_not_specialize=range(2))
-def ulysses_node_place(call: tl.int64, num_sources: tl.int64):
+@triton.jit(do_not_specialize=range(3))
+def ulysses_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1))
+    extent_rank = extent_rank.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    pieces.place(
+        call,
+        given=(extent_rank, extent_ranks),
+        piece=piece,
+        num_pieces=2,
+        rows=((16, 16384, 256, 256, (64,), (32,), (256,)),),
+        item_lines=1024,
+        fanout=1,
+        ragged=False,
+        comes_back=True,
+    )
 
 
 # ulysses.fsc:18: dispatch part[b, h] -> by_head[h % (heads / ranks), rank * (num_blocks / ...
 # ulysses.fsc:19: on h / (heads / ranks)
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(4))
 def ulysses_node_dispatch(
     call: tl.int64,
-    num_sources: tl.int64,
     ticket: tl.int64,
-    weights: tl.int64,
     source_0: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
-    dispatch.dispatch(
+    move.dispatch(
         call,
-        num_sources,
         ticket,
-        weights,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
-        load_source=load_source,
-        load_row=load_row,
-        store_row=store_row,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
+        rows=((16, 16384, 256, 256, (64,), (32,), (256,)),),
+        steps=4,
+        num_loops=3,
+        lines_at_once=(1024,),
+        item_lines=1024,
     )
 
 
+@triton.jit(do_not_specialize=range(3))
+def ulysses_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.clear(call, result, result_bytes, disjoint=True)
+
+
 # ulysses.fsc:20: combine reverse
-@triton.jit(do_not_specialize=range(8))
+@triton.jit(do_not_specialize=range(6))
 def ulysses_node_combine(
     call: tl.int64,
-    num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
-    weights: tl.int64,
-    rows_0: tl.int64,
-    result_0: tl.int64,
-    result_bytes_0: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
-    rows_0 = rows_0.to(tl.int64)
-    result_0 = result_0.to(tl.int64)
-    result_bytes_0 = result_bytes_0.to(tl.int64)
-    combine.combine(
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.combine(
         call,
-        num_sources,
         ticket,
         rows_ticket,
-        weights,
-        rows=(rows_0,),
-        result=(result_0,),
-        result_bytes=(result_bytes_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_partial=store_partial,
-        store_result=store_result,
-        lost=lost,
-        num_fields=1,
-        partial_bytes=16384,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-        places=True,
-        strided=False,
+        rows,
+        result,
+        result_bytes,
+        sizes=(16, 16384, 256, 256, (64,), (32,), (256,)),
+        steps=4,
+        lines_at_once=1024,
+        item_lines=1024,
     )

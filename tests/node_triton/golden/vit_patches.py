@@ -8,169 +8,178 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-place = load("place")
-dispatch = load("dispatch")
-combine = load("combine")
+pieces = load("pieces")
+move = load("move")
+give_back = load("give_back")
 
 
 @triton.jit
-def load_source(part, source, cell):
-    src_stride0 = tl.load(cell[1])
-    row_0 = (source[0] + cell[0] * 3).to(tl.pointer_type(tl.int16))
-    at = tl.arange(0, 512)
-    tile_0 = tl.load(
-        row_0 + (at // 21 * (src_stride0 * 3 // 2) + at % 21),
-        mask=tl.arange(0, 512) < 294,
-        other=0,
-    )
-    return (tile_0,)
+def piece(number: tl.constexpr, entry, cells_before, given):
+    input_height = given[0]
+    input_width = given[1]
+    input_packing = given[2]
+    extent_ranks = given[3]
+    if number == 0:
+        width_ = tl.load(input_width + entry).to(tl.int64)
+        value_ = entry * 2
+        packing_ = tl.load(input_packing + value_).to(tl.int64)
+        packing_1 = tl.load(input_packing + (value_ + 1)).to(tl.int64)
+        is_rank_ = (packing_ >= -1) & (packing_ < extent_ranks)
+        value_1 = tl.where((packing_1 == -1), -1, tl.where(is_rank_, packing_, -2))
+        height_ = tl.load(input_height + entry).to(tl.int64)
+        value_2 = width_ // 14
+        found = (
+            tl.load(cells_before + entry),
+            value_1,
+            packing_1,
+            0,
+            ((height_ // 14), value_2),
+            ((196 * value_2), 14),
+            (value_2, 1),
+            (width_,),
+        )
+    return found
 
 
 @triton.jit
-def load_row(part, base, at, slot):
-    row_0 = (base + at[0] + slot * 588).to(tl.pointer_type(tl.int16))
-    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
-    return (tile_0,)
+def sizes(entry, given):
+    input_height = given[0]
+    input_width = given[1]
+    height_ = tl.load(input_height + entry).to(tl.int64)
+    width_ = tl.load(input_width + entry).to(tl.int64)
+    points = entry * 0 + (height_ // 14) * (width_ // 14)
+    cells = entry * 0 + (height_ * width_)
+    fits = entry == entry
+    fits = fits & ((height_ // 14) >= 0) & ((height_ // 14) < 2147483648)
+    fits = fits & ((width_ // 14) >= 0) & ((width_ // 14) < 2147483648)
+    fits = fits & (height_ % 14 == 0)
+    fits = fits & (width_ % 14 == 0)
+    fits = fits & ((height_ * width_) >= 0)
+    wide = pieces.as_float(entry * 0 + 1)
+    wide = wide * pieces.as_float(height_ // 14)
+    wide = wide * pieces.as_float(width_ // 14)
+    fits = fits & (wide < pieces.MOST_POINTS)
+    return points, cells, fits
 
 
-@triton.jit
-def store_row(part, base, at, slot, tiles):
-    row_0 = (base + at[0] + slot * 588).to(tl.pointer_type(tl.int16))
-    tl.store(row_0 + tl.arange(0, 512), tiles[0], mask=tl.arange(0, 512) < 294)
-
-
-@triton.jit
-def zero():
-    return (tl.full((512,), 0, tl.int16),)
-
-
-@triton.jit
-def add_row(part, rows, slot, weight, has, sums):
-    row_0 = (rows[0] + slot * 588).to(tl.pointer_type(tl.int16))
-    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
-    return (tile_0,)
-
-
-@triton.jit
-def add_partial(part, row, has, sums):
-    row_0 = row.to(tl.pointer_type(tl.int16))
-    tile_0 = tl.load(row_0 + tl.arange(0, 512), mask=tl.arange(0, 512) < 294, other=0)
-    return (tile_0,)
-
-
-@triton.jit
-def store_partial(part, row, tiles):
-    row_0 = row.to(tl.pointer_type(tl.int16))
-    tl.store(row_0 + tl.arange(0, 512), tiles[0], mask=tl.arange(0, 512) < 294)
-
-
-@triton.jit
-def lost():
-    return (tl.full((512,), -1, tl.int16),)
-
-
-@triton.jit
-def store_result(part, result, cell, tiles):
-    src_stride0 = tl.load(cell[1])
-    row_0 = (result[0] + cell[0] * 3).to(tl.pointer_type(tl.int16))
-    at = tl.arange(0, 512)
-    tl.store(
-        row_0 + (at // 21 * (src_stride0 * 3 // 2) + at % 21),
-        tiles[0],
-        mask=tl.arange(0, 512) < 294,
-    )
-
-
-@triton.jit(do_not_specialize=range(3))
-def vit_patches_node_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl.int64):
+@triton.jit(do_not_specialize=range(9))
+def vit_patches_node_meet(
+    call: tl.int64,
+    num_sources: tl.int64,
+    num_slots: tl.int64,
+    num_cells: tl.int64,
+    input_height: tl.int64,
+    input_width: tl.int64,
+    input_packing: tl.int64,
+    extent_images: tl.int64,
+    extent_ranks: tl.int64,
+):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
-    place.exchange(call, num_sources, num_slots)
+    num_cells = num_cells.to(tl.int64)
+    input_height = input_height.to(tl.int64).to(tl.pointer_type(tl.int64))
+    input_width = input_width.to(tl.int64).to(tl.pointer_type(tl.int64))
+    input_packing = input_packing.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_images = extent_images.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    pieces.meet(
+        call,
+        num_sources,
+        num_slots,
+        num_cells,
+        num_entries=extent_images,
+        given=(input_height, input_width, input_packing, extent_ranks),
+        sizes=sizes,
+        fanout=1,
+        ragged=True,
+    )
 
 
-@triton.jit(do_not_specialize=range(2))
-def vit_patches_node_place(call: tl.int64, num_sources: tl.int64):
+@triton.jit(do_not_specialize=range(5))
+def vit_patches_node_place(
+    call: tl.int64,
+    input_height: tl.int64,
+    input_width: tl.int64,
+    input_packing: tl.int64,
+    extent_ranks: tl.int64,
+):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1))
+    input_height = input_height.to(tl.int64).to(tl.pointer_type(tl.int64))
+    input_width = input_width.to(tl.int64).to(tl.pointer_type(tl.int64))
+    input_packing = input_packing.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    pieces.place(
+        call,
+        given=(input_height, input_width, input_packing, extent_ranks),
+        piece=piece,
+        num_pieces=1,
+        rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
+        item_lines=1024,
+        fanout=1,
+        ragged=True,
+        comes_back=True,
+    )
 
 
 # vit_patches.fsc:18: dispatch patches[n, i, j] -> sequence[where(n).offset + i * width(n) / p + ...
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(4))
 def vit_patches_node_dispatch(
     call: tl.int64,
-    num_sources: tl.int64,
     ticket: tl.int64,
-    weights: tl.int64,
     source_0: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
-    dispatch.dispatch(
+    move.dispatch(
         call,
-        num_sources,
         ticket,
-        weights,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
-        load_source=load_source,
-        load_row=load_row,
-        store_row=store_row,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-        strided=True,
+        rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
+        steps=3,
+        num_loops=2,
+        lines_at_once=(256,),
+        item_lines=1024,
     )
 
 
+@triton.jit(do_not_specialize=range(3))
+def vit_patches_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.clear(call, result, result_bytes, disjoint=True)
+
+
 # vit_patches.fsc:19: combine reverse
-@triton.jit(do_not_specialize=range(8))
+@triton.jit(do_not_specialize=range(6))
 def vit_patches_node_combine(
     call: tl.int64,
-    num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
-    weights: tl.int64,
-    rows_0: tl.int64,
-    result_0: tl.int64,
-    result_bytes_0: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
-    rows_0 = rows_0.to(tl.int64)
-    result_0 = result_0.to(tl.int64)
-    result_bytes_0 = result_bytes_0.to(tl.int64)
-    combine.combine(
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.combine(
         call,
-        num_sources,
         ticket,
         rows_ticket,
-        weights,
-        rows=(rows_0,),
-        result=(result_0,),
-        result_bytes=(result_bytes_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_partial=store_partial,
-        store_result=store_result,
-        lost=lost,
-        num_fields=1,
-        partial_bytes=588,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-        places=True,
-        strided=True,
+        rows,
+        result,
+        result_bytes,
+        sizes=(2, 588, 3, 42, (14,), (-1,), (42,)),
+        steps=3,
+        lines_at_once=256,
+        item_lines=1024,
     )

@@ -124,7 +124,7 @@ class NodeEngine:
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
-                [_readable(arguments.inputs[name]) for name in self.shuffle.program.inputs],
+                [readable(arguments.inputs[name]) for name in self.shuffle.program.inputs],
                 [arguments.extents[name] for name in self.shuffle.program.extents],
                 num_sources,
                 weights,
@@ -313,7 +313,7 @@ class NodeEngine:
         return weight.name if weight is not None else None
 
 
-def _readable(tensor: Tensor) -> Tensor:
+def readable(tensor: Tensor) -> Tensor:
     """An input of the relation, which reads the first entry for those that do not exist: of an
     empty input that is any memory."""
     return tensor if tensor.numel() else tensor.new_empty(1, *tensor.shape[1:])

@@ -20,6 +20,7 @@ from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import Fields, weight_input
 from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, current_device
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.state import SLOT_BITS
@@ -36,9 +37,10 @@ class NodeMaps:
     A routing is a list of one handle, which a newer one of the same routing may replace.
     """
 
-    def __init__(self, engine: NodeEngine, observer: Observer) -> None:
+    def __init__(self, engine: NodeEngine | ExactEngine, observer: Observer) -> None:
         self.spec = engine.shuffle
-        self._engine, self._observer = engine, observer
+        self._engine: Any = engine
+        self._observer = observer
 
     def dispatch(
         self,
@@ -69,7 +71,7 @@ class NodeMaps:
         # rows be where dispatch has put them.
         with current_device(self._engine.members.device), self._engine.order.turn():
             try:
-                points = self._engine.node.points(launched)
+                points = self._points(handle)
                 changed = [points] if launched.row_index is None else [points, launched.codes]
                 kept = [each.clone() for each in changed]
                 ones = None if launched.weights is None else torch.ones_like(launched.weights)
@@ -97,6 +99,13 @@ class NodeMaps:
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         handle, lent = self._again(grads, routing)
+        return self._weighed(handle, lent, rows, weights)
+
+    def _weighed(
+        self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields
+    ) -> tuple[Fields, Fields]:
+        """Gradients of combine's rows and weights, from those of its results, which a dispatch has
+        just brought."""
         index = self._row_of_slot(handle)
         if not weights:
             return [take_rows(grad, index) for grad in lent], []
@@ -117,7 +126,7 @@ class NodeMaps:
         self, fields: Fields, named: Mapping[str, Any], earlier: NodeHandle | None
     ) -> NodeDispatched:
         started = self._observer.begins_dispatch()
-        done = self._engine.dispatch(fields, named, earlier)
+        done: NodeDispatched = self._engine.dispatch(fields, named, earlier)
         self._observer.dispatched(done.handle, started)
         return done
 
@@ -179,14 +188,22 @@ class NodeMaps:
 
     def _slot_weights(self, handle: NodeHandle) -> Tensor:
         """f32 [num_slots]: the weight of the point whose segment a slot holds, 0 without one."""
-        points, rank = self._engine.node.points(handle.launched), self._engine.members.rank
+        points, rank = self._points(handle), self._engine.members.rank
         return weights_of_slots(points, handle.launched, rank, handle.num_slots)
+
+    def _points(self, handle: Any) -> Tensor:
+        found: Tensor = self._engine.node.points(handle.launched)
+        return found
+
+    def _most_slots(self, handle: Any) -> int:
+        """Slots of the rank that has the most."""
+        most: int = self._engine.limits.capacity
+        return most
 
     def _at_points(self, handle: NodeHandle, of_slot: Tensor) -> Tensor:
         """What every rank has for its slots [num_slots], at this rank's points [num_points]."""
-        if self._engine.target.kind == "dense":  # whose ranks may have unequal numbers of slots
-            padding = self._engine.limits.capacity - len(of_slot)
-            of_slot = torch.nn.functional.pad(of_slot, (0, padding))
+        padding = self._most_slots(handle) - len(of_slot)
+        of_slot = torch.nn.functional.pad(of_slot, (0, padding))
         everyone = all_gather(of_slot, self._engine.members.group)
         return values_at_points(everyone, handle.launched)
 

@@ -104,10 +104,12 @@ class PiecesNode(CudaNode):
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = {
-            "boxes_forth": box_words * num_fields,
             "points_before": self._most_entries(self.limits),
             "cells_before": self._most_entries(self.limits),
         }
+        # Without entries they are kept while they are right, by each handle its own.
+        made_anew = bool(self.pieces.outer)
+        (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
         made = {
             name: [
                 torch.zeros(size, dtype=torch.int64, device=device)

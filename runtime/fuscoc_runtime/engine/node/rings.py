@@ -76,7 +76,7 @@ class Launched:
     domain, of which ``num_sources`` then is what there is room for. Where slots follow from pieces
     there are no codes and no claims; ``filled_bits``, int32, has 32 slots a word, and ``moved``,
     int64, bytes of the first field that went somewhere, the points that there are, and how many of
-    them went to every rank.
+    them went to every rank. Of exact sizes ``filled_slots``, bool [num_slots], is known already.
     """
 
     entry: RingEntry
@@ -92,15 +92,19 @@ class Launched:
     ragged: RaggedSizes | EntrySizes | None = None
     filled_bits: Tensor | None = None
     moved: Tensor | None = None
+    filled_slots: Tensor | None = None
 
     @property
     def has_given_slots(self) -> bool:
         """Whether the relation says slots, so that ``filled`` knows which of them have a row."""
-        return self.claims is not None or self.filled_bits is not None
+        known = self.claims, self.filled_bits, self.filled_slots
+        return any(each is not None for each in known)
 
     @property
     def filled(self) -> Tensor:
         """bool [num_slots], which slots of a dense target the dispatch has filled."""
+        if self.filled_slots is not None:
+            return self.filled_slots
         if self.filled_bits is not None:
             bits = torch.arange(32, dtype=torch.int32, device=self.filled_bits.device)
             return (self.filled_bits[:, None] >> bits & 1).flatten()[: self.num_slots].bool()

@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.watch import unwatch, watch
@@ -16,7 +17,6 @@ from fuscoc_runtime.engine.node.state import (
     KINDS,
     PAGE_ABORT,
     Limits,
-    NodeKernels,
     Trouble,
     parse_page,
     parse_state,
@@ -83,6 +83,16 @@ def _error(
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 
+class Watched(Protocol):
+    """What there is to look after; see `NodeKernels`."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    state: Tensor
+    page: Tensor
+
+
 class NodeWatch:
     """Looks after the kernels of one engine: logs what goes wrong, ends waits that are in vain.
 
@@ -92,7 +102,7 @@ class NodeWatch:
 
     loss: HopTimeoutError | None = None
 
-    def __init__(self, node: NodeKernels, shuffle: ShuffleSpec, members: Membership) -> None:
+    def __init__(self, node: Watched, shuffle: ShuffleSpec, members: Membership) -> None:
         self._shuffle, self._members, self._limits = shuffle, members, node.limits
         self._state = node.state
         self._told, self._logged = Trouble(), Trouble()

@@ -170,11 +170,16 @@ def has_left(call, peer):
 
 
 @triton.jit
-def has_flagged(call, peer, group, tag):
-    """Whether a peer's rows of a group have come."""
+def flag_of(call, peer, group):
+    """Where a peer flags its rows of a group."""
     flags = sync.section(call, sync.word(call, words.RANK), words.COMBINE_FLAGS_AT, tl.int64)
-    at = flags + peer * sync.word(call, words.MAX_SOURCES) + group
-    return (tl.atomic_add(at, 0, sem="acquire", scope="sys") == tag).to(tl.int32)
+    return flags + peer * sync.word(call, words.MAX_SOURCES) + group
+
+
+@triton.jit
+def has_come(flag, tag):
+    """Whether what a flag stands for has come for the combine."""
+    return (tl.atomic_add(flag, 0, sem="acquire", scope="sys") == tag).to(tl.int32)
 
 
 @triton.jit
@@ -221,7 +226,7 @@ def flagged_by_all(call, group, tag):
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
-            there = there & has_flagged(call, peer, group, tag)
+            there = there & has_come(flag_of(call, peer, group), tag)
     return there != 0
 
 
@@ -231,32 +236,38 @@ def wait_for_flags(call, group, tag):
     wants nobody to wait for any more."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    stage: tl.constexpr = words.COMBINE_GROUP_ROWS
     absent = 0
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
-            there = has_flagged(call, peer, group, tag)
-            if there == 0:
-                refused = 0
-                polls = 0
-                shown = 0
-                stopped = 0
-                while (there == 0) & (refused == 0) & (stopped == 0):
-                    stopped = sync.aborted(call)
-                    # One that has refused this call, or a later one, has sent all it ever will:
-                    # what it has not flagged by now does not come.
-                    refused = has_reached(call, words.REFUSED_AT, peer, tag)
-                    refused |= has_left(call, peer)
-                    there = has_flagged(call, peer, group, tag)
-                    polls += 1
-                    shown = sync.show(call, polls, shown, stage, peer, group)
-                    sync.pause()
-                if (there == 1) | (refused == 1):
-                    sync.end_wait(call, shown)
-                if there == 0:
-                    absent |= (1 << peer).to(tl.int32)
+            there = wait_for_rows(call, flag_of(call, peer, group), peer, group, tag)
+            absent |= ((1 - there) << peer).to(tl.int32)
     return absent
+
+
+@triton.jit
+def wait_for_rows(call, flag, peer, item, tag):
+    """Wait for what a peer flags; whether it has come."""
+    stage: tl.constexpr = words.COMBINE_GROUP_ROWS
+    there = has_come(flag, tag)
+    if there == 0:
+        refused = 0
+        polls = 0
+        shown = 0
+        stopped = 0
+        while (there == 0) & (refused == 0) & (stopped == 0):
+            stopped = sync.aborted(call)
+            # One that has refused this call, or a later one, has sent all it ever will: what it has
+            # not flagged by now does not come.
+            refused = has_reached(call, words.REFUSED_AT, peer, tag)
+            refused |= has_left(call, peer)
+            there = has_come(flag, tag)
+            polls += 1
+            shown = sync.show(call, polls, shown, stage, peer, item)
+            sync.pause()
+        if (there == 1) | (refused == 1):
+            sync.end_wait(call, shown)
+    return there
 
 
 @triton.jit
@@ -284,10 +295,28 @@ def combine(
     anywhere there, where all is 0 before. ``rows_ticket`` is the dispatch that put the rows into
     the window, 0 if they are not there, -1 if this rank has none and only says that it does not
     join."""
+    turn = begin(call, ticket, rows_ticket)
+    joins, tag = turn[0], turn[1]
+    if joins == 1:
+        sum_rows(
+            call, num_sources, tag, weights, rows, result, zero, add_row, add_partial,
+            store_partial, store_result, lost, partial_bytes, fanout, lanes, parts, weighted,
+            places, strided,
+        )  # fmt: skip
+    else:
+        give_up(call, turn, rows_ticket, result, result_bytes, num_fields)
+    finish(call, turn)
+
+
+@triton.jit
+def begin(call, ticket, rows_ticket):
+    """Enter the running combine: whether this rank joins it, its tag, the dispatches finished
+    before, and whether the handle is outdated, rows are overwritten, or this rank refuses."""
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     number = tl.load(routing + words.COMBINES) + 1
-    tag = (tl.load(routing + words.EPOCH).to(tl.int64) << 32) | number.to(tl.int64)
+    tag = tl.load(routing + words.EPOCH).to(tl.int64) << 32
+    tag |= number.to(tl.int64) & 0xFFFFFFFF
     plans = tl.load(state + words.PLAN_EPOCH)
     outdated = tl.load(routing + words.TICKET) != ticket.to(tl.int32)
     overwritten = (rows_ticket > 0) & (
@@ -298,27 +327,36 @@ def combine(
     if (outdated | refuses | (sync.aborted(call) != 0)) == 0:
         planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
         joins = enter(call, tag, planned)
-    if joins == 1:
-        sum_rows(
-            call, num_sources, tag, weights, rows, result, zero, add_row, add_partial,
-            store_partial, store_result, lost, partial_bytes, fanout, lanes, parts, weighted,
-            places, strided,
-        )  # fmt: skip
-    else:
-        if (tl.program_id(0) == 0) & refuses & (outdated == 0):
-            refuse(call, tag)
-        if rows_ticket >= 0:  # where single results lie may not be known any more
-            for field in tl.static_range(num_fields):
-                share = (result_bytes[field] + tl.num_programs(0) - 1) // tl.num_programs(0)
-                begin = tl.program_id(0) * share
-                poison(result[field] + begin, tl.minimum(share, result_bytes[field] - begin))
+    return joins, tag, plans, outdated, overwritten, refuses
+
+
+@triton.jit
+def give_up(call, turn, rows_ticket, result, result_bytes, num_fields: tl.constexpr):
+    """Do not join the combine: results are NaN, if this rank wants some."""
+    _, tag, _, outdated, _, refuses = turn
+    if (tl.program_id(0) == 0) & refuses & (outdated == 0):
+        refuse(call, tag)
+    if rows_ticket >= 0:  # where single results lie may not be known any more
+        for field in tl.static_range(num_fields):
+            share = (result_bytes[field] + tl.num_programs(0) - 1) // tl.num_programs(0)
+            begins = tl.program_id(0) * share
+            poison(result[field] + begins, tl.minimum(share, result_bytes[field] - begins))
+
+
+@triton.jit
+def finish(call, turn):
+    """Leave the combine; the last program makes its numbers those of the next one."""
+    _, tag, plans, outdated, overwritten, _ = turn
+    state = sync.array(call, words.STATE, tl.int32)
     if sync.leave(state):
         tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
         if outdated:
-            sync.note(call, words.OUTDATED, 1)
+            if sync.is_exact(call) == 0:  # else its dispatch has told
+                sync.note(call, words.OUTDATED, 1)
         else:
-            tl.store(routing + words.COMBINES, number)
+            routing = sync.array(call, words.ROUTING, tl.int32)
+            tl.store(routing + words.COMBINES, tag.to(tl.int32))
             if overwritten:
                 sync.note(call, words.OVERWRITTEN, 1)
         sync.tell_troubles(call)

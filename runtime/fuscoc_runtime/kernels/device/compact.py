@@ -10,7 +10,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, sync, rows = load("words"), load("sync"), load("dispatch")
+words, sync, rows, points = load("words"), load("sync"), load("dispatch"), load("points")
 
 
 @triton.jit
@@ -21,6 +21,7 @@ def dispatch(
 ):  # fmt: skip
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    num_sources = points.own_sources(call, num_sources)
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))

@@ -96,6 +96,7 @@ def dispatch(
 ):  # fmt: skip
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    num_sources = points.own_sources(call, num_sources)
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     max_sources = sync.word(call, words.MAX_SOURCES)

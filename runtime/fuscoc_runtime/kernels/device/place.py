@@ -28,6 +28,7 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     """Slot codes of a tile; the first program also says what this rank receives."""
     counts = plan.counts_of_ranks(call, COLUMNS)
     failed = sync.aborted(call) != 0
+    failed = failed | plan.stops(call, counts, lengths(call, counts), COLUMNS)
     if tl.program_id(0) == 0:
         plan.store_sources(call, counts, COLUMNS, failed)
 
@@ -55,6 +56,14 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
     plan.first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(slot, tile))
+
+
+@triton.jit
+def lengths(call, counts):
+    """The slots of every rank, as they have told."""
+    peer = tl.arange(0, words.MAX_RANKS)
+    there = peer < sync.word(call, words.NUM_RANKS)
+    return tl.load(counts + peer * (COLUMNS + 1), mask=there, other=0)
 
 
 @triton.jit

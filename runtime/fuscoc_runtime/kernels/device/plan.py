@@ -171,9 +171,54 @@ def tell_counts(call, num_sources, column, counts, columns: tl.constexpr):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
             tl.store(to + column, counts, mask=column < columns)
             if tl.program_id(0) == 0:
-                tl.store(to + columns, num_sources.to(tl.int32))
+                tl.store(to + columns, told_sources(call, num_sources))
         sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
+
+
+@triton.jit
+def told_sources(call, num_sources):
+    """What a rank tells of its source segments. With exact sizes it refuses the call, -1, if one of
+    its points cannot be moved."""
+    sources = num_sources.to(tl.int32)
+    if sync.is_exact(call):
+        routing = sync.array(call, words.ROUTING, tl.int32)
+        use = tl.load(routing + words.USES) + 1
+        sources = tl.where(tl.load(routing + words.DROPPED + (use & 1)) > 0, -1, sources)
+    return sources
+
+
+@triton.jit
+def stops(call, counts, slots, columns):
+    """With exact sizes, whether nothing of the call is moved, which all ranks find out alike: one
+    refuses it, or the windows are too small. ``slots`` are those of every rank."""
+    peer = tl.arange(0, words.MAX_RANKS)
+    there = peer < sync.word(call, words.NUM_RANKS)
+    sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
+    stop = (sources < 0) | (sources > sync.word(call, words.MAX_SOURCES))
+    stop = stop | (slots > sync.word(call, words.CAPACITY))
+    return (vectors.largest((there & stop).to(tl.int32), 0) > 0) & (sync.is_exact(call) != 0)
+
+
+@triton.jit
+def report(call, counts, slots, rows, columns):
+    """Tell the host, with exact sizes, what it waits for; by one program."""
+    if sync.is_exact(call):
+        peer = tl.arange(0, words.MAX_RANKS)
+        there = peer < sync.word(call, words.NUM_RANKS)
+        sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
+        store_report(call, words.REPORT_SLOTS + peer, slots)
+        store_report(call, words.REPORT_SOURCES + peer, sources)
+        store_report(call, words.REPORT_ROWS, rows)
+        store_report(call, words.REPORT_ABORTED, sync.aborted(call))
+
+
+@triton.jit
+def store_report(call, at, value):
+    """Numbers and, in the same words of 64 bits, the epoch that tells which call they are of."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    both = (epoch.to(tl.int64) << 32) | (value.to(tl.int64) & 0xFFFFFFFF)
+    tl.store(sync.array(call, words.REPORT, tl.int64) + at, both)
 
 
 @triton.jit
@@ -204,7 +249,12 @@ def assign(
         )
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
+    failed = failed | stops(call, counts, begins, columns)
     if tl.program_id(0) == 0:
+        rows = vectors.pick(begins, sync.word(call, words.RANK), words.MAX_RANKS)
+        if compact:
+            rows = rows_here(call, counts + num_keys, columns)
+        report(call, counts, begins, rows, columns)
         store_sources(call, counts, columns, failed)
     tl.debug_barrier()
     for number in range(tiles):
@@ -212,6 +262,15 @@ def assign(
             call, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys, tile,
             compact,
         )  # fmt: skip
+
+
+@triton.jit
+def rows_here(call, counts, columns: tl.constexpr):
+    """Rows of a compact target on this rank."""
+    peer = tl.arange(0, words.MAX_RANKS)
+    there = peer < sync.word(call, words.NUM_RANKS)
+    at = counts + peer * (columns + 1) + sync.word(call, words.RANK)
+    return vectors.total(tl.load(at, mask=there, other=0), 0)
 
 
 @triton.jit
@@ -339,6 +398,12 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
             sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + block, epoch)
     # Their counts say that the peers have finished everything before.
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, 0, epoch, words.PLAN_PEERS)
-    flags = rank * sync.word(call, words.MAX_SOURCES)
+    end_turn(call, epoch, ticket)
+
+
+@triton.jit
+def end_turn(call, epoch, ticket):
+    """End a dispatch that this rank does not join."""
+    flags = sync.word(call, words.RANK) * sync.word(call, words.MAX_SOURCES)
     sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
     sync.end_dispatch(call, epoch, ticket)

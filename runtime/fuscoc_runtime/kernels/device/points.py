@@ -28,7 +28,7 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
     cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + source * fanout)
     if strided:
         strides = sync.array(call, words.SRC_STRIDES, tl.int64) + source * fanout
-        cell = (cell, strides, sync.word(call, words.MAX_SOURCES) * fanout)
+        cell = (cell, strides, sync.word(call, words.NUM_POINTS))
     return cell
 
 
@@ -80,6 +80,13 @@ def num_remote_items(call, size):
     """Items of ``size`` segments; ranks with fewer than the most have some that do not exist."""
     most = tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
     return (most + size - 1) // size * (sync.word(call, words.NUM_RANKS) - 1)
+
+
+@triton.jit
+def own_sources(call, num_sources):
+    """The source segments of this rank; none if the call is not carried out."""
+    planned = tl.load(array_of_sources(call) + sync.word(call, words.RANK))
+    return tl.minimum(num_sources, planned.to(tl.int64))
 
 
 @triton.jit

@@ -65,11 +65,19 @@ def note(call, trouble, times):
 
 @triton.jit
 def note_dropped(call, trouble, times):
-    """The same of points, which are the handle's, too."""
-    note(call, trouble, times)
+    """The same of points, which are the handle's, too. With exact sizes the call stops by it, and
+    the host is told otherwise."""
+    if is_exact(call) == 0:
+        note(call, trouble, times)
     routing = array(call, words.ROUTING, tl.int32)
     use = tl.load(routing + words.USES) + 1
     tl.atomic_add(routing + words.DROPPED + (use & 1), times)
+
+
+@triton.jit
+def is_exact(call):
+    """Whether sizes are exact: the host waits for what planning reports."""
+    return (word(call, words.REPORT) != 0).to(tl.int32)
 
 
 @triton.jit

@@ -48,8 +48,33 @@ WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank befo
 PAGE = tl.constexpr(38)  # address of the page, words of which are below
 PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
 CLAIMS_AT = tl.constexpr(40)  # i32 [capacity] epoch of the dispatch that filled a given slot
-SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][max_sources][fanout], in source cells
-NUM_WORDS = tl.constexpr(42)
+SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][points], in source cells
+NUM_POINTS = tl.constexpr(42)  # of a rank, that those have room for
+REPORT = tl.constexpr(43)  # address of what planning reports; 0 unless sizes are exact
+MEETING_FLAGS_AT = tl.constexpr(44)  # i32 [num_ranks] meetings that each has come to, likewise
+SAID_AT = tl.constexpr(45)  # i32 [2 parities][num_ranks] what it has said there
+# Of a dispatch of pieces, i64 words; `boxes` and `pieces` say what of.
+BOXES_AT = tl.constexpr(46)  # [num_ranks][max_boxes] boxes, which this rank's combine copies,
+BEFORE_AT = tl.constexpr(47)  # [num_ranks][max_boxes + 1] items before each,
+MARKS_AT = tl.constexpr(48)  # [num_ranks][max_boxes] slots that they are of,
+TOLD_AT = tl.constexpr(49)  # [num_ranks] and how many there are, the epoch in the top
+TOLD_FLAGS_AT = tl.constexpr(50)  # i32 [num_ranks] epochs, when all of it is there
+BOXES_FORTH = tl.constexpr(51)  # address of [max_boxes][fields] boxes
+FORTH_BEFORE = tl.constexpr(52)  # address of [max_boxes * fields + 1] items before each
+BOXES_BACK = tl.constexpr(53)  # address of [max_boxes] boxes
+BACK_BEFORE = tl.constexpr(54)  # address of [max_boxes + 1] items before each
+NUM_BOXES = tl.constexpr(55)  # address of how many of all these there are
+FILLED = tl.constexpr(56)  # address of i32 [capacity / 32] bits of slots that are filled
+MOVED = tl.constexpr(57)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
+POINTS_BEFORE = tl.constexpr(58)  # address of [max_entries] points before every entry,
+CELLS_BEFORE = tl.constexpr(59)  # and source cells
+MAX_ENTRIES = tl.constexpr(60)
+MAX_BOXES = tl.constexpr(61)
+STAGING_BYTES = tl.constexpr(62)
+MAX_FLAGS = tl.constexpr(63)
+TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points
+SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
+NUM_WORDS = tl.constexpr(66)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -58,6 +83,7 @@ COMBINE_SAW_PLAN = tl.constexpr(2)  # dispatches finished before the last combin
 EXITS = tl.constexpr(3)  # programs that have left the running kernel
 NEXT_ITEM = tl.constexpr(4)  # work counters of the running kernel: to expand or to reduce,
 NEXT_GROUP = tl.constexpr(5)  # and to finalise
+MEETINGS = tl.constexpr(6)  # meetings that have ended, the same on all ranks
 ABORT = tl.constexpr(12)  # not 0: somebody has seen that the host wants nobody to wait any more
 TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
 TROUBLES = tl.constexpr(14)  # all that is counted below,
@@ -78,6 +104,14 @@ NUM_TROUBLES = tl.constexpr(15)  # words from BAD_KEYS on
 PAGE_TROUBLES = tl.constexpr(2)  # those of the state
 PAGE_ABORT = tl.constexpr(17)  # not 0: the host wants nobody to wait any more
 
+# Words of the report, i64, the call's epoch in their upper halves but for the last.
+REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank
+REPORT_SOURCES = tl.constexpr(8)  # [MAX_RANKS] its source segments, -1: it refuses the call
+REPORT_ROWS = tl.constexpr(16)  # rows of this rank
+REPORT_ABORTED = tl.constexpr(17)  # not 0: nobody waits any more, and nothing here is true
+REPORT_OTHERS = tl.constexpr(18)  # [MAX_RANKS] if not 0: what this rank, in the upper half, and
+# another have said of one call: the dispatch whose routing it uses, -1: it refuses
+
 # A handle's words, behind the source segments of every rank.
 MOST_SOURCES = tl.constexpr(8)  # the most of any
 TICKET = tl.constexpr(9)  # the dispatch whose routing this is
@@ -92,3 +126,4 @@ PLAN_PEERS = tl.constexpr(1)
 DISPATCH_GROUP_ROWS = tl.constexpr(2)
 COMBINE_GROUP_ROWS = tl.constexpr(3)
 COMBINE_ENTER = tl.constexpr(4)
+STAGED_SLOTS = tl.constexpr(5)

@@ -63,6 +63,18 @@ struct Back {
     __syncthreads();
   }
 
+  // A warp takes items from a counter, one ahead.
+  template <class Work>
+  __device__ __forceinline__ void take(u32* counter, u32 num_items, Work work) const {
+    const int lane = int(threadIdx.x) % kWarp;
+    u32 item = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(counter, 1u) : 0, 0);
+    while (item < num_items) {
+      const u32 next = lane == 0 ? atomicAdd(counter, 1u) : 0;
+      work(item);
+      item = __shfl_sync(kAllLanes, next, 0);
+    }
+  }
+
   // Instead of joining the call.
   __device__ void refuse() const {
     if (blockIdx.x != 0 || threadIdx.x >= call.num_ranks || !joins(threadIdx.x)) return;
@@ -71,9 +83,9 @@ struct Back {
   }
 };
 
-// Numbers the call.
+// Numbers the call, whose groups are of `most` segments at most.
 template <class Words>
-__device__ __forceinline__ void begin_back(const Call& call, Words& shared) {
+__device__ __forceinline__ void begin_back(const Call& call, Words& shared, int most) {
   if (threadIdx.x == 0) {
     // All are loaded before any is used: each takes half a microsecond.
     const volatile State& words = *call.state;
@@ -81,7 +93,7 @@ __device__ __forceinline__ void begin_back(const Call& call, Words& shared) {
     const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
     const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
     const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
-    const int group = group_size(call, call.combine_group);
+    const int group = group_size(call, most);
     shared.tag = tagged(combines + 1, epoch);
     shared.number = num_combines + 1;
     shared.parity = (num_combines + 1) & 1;

@@ -9,22 +9,11 @@
 // depend on timing.
 #pragma once
 #include "back.cuh"
+#include "results.cuh"
 #include "vector.cuh"
 
 namespace fuscoc {
 
-// Where the result rows are put: one behind the other. One without terms is zero.
-template <class Shape>
-struct InOrder {
-  static constexpr bool leaves_out = false;
-  char* const row;
-  __device__ __forceinline__ InOrder(const Call& call, i64 source) : row(call.result + source * Shape::row_bytes(0)) {}
-  __device__ __forceinline__ char* operator()(i64 byte) const { return row + byte; }
-  __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
-    poison(row, Shape::row_bytes(0), thread, num_threads);
-  }
-  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.num_sources * Shape::row_bytes(0); }
-};
 // Where a partial row is put.
 struct InStaging {
   static constexpr bool leaves_out = false;
@@ -329,23 +318,11 @@ struct Combine : Back<CombineWords<Shape>> {
   }
 };
 
-// One of several fields of a row, which come back one after the other, each by a combine of its own: to
-// these it is a row of one field.
-template <class Shape, class FieldElement, int kField>
-struct OfField : Shape {
-  using Element = FieldElement;
-  __device__ static constexpr i64 row_bytes(int) { return Shape::row_bytes(kField); }
-  __device__ static constexpr i64 cell_bytes(int) { return Shape::cell_bytes(kField); }
-  __device__ static constexpr int unit_bytes(int) { return Shape::unit_bytes(kField); }
-  __device__ static constexpr int run_bytes(int) { return Shape::run_bytes(kField); }
-  __device__ static i64 run_offset(int, int run, const i64* strides) { return Shape::run_offset(kField, run, strides); }
-};
-
 template <class Shape, template <class> class Result = InOrder>
 __device__ __forceinline__ void combine(const Call& call) {
   using Kind = Combine<Shape, Result>;
   __shared__ CombineWords<Shape> shared;
-  begin_back(call, shared);
+  begin_back(call, shared, call.combine_group);
   constexpr int team_threads = Kind::team_threads;
   Kind state{{call, shared}, int(threadIdx.x) / team_threads, int(threadIdx.x) % team_threads,
              int(threadIdx.x) % kWarp};

@@ -98,17 +98,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     copy<kLost>(box, nullptr, to, item);
   }
 
-  // Takes items from a counter, one ahead.
-  template <class Work>
-  __device__ __forceinline__ void take(u32* counter, u32 num_items, Work work) const {
-    u32 item = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(counter, 1u) : 0, 0);
-    while (item < num_items) {
-      const u32 next = lane == 0 ? atomicAdd(counter, 1u) : 0;
-      work(item);
-      item = __shfl_sync(kAllLanes, next, 0);
-    }
-  }
-
   __device__ void run() const {
     GiveBackWords<Shape>& all = words();
     const auto of_sent = [&](u32 box) { return sent_items(box); };
@@ -126,13 +115,13 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     u32* const next_own = &call.state->next_finalise[shared.parity];
     const Own* last = nullptr;
     const auto give = [&] {
-      take(next_sent, num_sent, [&](u32 item) {
+      this->take(next_sent, num_sent, [&](u32 item) {
         const u32 index = all.sent.find(item, of_sent);
         send(index, item, last);
       });
     };
     const auto get = [&] {
-      take(next_own, num_own + num_arriving, [&](u32 item) {
+      this->take(next_own, num_own + num_arriving, [&](u32 item) {
         if (item < num_own) {
           const u32 box = all.own.find(item, of_own);
           keep(box, item, last);
@@ -153,7 +142,7 @@ template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
-  begin_back(call, shared);
+  begin_back(call, shared, call.combine_group);
   const int warp = int(threadIdx.x) / kWarp;
   char* const staged = reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes;
   const GiveBack<Shape> state{{call, shared}, warp, int(threadIdx.x) % kWarp, staged};

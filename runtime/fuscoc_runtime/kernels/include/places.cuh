@@ -50,20 +50,4 @@ struct PlacedRow {
   }
 };
 
-// Where combine puts result rows: to their segments' places. A row without terms is left out, because
-// its segment may have no place, or another one's; the host has made the result zero.
-template <class Shape>
-struct InPlace {
-  static constexpr bool leaves_out = true;
-  char* const result;
-  const Place<Shape> place;
-  __device__ __forceinline__ InPlace(const Call& call, i64 source) : result(call.result), place(call, source) {}
-  __device__ __forceinline__ char* operator()(i64 byte) const { return result + place.offset(0, int(byte)); }
-  __device__ __forceinline__ void poison_row(i64 thread, i64 num_threads) const {
-    constexpr int row = int(Shape::row_bytes(0)), unit = Shape::unit_bytes(0);
-    for (int byte = int(thread) * unit; byte < row; byte += int(num_threads) * unit) poison((*this)(byte), unit, 0, 1);
-  }
-  __device__ static __forceinline__ i64 result_bytes(const Call& call) { return call.result_bytes; }
-};
-
 }  // namespace fuscoc

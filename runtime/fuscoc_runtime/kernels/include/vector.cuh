@@ -112,6 +112,10 @@ struct Vector {
   __device__ __forceinline__ const auto& half(int i) const {
     return reinterpret_cast<const Vector<Element, kBytes / 2>*>(word)[i];
   }
+  __device__ __forceinline__ void fill(u32 bits) {
+#pragma unroll
+    for (int i = 0; i < words; ++i) word[i] = bits;
+  }
   // Rows may have been written by a peer while this kernel runs: ordinary (not read-only) loads.
   __device__ __forceinline__ void load(const char* at) {
     if constexpr (kBytes == 32) {

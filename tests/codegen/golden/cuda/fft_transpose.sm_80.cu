@@ -70,15 +70,15 @@ struct Relation {
     if constexpr (kPiece == 1) {
       const auto value_ = floor_div(i64(128), i64(call.num_ranks));
       const auto value_1 = floor_div(i64(128), value_);
-      const auto value_2 = i64(call.rank) * value_;
+      const auto value_2 = value_ * value_1;
+      const auto value_3 = i64(call.rank) * value_;
       const auto is_rank_ = (value_1 >= i64(-1)) && (value_1 < i64(call.num_ranks));
-      const auto value_3 = value_ * value_1;
-      piece.src = value_3;
+      piece.src = value_2;
       piece.rank = (is_rank_ ? value_1 : i64(-2));
-      piece.slot = value_2;
+      piece.slot = value_3;
       piece.num_loops = 2;
       piece.count[0] = value_;
-      piece.count[1] = (i64(128) - value_3);
+      piece.count[1] = (i64(128) - value_2);
       piece.src_step[0] = i64(128);
       piece.src_step[1] = i64(1);
       piece.rank_step[0] = i64(0);
@@ -92,11 +92,11 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 fft_transpose_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 fft_transpose_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 fft_transpose_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(768, 1)
 fft_transpose_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(768, 1)
 fft_transpose_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -8,7 +8,7 @@
 #include "plan.cuh"
 #include "dispatch.cuh"
 #include "refuse.cuh"
-#include "combine.cuh"
+#include "copy_back.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -26,10 +26,11 @@ struct Shape {
   static constexpr int buffer_bytes = 512;
   static constexpr int dispatch_warps = 24;
   static constexpr int dispatch_rows = 1;
-  static constexpr int teams = 15;
+  static constexpr int teams = 24;
   static constexpr int team_warps = 1;
   static constexpr int team_vectors = 1;
-  static constexpr int team_batch = 4;
+  static constexpr int team_batch = 8;
+  static constexpr int combine_rows = 16;
   __device__ static constexpr i64 row_bytes(int field) { return 512; }
   __device__ static constexpr i64 cell_bytes(int field) { return 512; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
@@ -72,5 +73,5 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 hash_buckets_staged(const __grid_constant__ Call call) { staged<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 hash_buckets_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(480, 1)
-hash_buckets_combine(const __grid_constant__ Call call) { combine<Shape::Source>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+hash_buckets_combine(const __grid_constant__ Call call) { copy_back<Shape::Source>(call); }

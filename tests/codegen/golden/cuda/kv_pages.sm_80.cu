@@ -47,15 +47,16 @@ struct Relation {
   template <int kPiece>
   __device__ __forceinline__ void piece(i64 entry, PieceOf<Shape>& piece) const {
     if constexpr (kPiece == 0) {
+      const auto source_page_ = static_cast<const i64*>(call.inputs[0])[entry];
+      const auto is_inside_ = (source_page_ >= i64(0)) && (source_page_ < call.extents[1]);
       const auto value_ = entry * i64(2);
       const auto destination_ = static_cast<const i64*>(call.inputs[1])[value_];
       const auto destination_1 = static_cast<const i64*>(call.inputs[1])[(value_ + i64(1))];
       const auto is_rank_ = (destination_ >= i64(-1)) && (destination_ < i64(call.num_ranks));
-      const auto source_page_ = static_cast<const i64*>(call.inputs[0])[entry];
-      const auto dropped_ = (source_page_ == i64(-1)) || (destination_1 == i64(-1));
-      const auto is_inside_ = (source_page_ >= i64(0)) && (source_page_ < call.extents[1]);
+      const auto dropped_ = (source_page_ == i64(-1)) || (destination_ == i64(-1));
+      const auto reached_ = is_inside_ ? (is_rank_ ? destination_ : i64(-2)) : i64(-2);
       piece.src = (is_inside_ ? source_page_ : i64(0));
-      piece.rank = (dropped_ ? i64(-1) : (is_rank_ ? destination_ : i64(-2)));
+      piece.rank = ((dropped_ || (destination_1 == i64(-1))) ? i64(-1) : reached_);
       piece.slot = destination_1;
       piece.num_loops = 0;
       piece.strides[0] = call.extents[1];
@@ -66,7 +67,7 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 kv_pages_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 kv_pages_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 kv_pages_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }

@@ -109,11 +109,11 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 redistribute_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 redistribute_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 redistribute_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(768, 1)
 redistribute_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
+extern "C" __global__ void __launch_bounds__(768, 1)
 redistribute_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -55,12 +55,12 @@ struct Relation {
   template <int kPiece>
   __device__ __forceinline__ void piece(i64 entry, PieceOf<Shape>& piece) const {
     if constexpr (kPiece == 0) {
+      const auto width_ = static_cast<const i64*>(call.inputs[1])[entry];
       const auto value_ = entry * i64(2);
       const auto packing_ = static_cast<const i64*>(call.inputs[2])[value_];
       const auto packing_1 = static_cast<const i64*>(call.inputs[2])[(value_ + i64(1))];
       const auto is_rank_ = (packing_ >= i64(-1)) && (packing_ < i64(call.num_ranks));
       const auto height_ = static_cast<const i64*>(call.inputs[0])[entry];
-      const auto width_ = static_cast<const i64*>(call.inputs[1])[entry];
       const auto value_1 = width_ / i64(14);
       piece.src = call.cells_before[entry];
       piece.rank = ((packing_1 == i64(-1)) ? i64(-1) : (is_rank_ ? packing_ : i64(-2)));

@@ -1,0 +1,107 @@
+"""The inputs of the measured tables, simulated: the same routings, the same contenders."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import moe_cases, network_cases
+from benchmarks.simulation_tables import Measured
+from fuscoc.planning.command import open_shuffle
+from fuscoc.simulate.clusters import Cluster, load_cluster
+from fuscoc.simulate.command import Workload
+from fuscoc.simulate.contenders import AUTO, CONTENDERS, Contender, Rewrite, contender
+from fuscoc.simulate.costs import Costs
+from fuscoc.simulate.record import Run
+from fuscoc.simulate.runs import simulate
+from fuscoc_runtime import Topology
+from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.reference import RankData
+
+REWRITES: Mapping[str, Rewrite] = {
+    **CONTENDERS,
+    "fuscoc, plan for free": replace(AUTO, reuses_plan=True),
+    "unfused": replace(AUTO, balance="split", execution="staged"),
+    "split": replace(AUTO, balance="split"),
+    "static": replace(AUTO, balance="none"),
+    "undeduplicated": Rewrite(dedup=(), balance="none", schedule="pairwise"),
+    "stages": replace(AUTO, schedule="fast"),
+    "pairwise": replace(AUTO, schedule="pairwise"),
+}
+"""The contenders of ``benchmarks/network.py`` and ``benchmarks/nvlink.py``, as rewrites."""
+
+
+@cache
+def open_shape(name: str) -> tuple[ShuffleSpec, Any]:
+    """The compiled shuffle of a model, and its module."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "moe.fsc"
+        path.write_text(moe_cases.spec(moe_cases.SHAPES[name]), encoding="utf-8")
+        return open_shuffle(path, None, {})
+
+
+@cache
+def _contender(shape: str, name: str) -> Contender:
+    return contender(name, REWRITES[name], open_shape(shape)[1])
+
+
+def expert_ids(shape: str, kind: str, tokens: int, topology: Topology, rank: int) -> torch.Tensor:
+    """``topk_idx`` of one rank, int64 [tokens, topk], as the benchmark of its cluster drew it."""
+    model = moe_cases.SHAPES[shape]
+    if topology.num_nodes > 1:
+        return network_cases.routing(
+            kind, tokens, network_cases.Model(model.hidden, model.experts, model.topk), topology,
+            rank,
+        )  # fmt: skip
+    generator = torch.Generator().manual_seed(1000 + rank)
+    return moe_cases.routing(kind, tokens, model, topology.num_ranks, generator)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One routing on one cluster of the project's."""
+
+    cluster: str
+    shape: str
+    routing: str
+    tokens: int
+
+    @classmethod
+    def of(cls, row: Measured) -> Case:
+        """The case of a row; the same one for rows of the same inputs, which are made once."""
+        return _case(row.cluster, row.shape, row.routing, row.tokens)
+
+    @cached_property
+    def _workload(self) -> Workload:
+        shuffle, module = open_shape(self.shape)
+        return Workload(shuffle, module, load_cluster(self.cluster))
+
+    @cached_property
+    def _ranks(self) -> list[RankData]:
+        topology, found = self._workload.topology, list[RankData]()
+        for rank in range(topology.num_ranks):
+            idx = expert_ids(self.shape, self.routing, self.tokens, topology, rank)
+            weights = torch.ones(idx.shape)
+            inputs = {"topk_idx": idx, "topk_weights": weights}
+            found.append(RankData({}, inputs, {"tokens": self.tokens}))
+        return found
+
+    def run(self, name: str, costs: Costs | None = None) -> Run:
+        """Simulate one contender; ``costs`` in place of those of the package."""
+        workload = self._workload
+        cluster: Cluster = workload.cluster
+        if costs is not None:
+            cluster = replace(cluster, costs=costs)
+        made = _contender(self.shape, name)
+        return simulate(made, workload.counts(made, self._ranks), cluster, detailed=False)
+
+
+@cache
+def _case(cluster: str, shape: str, routing: str, tokens: int) -> Case:
+    return Case(cluster, shape, routing, tokens)

@@ -1,0 +1,256 @@
+"""FUSCO's and FAST's published numbers beside what the simulator makes of their programs.
+
+python -m benchmarks.simulation_published prints the tables that ``docs/simulation.md`` holds, and
+with ``--fit`` the two constants of ``h100-8x8-fusco``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+
+from benchmarks.simulation_cases import open_shape
+from benchmarks.simulation_routings import routing
+from benchmarks.traffic import zipf
+from fuscoc.simulate.clusters import load_cluster
+from fuscoc.simulate.command import Workload
+from fuscoc.simulate.contenders import AUTO, CONTENDERS, Rewrite, contender
+from fuscoc.simulate.counts import Counts
+from fuscoc.simulate.record import Run
+from fuscoc.simulate.runs import simulate
+from fuscoc_runtime import Topology
+from fuscoc_runtime.reference import RankData
+
+SHAPE = "deepseek-v3"
+TOKENS = (4096, 8192, 16384, 32768)
+README: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+    "real-world": {
+        "NCCL": (44.4, 80.2, 143.6, 266.4),
+        "DeepEP": (30.7, 58.4, 116.1, 219.6),
+        "FUSCO": (27.2, 50.1, 86.8, 164.4),
+    },
+    "single-node": {
+        "NCCL": (44.0, 81.4, 150.1, 274.8),
+        "DeepEP": (24.7, 43.8, 81.8, 144.2),
+        "FUSCO": (12.6, 22.3, 41.0, 71.5),
+    },
+    "imbalanced": {
+        "NCCL": (86.2, 167.5, 339.3, 656.2),
+        "DeepEP": (56.0, 108.5, 216.2, 420.9),
+        "FUSCO": (43.3, 78.9, 151.3, 305.0),
+    },
+}
+"""Milliseconds, by traffic and contender (github.com/infinigence/FUSCO)."""
+TABLE_3: Mapping[str, Mapping[str, float]] = {
+    "real-world": {"": 86.84, "dComm": 119.48, "planner": 124.35, "balancer": 95.13},
+    "single-node": {"": 40.99, "dComm": 61.47, "planner": 125.42, "balancer": 42.36},
+    "imbalanced": {"": 151.30, "dComm": 219.83, "planner": 207.45, "balancer": 181.48},
+}
+"""Milliseconds with a part off, 16384 tokens (arXiv 2512.22036)."""
+EXPONENT = 0.8
+"""Of ``imbalanced``: the tenth that comes nearest to NCCL's 339.3 ms."""
+
+FUSCO = CONTENDERS["fusco"]
+PARTS: Mapping[str, Rewrite] = {
+    "": FUSCO,
+    "dComm": replace(FUSCO, execution="staged"),
+    "planner": replace(FUSCO, dedup=(), balance="none"),
+    "balancer": replace(FUSCO, balance="none"),
+}
+FAST_GAIN = (1.2, 1.3)
+"""Over the best baseline on 32 H200, Zipf traffic (Lei et al., NSDI '26, slides)."""
+
+
+@cache
+def workload(kind: str, tokens: int) -> tuple[Workload, list[RankData]]:
+    """The inputs of 64 ranks. Counts do not depend on the cluster's rates."""
+    shuffle, module = open_shape(SHAPE)
+    found = Workload(shuffle, module, load_cluster("h100-8x8-fusco"), kind, tokens)
+    target = shuffle.program.target
+    assert target.kind == "packed"
+    ranks = []
+    for rank in range(found.topology.num_ranks):
+        idx = routing(
+            kind, tokens, target.num_keys, shuffle.program.fanout, EXPONENT, found.topology, rank
+        )
+        inputs = {"topk_idx": idx, "topk_weights": torch.ones(idx.shape)}
+        ranks.append(RankData({}, inputs, {"tokens": tokens}))
+    return found, ranks
+
+
+@cache
+def run(kind: str, tokens: int, rewrite: Rewrite, cluster: str = "h100-8x8-fusco") -> Run:
+    """One contender with one of FUSCO's traffics."""
+    given, ranks = workload(kind, tokens)
+    made = contender("", rewrite, given.module)
+    return simulate(made, given.counts(made, ranks), load_cluster(cluster), detailed=False)
+
+
+def bound(found: Run) -> float:
+    """Seconds that both calls cannot go below."""
+    return found.dispatch.bounds[0].seconds + (
+        found.combine.bounds[0].seconds if found.combine is not None else 0.0
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seconds: ``hardware``, the bound on links at their nominal efficiency."""
+
+    kind: str
+    tokens: int
+    contender: str
+    published: float
+    predicted: float
+    hardware: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.published - 1
+
+
+def readme() -> Iterator[Cell]:
+    """FUSCO's README, but for DeepEP, whose program is not of this IR."""
+    for kind, columns in README.items():
+        for name, rewrite in (("NCCL", CONTENDERS["naive"]), ("FUSCO", FUSCO)):
+            for tokens, published in zip(TOKENS, columns[name], strict=True):
+                found = run(kind, tokens, rewrite)
+                nominal = run(kind, tokens, rewrite, "h100-8x8-roce")
+                yield Cell(kind, tokens, name, published * 1e-3, found.seconds, bound(nominal))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part saves, of the time without it: published, and as predicted."""
+
+    kind: str
+    part: str
+    published: float
+    predicted: float
+
+
+def ablation() -> Iterator[Part]:
+    """FUSCO's Table 3."""
+    for kind, times in TABLE_3.items():
+        whole = run(kind, 16384, FUSCO).seconds
+        for part, rewrite in PARTS.items():
+            if part:
+                without = run(kind, 16384, rewrite).seconds
+                yield Part(kind, part, times[""] / times[part] - 1, whole / without - 1)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """FAST's over a plain all-to-all: the least and the most of some seeds; both alone, without
+    the permutes of whoever calls them."""
+
+    cluster: str
+    exponent: float
+    least: float
+    most: float
+
+
+def fast_gains(mean: int = 2000, seeds: int = 3) -> Iterator[Gain]:
+    """On FAST's two clusters, by the skew of its traffic, of which the slides do not say how much
+    there is. ``mean``: rows from rank to rank."""
+    module = open_shape(SHAPE)[1]
+    pair = [
+        contender("", replace(CONTENDERS[name], execution="fused", reuses_plan=True), module)
+        for name in ("naive", "fast")
+    ]
+    for name in ("h200-4x8-fast", "mi300x-4x8"):
+        cluster = load_cluster(name)
+        for exponent in (0.3, 0.5, 0.8):
+            found = []
+            for seed in range(seeds):
+                demand = zipf(cluster.nodes, cluster.ranks_per_node, exponent, seed, mean)
+                counts = Counts(
+                    Topology(cluster.nodes, cluster.ranks_per_node),
+                    points=demand.copies,
+                    pairs=demand.copies,
+                    shared=np.zeros_like(demand.copies),
+                    flows=demand.flows,
+                    sources=demand.copies.sum(axis=1),
+                )
+                naive, fast = (
+                    simulate(each, counts, cluster, detailed=False).dispatch for each in pair
+                )
+                found.append(naive.seconds / fast.seconds)
+            yield Gain(name, exponent, min(found), max(found))
+
+
+SENSITIVITY: Mapping[str, Mapping[str, float]] = {
+    "NICs half as fast": {"nic": 0.5},
+    "NICs twice as fast": {"nic": 2.0},
+    "NVLink half as fast": {"nvlink": 0.5},
+    "HBM half as fast": {"hbm": 0.5},
+    "latency times 4": {"latency": 4.0},
+    "planning twice as long": {"plan": 2.0, "describe": 2.0},
+    "planning for nothing": {"plan": 0.0, "describe": 0.0},
+    "permutes as FUSCO's": {"permute": 0.19 / 0.85, "reduce": 0.19 / 0.85},
+    "collectives at 62 % of a NIC": {"collective_nic": 0.62},
+}
+"""Assumptions, and by how much fields of the cluster or of its costs change."""
+
+
+def on_h100() -> Iterator[tuple[str, str, Run]]:
+    """Traffic, contender and run on 64 H100, 16384 tokens."""
+    for kind in README:
+        for name in ("fuscoc", "naive", "deduplicated", "fusco", "fast"):
+            yield kind, name, run(kind, 16384, CONTENDERS[name], "h100-8x8-roce")
+
+
+def sensitivity(kind: str = "real-world") -> Iterator[tuple[str, float, float, float]]:
+    """Assumption, seconds of fuscoc, of naive all-to-all and of FUSCO, 16384 tokens."""
+    given, ranks = workload(kind, 16384)
+    base = load_cluster("h100-8x8-roce")
+    rewrites = (AUTO, CONTENDERS["naive"], FUSCO)
+    made = [contender("", each, given.module) for each in rewrites]
+    for name, changes in {"as assumed": {}, **SENSITIVITY}.items():
+        costs = {
+            k: getattr(base.costs, k) * v for k, v in changes.items() if hasattr(base.costs, k)
+        }
+        rates = {k: getattr(base, k) * v for k, v in changes.items() if not hasattr(base.costs, k)}
+        cluster = replace(base, **rates, costs=replace(base.costs, **costs))
+        yield (
+            name,
+            *(simulate(m, given.counts(m, ranks), cluster, detailed=False).seconds for m in made),
+        )
+
+
+def fit_naive() -> tuple[float, float]:
+    """The NICs' efficiency and seconds of a collective that explain NCCL's column of real traffic
+    best: linear in the inverse of the one and in the other."""
+    base = load_cluster("h100-8x8-fusco")
+    free = replace(base.costs, collective=0.0)
+    module = open_shape(SHAPE)[1]
+    made, rows, published = contender("", CONTENDERS["naive"], module), [], []
+    for tokens, milliseconds in zip(TOKENS, README["real-world"]["NCCL"], strict=True):
+        given, ranks = workload("real-world", tokens)
+        times = [
+            simulate(
+                made, given.counts(made, ranks), replace(base, nic=nic, costs=costs), detailed=False
+            ).seconds
+            for nic, costs in ((50e9, free), (25e9, free), (50e9, replace(free, collective=1e-3)))
+        ]
+        wire, fixed = times[1] - times[0], times[2] - times[0]
+        rest = times[0] - wire
+        published.append((milliseconds * 1e-3 - rest) / (milliseconds * 1e-3))
+        rows.append(np.array([wire, fixed]) / (milliseconds * 1e-3))
+    inverse, collective = np.linalg.lstsq(np.array(rows), np.array(published), rcond=None)[0]
+    return 1 / float(inverse), float(collective) * 1e-3
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if "--fit" in sys.argv[1:]:
+        print("efficiency = {:.3f}, collective = {:.6f} s".format(*fit_naive()))
+    for each in (*readme(), *ablation(), *fast_gains()):
+        print(each, flush=True)
+    for row in sensitivity():
+        print(*row, flush=True)

@@ -1,0 +1,47 @@
+"""``fuscoc doctor``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    nccl: Annotated[
+        bool, typer.Option("--nccl", help="Also try NCCL between two GPUs, if there are two.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON document, of docs/doctor.schema.json.")
+    ] = False,
+) -> None:
+    """Look at this machine: what of fuscoc can run here, and why not the rest.
+
+    Versions, GPUs and which of them are peers, compilers, /dev/shm and the cache, the network, and
+    the environment variables that matter. What is `ready` works; what is `absent` takes something
+    that this machine has not, such as a GPU; what is `broken` could work here, and the reason says
+    what is in the way.
+
+    Libraries and drivers are looked at in processes of their own, which end within a minute,
+    whatever they do. Nothing is left on the machine.
+
+    Exit code: 0 if nothing is broken, 1 if something is, 2 if the command line is wrong.
+
+    Examples:
+
+        fuscoc doctor
+
+        fuscoc doctor --nccl
+
+        fuscoc doctor --json | jq .abilities
+    """
+    from fuscoc_runtime.doctor.report import examine
+
+    report = examine(nccl=nccl)
+    if json:
+        typer.echo(report.as_json())
+    else:
+        from fuscoc.tables import show_doctor
+
+        show_doctor(report)
+    raise typer.Exit(int(not report.healthy))

@@ -1,0 +1,1 @@
+"""``fuscoc simulate``: flows of compiled programs on clusters that need not be there."""

@@ -1,0 +1,180 @@
+"""One call, simulated: its tasks built, run, and told as a ``Leg`` of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuscoc.simulate import in_node
+from fuscoc.simulate.amounts import ListAmounts
+from fuscoc.simulate.clusters import Cluster
+from fuscoc.simulate.contenders import Contender
+from fuscoc.simulate.counts import Counts
+from fuscoc.simulate.events import Progress, Samples, Timeline, busiest, run
+from fuscoc.simulate.hop import NetworkPlan, cost_model
+from fuscoc.simulate.pipelined import Host, Pipelined
+from fuscoc.simulate.record import Bound, Leg, Links, Load, Spans
+from fuscoc.simulate.staged import Staged
+from fuscoc.simulate.steps import Wires
+from fuscoc.simulate.tasks import Builder, Tasks
+from fuscoc_runtime.manifest.program import PathSpec
+
+Float64Array = NDArray[np.float64]
+
+MOST_SPANS = 40_000
+MOST_LOADED = 1024
+"""Links whose load over time is kept: all, or of large clusters the busiest."""
+BOUND_SHARE = 0.5
+"""A link is what bounds a call if it needs so much of its time."""
+
+RESOURCES: Mapping[str, str] = {
+    "hbm": "HBM", "nvlink_out": "NVLink out", "nvlink_in": "NVLink in", "nic_out": "NIC out",
+    "nic_in": "NIC in", "rail": "rails", "leaf": "leaves", "spine": "spine",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A call's tasks and when they were, and what a record keeps of them."""
+
+    tasks: Tasks
+    timeline: Timeline
+    leg: Leg
+
+
+def simulate_leg(
+    contender: Contender,
+    path: PathSpec,
+    counts: Counts,
+    plan: NetworkPlan,
+    cluster: Cluster,
+    *,
+    grain: float | None = None,
+    detailed: bool = True,
+    progress: Progress | None = None,
+) -> Simulated:
+    """Run one path of a contender's program. ``detailed``: with loads over time."""
+    tasks = build(contender, path, counts, plan, cluster)
+    links = cluster.links()
+    needed = busiest(tasks, links.bandwidth)
+    samples = None
+    if detailed and needed.any():
+        samples = Samples(len(needed), float(needed.max()) / 64)
+    timeline = run(tasks, links.bandwidth, grain, samples, progress)
+    host = _host(contender, path, plan, cluster).plan
+    leg = _leg(tasks, timeline, links, needed, host, plan.num_rounds, samples)
+    return Simulated(tasks, timeline, leg)
+
+
+def build(
+    contender: Contender, path: PathSpec, counts: Counts, plan: NetworkPlan, cluster: Cluster
+) -> Tasks:
+    """The tasks of one path: of kernels inside one node, a pipeline, or separate operators."""
+    builder = Builder()
+    wires = Wires(cluster, contender.program, builder)
+    amounts = ListAmounts(counts, plan)
+    is_dispatch = path is contender.program.dispatch
+    execution = contender.rewrite.execution
+    if execution == "staged":
+        Staged(wires, path, plan, counts, amounts).build()
+    elif execution == "fused" and cluster.nodes == 1:
+        (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
+    else:
+        begin, permute = builder.add(np.arange(cluster.num_ranks)), cluster.costs.permute
+        points, sent = counts.points, counts.pairs.sum(axis=1)
+        arrived, row = counts.pairs.sum(axis=0), wires.row_bytes("slices")
+        if execution == "wrapped" and is_dispatch:
+            begin = wires.operator("pack", begin, counts.sources * row, sent * row, permute)
+        elif execution == "wrapped":
+            begin = wires.operator("pack", begin, points.sum(axis=0) * row, arrived * row, permute)
+        pipeline = Pipelined(wires, path, plan, amounts, cost_model(contender, cluster))
+        end = pipeline.build(_host(contender, path, plan, cluster), begin)
+        if execution == "wrapped" and is_dispatch:
+            wires.operator("place", end, arrived * row, points.sum(axis=0) * row, permute)
+    return builder.finish()
+
+
+def _host(contender: Contender, path: PathSpec, plan: NetworkPlan, cluster: Cluster) -> Host:
+    costs = cluster.costs
+    plans = path is contender.program.dispatch and not contender.rewrite.reuses_plan
+    if contender.rewrite.execution == "staged" or cluster.nodes == 1:
+        return Host(0.0, 0.0)
+    if not plans:
+        return Host(costs.plan_again, 0.0)
+    later = costs.handover if plan.assignment.hands_over else 0.0
+    return Host(costs.plan + later, costs.describe)
+
+
+def _leg(
+    tasks: Tasks,
+    timeline: Timeline,
+    links: Links,
+    needed: Float64Array,
+    host: float,
+    num_rounds: int,
+    samples: Samples | None,
+) -> Leg:
+    seconds = timeline.seconds
+    kinds = np.array(links.kind)
+    bounds = [
+        Bound(name, float(needed[kinds == kind].max(initial=0.0)))
+        for kind, name in RESOURCES.items()
+        if (kinds == kind).any()
+    ]
+    bounds = sorted([*bounds, Bound("host", host)], key=lambda each: -each.seconds)
+    longest = bounds[0]
+    limit = longest.resource if longest.seconds >= BOUND_SHARE * seconds else "latency"
+    return Leg(
+        seconds=seconds,
+        num_rounds=num_rounds,
+        bounds=tuple(bounds),
+        limit=limit,
+        bytes=needed * links.bandwidth,
+        busy=needed / seconds if seconds else needed,
+        load=_load(samples, links, needed, seconds),
+        spans=_spans(tasks, timeline),
+    )
+
+
+def _load(
+    samples: Samples | None, links: Links, needed: Float64Array, seconds: float
+) -> Load | None:
+    if samples is None or not seconds:
+        return None
+    kept = np.sort(np.argsort(-needed, kind="stable")[:MOST_LOADED])
+    num = min(len(samples.bytes), int(np.ceil(seconds / samples.length)))
+    edges = np.arange(num + 1) * samples.length
+    edges[-1] = seconds
+    length = np.diff(edges)[:, None]
+    busy = samples.bytes[:num, kept] / (length * links.bandwidth[kept])
+    return Load(np.asarray(edges, np.float64), kept, np.asarray(busy, np.float64))
+
+
+def _spans(tasks: Tasks, timeline: Timeline) -> Spans:
+    """Of all ranks, or of the first ones where there are too many; tasks of one rank, lane and name
+    together."""
+    shown = np.flatnonzero((tasks.lane >= 0) & (timeline.end > timeline.ready))
+    rank, lane, name = tasks.rank[shown], tasks.lane[shown], tasks.name[shown]
+    key = (rank * len(tasks.lanes) + lane) * max(1, len(tasks.names)) + name
+    _, first, place = np.unique(key, return_index=True, return_inverse=True)
+    begin = np.full(len(first), np.inf)
+    end = np.zeros(len(first))
+    np.minimum.at(begin, place, timeline.begin[shown])
+    np.maximum.at(end, place, timeline.end[shown])
+    rank, lane, name = rank[first], lane[first], name[first]
+    per_rank = np.bincount(rank)
+    most = int(np.searchsorted(np.cumsum(per_rank), MOST_SPANS, side="right"))
+    kept = rank < max(1, most)
+    return Spans(
+        np.unique(rank[kept]),
+        tasks.lanes,
+        tasks.names,
+        rank[kept],
+        lane[kept],
+        name[kept],
+        begin[kept],
+        end[kept],
+    )

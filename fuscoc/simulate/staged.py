@@ -1,0 +1,173 @@
+"""A path as separate operators carry it out: permutes and collectives, one behind the other.
+
+Steps that move rows to other ranks become a permute that packs them, a collective, and a permute
+that places them; steps of the same depth share theirs. A collective begins when all ranks have
+called it, and gets the parts of NVLink's and of a NIC's rate that ``Costs`` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fuscoc.simulate.amounts import ListAmounts
+from fuscoc.simulate.counts import Counts
+from fuscoc.simulate.hop import NetworkPlan
+from fuscoc.simulate.steps import Wires
+from fuscoc_runtime.manifest.program import PathSpec
+
+Float64Array = NDArray[np.float64]
+Int64Array = NDArray[np.int64]
+
+
+class Staged:
+    """The tasks of one path on all ranks."""
+
+    def __init__(
+        self,
+        wires: Wires,
+        path: PathSpec,
+        plan: NetworkPlan,
+        counts: Counts,
+        amounts: ListAmounts,
+    ) -> None:
+        self._wires, self._path, self._plan = wires, path, plan
+        self._counts, self._amounts = counts, amounts
+        self._costs, self._builder = wires.cluster.costs, wires.builder
+        self._ranks = np.arange(wires.cluster.num_ranks)
+        self._end = self._builder.add(self._ranks)
+        self._hands_over = plan.assignment.hands_over
+
+    def build(self) -> Int64Array:
+        """Add all tasks; returns the last one of every rank, [R]."""
+        path = self._path
+        if path.exchange.forwarder is not None:
+            self._forth()
+        else:
+            self._back()
+        return self._end
+
+    def _forth(self) -> None:
+        """Rows are packed by destination, cross, are passed on inside the node, and are placed."""
+        counts, wires = self._counts, self._wires
+        sent = self._amounts.of("net_send").entries.sum() > 0
+        if self._hands_over:
+            self._collective("hand over", self._moved("carry", "carried"))
+        packed = self._packed()
+        self._permute("pack", counts.sources * wires.row_bytes("source"), packed)
+        moves = [self._moved("direct", "target")]
+        straight = self._goes_straight
+        if sent:
+            self._collective("all to all", *(moves if straight else ()), network=True)
+            moves = [] if straight else moves
+        landed = self._by_rank("forward") * wires.row_bytes("landing")
+        if not straight:
+            if sent:
+                self._permute("pack again", landed, landed)
+                moves.append(self._moved("forward", "target"))
+            self._collective("all to all in the node", *moves)
+        elif not sent:
+            self._collective("all to all", *moves)
+        arrived = counts.pairs.sum(axis=0) * wires.row_bytes("target")
+        placed = counts.points.sum(axis=0) * wires.row_bytes("target")
+        self._permute("place", arrived, placed)
+
+    def _back(self) -> None:
+        """The mirror image; what is packed are sums of a segment's rows on a rank."""
+        counts, wires = self._counts, self._wires
+        rows = wires.row_bytes("rows")
+        points, pairs = counts.points.sum(axis=0), counts.pairs.sum(axis=0)
+        sent = self._amounts.of("net_send").entries.sum() > 0
+        self._sum("reduce", points * rows, pairs * wires.row_bytes("staging"))
+        moves = [self._moved("reduce_direct", "staging")]
+        if not self._goes_straight:
+            if sent:
+                moves.append(self._moved("reduce_forward", "staging"))
+            self._collective("all to all in the node", *moves)
+            moves = []
+            if sent:
+                landed = self._by_rank("reduce_node", terms=True) * wires.row_bytes("staging")
+                received = self._by_rank("reduce_node") * wires.row_bytes("return_slices")
+                self._sum("reduce again", landed, received)
+        if sent:
+            self._collective("all to all", *moves, network=True)
+        elif self._goes_straight:
+            self._collective("all to all", *moves)
+        if self._hands_over:
+            self._collective("hand back", self._moved("hand_back", "staging"))
+        came = self._by_rank("reduce_source", terms=True) * wires.row_bytes("staging")
+        self._sum("sum", came, counts.sources * wires.row_bytes("result"))
+
+    @property
+    def _goes_straight(self) -> bool:
+        """Whether rows land at the rank that wants them: then one collective does everything."""
+        return self._plan.stages is None
+
+    def _packed(self) -> Float64Array:
+        """Bytes [R] that every rank writes into send buffers."""
+        rows = self._by_rank("direct") + self._by_rank("net_send")
+        if self._hands_over:
+            rows += self._by_rank("carry")
+        return rows * self._wires.row_bytes("slices")
+
+    def _by_rank(self, name: str, terms: bool = False) -> Float64Array:
+        amounts = self._amounts.of(name)
+        column = amounts.terms if terms else amounts.entries
+        return np.asarray(np.bincount(amounts.rank, column, len(self._ranks)), np.float64)
+
+    def _moved(self, name: str, buffer: str) -> tuple[Int64Array, Int64Array, Float64Array]:
+        """Rank, peer and bytes of a list whose rows go to other ranks."""
+        amounts = self._amounts.of(name)
+        return amounts.rank, amounts.peer, amounts.entries * self._wires.row_bytes(buffer)
+
+    def _permute(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
+        self._end = self._wires.operator(name, self._end, read, written, self._costs.permute)
+
+    def _sum(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
+        self._end = self._wires.operator(name, self._end, read, written, self._costs.reduce)
+
+    def _collective(
+        self,
+        name: str,
+        *moves: tuple[Int64Array, Int64Array, Float64Array],
+        network: bool = False,
+    ) -> None:
+        """All ranks meet, and are done when all that they send and receive is."""
+        builder, wires, costs = self._builder, self._wires, self._costs
+        met = builder.join(self._end[None, :])
+        end = builder.add(self._ranks)
+        builder.after(met, end)
+        for rank, peer, num_bytes in moves:
+            away = rank != peer
+            rank, peer, num_bytes = rank[away], peer[away], num_bytes[away]
+            ids = builder.add(rank, "collective", (name,), costs.collective)
+            wires.nvlink(ids, rank, peer, num_bytes / costs.collective_nvlink)
+            wires.hbm(ids, rank, num_bytes)
+            wires.hbm(ids, peer, num_bytes)
+            self._between(met, ids, end, rank, peer)
+        if network:
+            self._cross(met, end, name)
+        self._end = end
+
+    def _cross(self, met: Int64Array, end: Int64Array, name: str) -> None:
+        """All that the network hop has for a pair of ranks, all pairs at once."""
+        forth = self._path.exchange.forwarder is not None
+        sender, receiver = np.nonzero(self._plan.assignment.pairs)
+        rows = self._plan.assignment.pairs[sender, receiver]
+        if not forth:
+            sender, receiver = receiver, sender
+        costs, wires = self._costs, self._wires
+        latency = costs.collective + wires.cluster.latency
+        ids = self._builder.add(sender, "collective", (name,), latency)
+        size = wires.row_bytes("slices" if forth else "return_slices") / costs.collective_nic
+        wires.network(ids, sender, receiver, np.asarray(rows * size, np.float64))
+        self._between(met, ids, end, sender, receiver)
+
+    def _between(
+        self, met: Int64Array, ids: Int64Array, end: Int64Array, *ranks: Int64Array
+    ) -> None:
+        self._builder.after(met, ids)
+        for rank in ranks:
+            self._builder.after(ids, end[rank])

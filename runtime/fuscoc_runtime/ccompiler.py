@@ -1,0 +1,25 @@
+"""The C compiler of this machine. One is there wherever Triton is, which compiles launchers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+
+class BuildError(RuntimeError):
+    """What is written in C could not be compiled or loaded."""
+
+
+def compiler_command() -> list[str]:
+    """The command that starts it: ``$CC``, which may have options, else ``cc`` or ``gcc``.
+
+    Raises:
+        BuildError: there is none.
+    """
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise BuildError(
+            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
+            "or set CC"
+        )
+    return compiler.split()

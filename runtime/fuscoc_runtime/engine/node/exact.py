@@ -1,0 +1,330 @@
+"""The Triton kernels of one node where sizes are exact: windows that grow, handles that last.
+
+A dispatch that plans is launched as a whole, and the host waits for the counts alone, which
+planning writes into its memory before rows move. They are the same on all ranks. If they say that
+windows are too small, nothing has been stored: the ranks make larger ones and launch again. All
+else is only enqueued. What a handle needs of other ranks they tell anew, since the windows have
+what later dispatches left there; so handles last as long as somebody keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.windows import allocator, outlast_calls
+from fuscoc_runtime.engine.node.report import Planned, Report, signed
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched, RingEntry
+from fuscoc_runtime.engine.node.schedule import model_programs
+from fuscoc_runtime.engine.node.state import PAGE_WORDS, SLOT_BITS, STATE_WORDS, Limits
+from fuscoc_runtime.engine.node.triton_memory import (
+    BACK,
+    TritonMemory,
+    call_words,
+    new_buffers,
+    new_scratch,
+    new_segments,
+    segment_words,
+)
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+
+MAX_POINTS = 1 << 30
+"""Of all ranks: kernels count slots in 32 bits, with padding, which is as many at the most."""
+MAX_SLOTS = (1 << SLOT_BITS) - 1
+ENTRY = RingEntry(0, 1, 0, captured=False)  # handles have memory of their own: there is one entry
+PLAN_EPOCH, MEETINGS = 0, 6  # words of the state
+POINTS_TOLD = 1024  # by a program at once
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A routing of this rank, which later calls may follow.
+
+    Attributes:
+        number: of the dispatch that planned it, the same on all ranks.
+        slots: of every rank.
+        num_rows: rows that this rank has got: one for every slot, unless the target is compact.
+        segments: where its source segments lie; see ``new_segments``.
+        first_slots: int32 [num_sources, MAX_RANKS].
+    """
+
+    launched: Launched
+    number: int
+    slots: tuple[int, ...]
+    num_rows: int
+    segments: Tensor
+    first_slots: Tensor
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All memory that it keeps."""
+        held = [self.segments, self.first_slots, *vars(self.launched).values()]
+        return [each for each in held if isinstance(each, Tensor)]
+
+
+class ExactNode:
+    """A shuffle among the ranks of one node; construction is collective over ``members``."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        members: Membership,
+        num_sms: int | None,
+    ) -> None:
+        self._program = program = TritonProgram(artifact, shuffle, node, members)
+        self._again = program.load("known", "again", ("call", "number", "ticket"))
+        self._agree = program.load("known", "agree", ("call", "joins", "num_slots"))
+        tell = ("call", "number", "num_sources", "fanout", "weights", "known", "refuses")
+        self._tell = program.load("known", "tell", tell)
+        self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
+        self._members, device = members, members.device
+        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
+        pinned = not program.interpreted
+        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=pinned)
+        self.report = Report(device, program.num_ranks)
+        self._routing = torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device)  # of combines
+        self._programs = model_programs(device, num_sms)
+        self._epoch = 0  # dispatches launched
+        self._most_slots = MAX_SLOTS
+        if program.target.kind == "packed" and program.target.capacity is not None:
+            self._most_slots = min(MAX_SLOTS, program.target.capacity)
+        members.meet("opening")  # a rank that has no kernels does not come
+        self._allocate = allocator(members)
+        self._memory = TritonMemory(program, Limits(1, 1), self._allocate, 1, is_exact=True)
+
+    @property
+    def limits(self) -> Limits:
+        """How large calls may be before windows have to grow; the same on all ranks."""
+        return self._memory.limits
+
+    @property
+    def rows(self) -> tuple[Tensor, ...]:
+        """The target's fields, [rows, elements], in the window."""
+        return self._memory.rows
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank's window, now."""
+        return self._memory.window.local.numel()
+
+    def points(self) -> Tensor:
+        """int64 [num_ranks, max_sources, fanout]: code and weight bits that the peers have told in
+        the latest dispatch."""
+        return self._memory.points()
+
+    def dispatch(
+        self,
+        number: int,
+        source: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: Tensor | None,
+        num_slots: int,
+    ) -> Known | Planned:
+        """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
+
+        Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
+        for points that cannot be moved among other reasons, there are more slots than may be, or
+        waits were ended.
+        """
+        program = self._program
+        num_points = num_sources * self._fanout * program.num_ranks
+        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+            self.refuse_dispatch()
+            return Planned((), (-1,), 0, is_aborted=False)
+        buffers, segments = new_buffers(program, num_sources), new_segments(program, num_sources)
+        values = program.given(inputs, extents) | {"num_slots": num_slots}
+        columns = program.shuffle.program.relation.addresses
+        values |= zip(columns, map(address, segments), strict=True)
+        launched = Launched(
+            ENTRY, num_sources, buffers["codes"], buffers["key_counts"], buffers["key_starts"],
+            buffers["routing"], weights, num_slots=num_slots,
+        )  # fmt: skip
+        while True:
+            self._launch(values, launched, buffers, segments, source)
+            planned = self.report.wait(self._epoch)
+            if planned.is_aborted or min(planned.sources) < 0:
+                return planned
+            if max(planned.slots) > self._most_slots:
+                return planned
+            wanted = Limits(max(planned.sources), max(planned.slots))
+            if _fits(wanted, self.limits):
+                break
+            self._grow(wanted)
+        rank = self._members.rank
+        launched = self._kept(replace(launched, num_slots=planned.slots[rank]))
+        first = buffers["first_slots"]
+        return Known(launched, number, planned.slots, planned.num_rows, segments, first)
+
+    def dispatch_again(
+        self, number: int, source: Sequence[Tensor], known: Known, weights: Tensor | None
+    ) -> Known:
+        """Move rows along a routing, in the ``number``-th dispatch. Nothing waits; the host reads
+        later if ranks disagree, and then nothing has been moved."""
+        launched = replace(known.launched, routing=known.launched.routing.clone(), weights=weights)
+        table = self._table(launched, known.segments, known.first_slots)
+        self._again.launch({"call": table.data_ptr(), "number": known.number, "ticket": 1}, 1)
+        self._move(table, launched, source)
+        return replace(known, launched=launched, number=number)
+
+    def combine(
+        self,
+        rows: Sequence[Tensor],
+        known: Known,
+        results: Sequence[Tensor],
+        weights: Tensor | None,
+    ) -> None:
+        """Reduce each segment's rows [num_slots, elements] of every field, weighted by f32
+        [num_sources, fanout], into ``results``, or copy them. Nothing waits; the host reads later
+        if ranks disagree, and sums that need others' rows are NaN then."""
+        program, launched = self._program, known.launched
+        there = replace(launched, routing=self._routing)
+        table = self._table(there, known.segments, known.first_slots, BACK)
+        given = 0 if weights is None else address(weights)
+        self._tell_peers(table, known.number, launched.num_sources, given, launched.routing)
+        values = program.values(table.data_ptr(), there, given) | {"rows_ticket": 0}
+        values |= program.fields_back(rows, results)
+        program.kernels["combine"].launch(values, self._programs.combine)
+
+    def refuse_dispatch(self) -> None:
+        """Take the turn of a dispatch that plans without joining it."""
+        buffers = new_buffers(self._program, 0)
+        table = self._upload(self._memory.table(0, self._programs, **self._words(buffers)))
+        self._epoch += 1
+        self._program.refuse(table.data_ptr(), 1)
+        if self._program.is_dense:
+            self._agree.launch({"call": table.data_ptr(), "joins": 0, "num_slots": 0}, 1)
+
+    def refuse_again(self) -> None:
+        """Take the turn of a dispatch along a routing without joining it."""
+        buffers = new_buffers(self._program, 0)
+        table = self._upload(self._memory.table(0, self._programs, **self._words(buffers)))
+        self._epoch += 1
+        self._again.launch({"call": table.data_ptr(), "number": -1, "ticket": 1}, 1)
+
+    def refuse_combine(self) -> None:
+        """Take a combine's turn without joining it."""
+        words = self._words({"routing": self._routing})
+        table = self._upload(self._memory.table(BACK, self._programs, **words))
+        self._tell_peers(table, 0, 0, 0, self._routing, refuses=True)
+
+    def _launch(
+        self,
+        values: dict[str, int],
+        launched: Launched,
+        buffers: dict[str, Tensor],
+        segments: Tensor,
+        source: Sequence[Tensor],
+    ) -> None:
+        """All of a dispatch that plans."""
+        program, num_sources = self._program, launched.num_sources
+        scratch = new_scratch(program, num_sources)
+        words = call_words(program, scratch, segments, buffers)
+        table = self._upload(self._memory.table(0, self._programs, **self._words(words)))
+        launched.routing.zero_()
+        if program.is_compact:  # before the peers know that this rank joins the call
+            self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
+        values = values | program.values(table.data_ptr(), launched, 0)
+        values |= {name: address(column) for name, column in scratch.items()}
+        program.evaluate(values, num_sources)
+        program.plan(values, num_sources)
+        if program.is_dense:
+            agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
+            self._agree.launch(agreed, 1)
+        self._move(table, launched, source)
+
+    def _move(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> None:
+        """The rows of a dispatch whose segments have their slots."""
+        weights = launched.codes if launched.weights is None else launched.weights  # any: unread
+        values = self._program.values(table.data_ptr(), launched, address(weights))
+        values |= self._program.fields_sent(source, self._memory.sections["rows"])
+        self._epoch += 1
+        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
+
+    def _kept(self, launched: Launched) -> Launched:
+        """With copies of what the latest dispatch has left in the window for its handle."""
+        if self._program.is_compact:
+            index = self._memory.part("row_index", torch.int64, launched.num_slots)
+            return replace(launched, row_index=index.clone())
+        if self._program.is_dense:
+            claims = self._memory.part("claims", torch.int32, launched.num_slots)
+            return replace(launched, filled_slots=claims == signed(self._epoch))
+        return launched
+
+    def _tell_peers(
+        self,
+        table: Tensor,
+        number: int,
+        num_sources: int,
+        weights: int,
+        routing: Tensor,
+        refuses: bool = False,
+    ) -> None:
+        values = {"call": table.data_ptr(), "number": number, "num_sources": num_sources}
+        values |= {"fanout": self._fanout, "weights": weights, "known": address(routing)}
+        shares = -(-num_sources * self._fanout // POINTS_TOLD)
+        programs = max(1, min(shares, self._programs.reducers))
+        self._tell.launch({**values, "refuses": int(refuses)}, programs)
+
+    def _table(
+        self, launched: Launched, segments: Tensor, first_slots: Tensor, entry: int = 0
+    ) -> Tensor:
+        """The table of a call along a routing."""
+        held = {"codes": launched.codes, "first_slots": first_slots, "routing": launched.routing}
+        words = segment_words(segments) | {name: address(each) for name, each in held.items()}
+        return self._upload(self._memory.table(entry, self._programs, **self._words(words)))
+
+    def _words(self, others: Mapping[str, int | Tensor]) -> dict[str, int]:
+        """Words of every table, and ``others``."""
+        lasting = {"state": self.state, "page": self.page, "report": self.report.words}
+        named = {**lasting, **others}
+        return {
+            name: address(each) if isinstance(each, Tensor) else each
+            for name, each in named.items()
+        }
+
+    def _upload(self, table: list[int]) -> Tensor:
+        """A table on the device, without waiting."""
+        if self._program.interpreted:
+            return torch.tensor(table)
+        return torch.tensor(table, pin_memory=True).to(self._members.device, non_blocking=True)
+
+    def _grow(self, wanted: Limits) -> None:
+        """Make a window for calls of that size, and of some more where it has to be larger;
+        collective. The ranks meet before they let go of the old one: a peer's kernels may still
+        tell this rank that it has nothing to store."""
+        held = self.limits
+        limits = Limits(
+            _grown(wanted.max_sources, held.max_sources),
+            min(_grown(wanted.capacity, held.capacity), MAX_SLOTS),
+        )
+        epoch, meetings = self.state[[PLAN_EPOCH, MEETINGS]].tolist()  # waits for the device
+        self._members.meet("window allocation")
+        outlast_calls(self._memory.window.local)
+        outlast_calls(self._memory.window.peer_bases)
+        program = self._program
+        del self._memory  # both at once might not fit
+        self._memory = TritonMemory(program, limits, self._allocate, 1, is_exact=True)
+        self._memory.pretend(epoch, meetings)
+        if not program.interpreted:
+            torch.cuda.current_stream(self._members.device).synchronize()
+        self._members.meet("window allocation")
+
+
+def _fits(wanted: Limits, held: Limits) -> bool:
+    return wanted.max_sources <= held.max_sources and wanted.capacity <= held.capacity
+
+
+def _grown(wanted: int, held: int) -> int:
+    """By a quarter at least, as each growth is a collective; not at all if it is enough."""
+    return held if wanted <= held else max(wanted, held * 5 // 4)

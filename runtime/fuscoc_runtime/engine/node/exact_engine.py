@@ -1,0 +1,321 @@
+"""Exact sizes inside one node: calls without ``max_sources``, by kernels that plan themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine import sizes
+from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
+from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
+from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
+from fuscoc_runtime.engine.node.engine import current_device, readable
+from fuscoc_runtime.engine.node.exact import ExactNode, Known
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.report import Planned
+from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.process import ProcessEngine, lasting
+from fuscoc_runtime.engine.streams import call_order
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    InputError,
+    OptionError,
+    RefusedCallError,
+)
+from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.plan.agree import attempt
+
+_log = logging.getLogger("fuscoc.runtime")
+
+
+@dataclass(frozen=True, eq=False)
+class ExactDispatched:
+    """Rows by field, [num_rows, *field shape], valid until this rank's next dispatch, and the
+    handle that combine takes."""
+
+    rows: dict[str, Tensor]
+    handle: ExactHandle
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """Checked arguments of a dispatch, and what they say of it."""
+
+    arguments: Arguments
+    weights: Tensor | None
+    num_sources: int
+    num_slots: int
+
+
+class ExactEngine:
+    """This process's rank of one shuffle inside one node; construction is collective.
+
+    A dispatch that plans waits for the counts. If they say that a rank cannot join it, all ranks
+    make the call once more by the general engine: what is wrong on any of them is raised on all,
+    and what kernels cannot count is carried out. Calls along a routing that is known wait for
+    nothing. One that this rank raises an error for takes its turn all the same; peers go on without
+    this rank's rows, and their ``check`` says so.
+
+    Args:
+        general: opens the general engine; collective.
+    """
+
+    def __init__(
+        self,
+        shuffle: ShuffleSpec,
+        members: Membership,
+        node: ExactNode,
+        general: Callable[[], ProcessEngine],
+    ) -> None:
+        self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
+        self.node = node
+        self.checker = Checker(shuffle, members.rank, members.topology.num_ranks, members.device)
+        self.order = call_order(members.device)
+        self._open_general, self._opened = general, False
+        self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
+        self._found: list[FuscoRuntimeError] = []
+        with current_device(members.device):
+            self._watch = NodeWatch(node, shuffle, members)
+
+    @cached_property
+    def local_keys(self) -> Tensor:
+        """The keys of this rank, ascending; a dense target has none."""
+        rank, device = self.members.rank, self.members.device
+        if self.target.kind == "dense":
+            return torch.empty(0, dtype=torch.int64, device=device)
+        owners = key_to_rank(self.target, self.members.topology, rank, {}, device)
+        return torch.nonzero(owners == rank).flatten()
+
+    @cached_property
+    def general(self) -> ProcessEngine:
+        """The engine of calls that these kernels leave out, opened by the first; collective."""
+        self._opened = True
+        return self._open_general()
+
+    def dispatch(
+        self,
+        positional: Sequence[Tensor],
+        named: Mapping[str, Any],
+        earlier: ExactHandle | Handle | None = None,
+    ) -> ExactDispatched | Dispatched:
+        """See ``engine.dispatch``; with an ``earlier`` handle only this rank raises its mistakes.
+
+        Weights may be given now or with ``combine``.
+        """
+        if isinstance(earlier, Handle):
+            return self.general.dispatch(positional, named, earlier)
+        with self._turn():
+            self._number += 1
+            prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, earlier))
+            known = self._move(prepared, earlier)
+        if isinstance(known, Planned):
+            problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
+            work = dispatch(self.general.machine, positional, named, problem=problem)
+            return self.general.run("dispatch", work)
+        assert isinstance(prepared, _Prepared)
+        self._held = self._number
+        arguments = prepared.arguments
+        shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
+        handle = ExactHandle(self, known, arguments.extents, shapes, arguments.weights)
+        fields = zip(self.shuffle.program.buffers["target"], self.node.rows, strict=True)
+        rows = {
+            field.name: each[: known.num_rows].view(known.num_rows, *field.shape)
+            for field, each in fields
+        }
+        return ExactDispatched(rows, handle)
+
+    def combine(
+        self,
+        rows: Tensor | Mapping[str, Tensor],
+        handle: ExactHandle | Handle,
+        named: Mapping[str, Any],
+    ) -> dict[str, Tensor]:
+        """Enqueue a combine of rows [num_slots, *field shape] of every field.
+
+        Raises:
+            InputError: an argument does not fit the dispatch. For the other ranks sums that need
+                this one's rows are NaN, and their ``check`` raises RefusedCallError.
+            HopTimeoutError: a rank was lost in an earlier call.
+        """
+        if isinstance(handle, Handle):
+            return self.general.combine(rows, handle, named)
+        if self.shuffle.program.combine is None:
+            raise self.checker.problem(self.shuffle.name, "has no combine in its spec")
+        with self._turn():
+            try:
+                given, weights = self._combined(rows, handle, named)
+                make = torch.zeros if self.node.zeroes_results else torch.empty
+                results = {
+                    field.name: make(
+                        handle.source_shapes[field.name],
+                        dtype=TORCH_DTYPES[field.dtype],
+                        device=self.members.device,
+                    )
+                    for field in self.shuffle.program.buffers["source"]
+                }
+            except Exception:
+                self.node.refuse_combine()
+                raise
+            self.node.combine(given, handle.known, list(results.values()), weights)
+        return results
+
+    def lends(self, rows: Tensor) -> bool:
+        """Whether rows lie in the window, where the next dispatch puts its own."""
+        memory = {each.untyped_storage().data_ptr() for each in self.node.rows}
+        return rows.untyped_storage().data_ptr() in memory
+
+    def check(self) -> None:
+        """Wait for everything enqueued so far, and raise what went wrong and no call has raised."""
+        with current_device(self.members.device), self.order.turn():
+            self._watch.raise_new()
+            self._raise_found()
+        if self._opened:
+            self.general.check()
+
+    def settle(self) -> None:
+        """As ``check``, but a loss only if it has not been raised yet."""
+        with current_device(self.members.device), self.order.turn():
+            self._watch.settle()
+            self._raise_found()
+        if self._opened:
+            self.general.settle()
+
+    def settle_so_far(self) -> None:
+        """As ``settle``, without waiting for calls that go on."""
+        self._watch.settle(so_far=True)
+        self._raise_found()
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address, now: they grow with the batches."""
+        return self.node.window_bytes + (self.general.window_bytes if self._opened else 0)
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes held between calls, besides: those of handles are not the engine's."""
+        return 0
+
+    def close(self) -> None:
+        """Let go of the window and the kernels; no call may follow."""
+        self._watch.close()
+        if self._opened:
+            self.general.close()
+        del self.node, self._watch
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Around a call, of which autograd may use later what it leaves."""
+        with current_device(self.members.device), self.order.turn(), lasting():
+            self._watch.raise_loss()
+            self._find()
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
+                raise OptionError("max_sources", problem)
+            yield
+
+    def _prepare(
+        self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None
+    ) -> _Prepared:
+        checker = self.checker
+        if earlier is None:
+            arguments = checker.dispatch_arguments(positional, named)
+        else:
+            self._check_handle(earlier)
+            shapes = earlier.source_shapes
+            arguments = checker.fields_again(positional, named, shapes, earlier.extents)
+            arguments = replace(arguments, weights={**earlier.weights, **arguments.weights})
+        for name, tensor in arguments.fields.items():
+            if self.lends(tensor):
+                raise checker.problem(name, IN_THE_WINDOW)
+        weights = self._weights(arguments.weights, arguments.extents) if arguments.weights else None
+        num_slots = sizes.target_length(checker, arguments) or 0
+        sizes.num_points(checker, arguments)  # raises for what are no sizes
+        return _Prepared(arguments, weights, sizes.num_sources(checker, arguments), num_slots)
+
+    def _move(
+        self, prepared: _Prepared | FuscoRuntimeError, earlier: ExactHandle | None
+    ) -> Known | Planned:
+        """Plan and move the rows of a dispatch; what was planned, if all ranks find out in time
+        that nothing is moved."""
+        if isinstance(prepared, FuscoRuntimeError):
+            if earlier is not None:
+                self.node.refuse_again()
+                raise prepared
+            self.node.refuse_dispatch()
+            return Planned((), (), 0, is_aborted=False)
+        fields = list(prepared.arguments.fields.values())
+        if earlier is not None:
+            return self.node.dispatch_again(self._number, fields, earlier.known, prepared.weights)
+        program, arguments = self.shuffle.program, prepared.arguments
+        try:
+            known = self.node.dispatch(
+                self._number,
+                fields,
+                [readable(arguments.inputs[name]) for name in program.inputs],
+                [arguments.extents[name] for name in program.extents],
+                prepared.num_sources,
+                prepared.weights,
+                prepared.num_slots,
+            )
+        except HopTimeoutError as error:  # while windows were to grow: ranks are out of step
+            self._watch.loss = replace(error)
+            raise
+        if isinstance(known, Planned) and known.is_aborted:
+            self._watch.raise_loss()
+        return known
+
+    def _weights(self, given: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
+        """Weights as they travel: in f32, in which sums are made."""
+        weights = self.checker.weights(given, extents)
+        return None if weights is None else aligned(weights.to(torch.float32))
+
+    def _combined(
+        self, rows: Tensor | Mapping[str, Tensor], handle: ExactHandle, named: Mapping[str, Any]
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """The rows of a combine and its weights."""
+        self._check_handle(handle)
+        tensors = self.checker.rows(rows, handle.num_slots)
+        given = {next(iter(tensors)): rows} if isinstance(rows, Tensor) else rows
+        if handle.known.number != self._held:
+            for name in tensors:
+                if self.lends(given[name]):
+                    problem = overwritten(handle.known.number, self._held)
+                    raise self.checker.problem(name, problem)
+        weights = self._weights({**handle.weights, **named}, handle.extents)
+        return list(tensors.values()), weights
+
+    def _check_handle(self, handle: object) -> None:
+        if not isinstance(handle, ExactHandle):
+            raise self.checker.problem("handle", not_a_handle(handle))
+        if handle.engine is not self:
+            raise self.checker.problem("handle", "is of another shuffle")
+
+    def _find(self) -> None:
+        """Log what peers have said of calls meanwhile, for ``check`` to raise."""
+        rank = self.members.rank
+        for other in self.node.report.take_others():
+            error: FuscoRuntimeError = RefusedCallError(rank, other.peer, 1)
+            if other.theirs >= 0:
+                problem = (
+                    f"is of dispatch {other.number}; rank {other.peer} passed that of dispatch "
+                    f"{other.theirs}, and nothing was moved between the two"
+                )
+                error = InputError("handle", rank, problem)
+            _log.error("%s: %s", self.shuffle.name, error)
+            self._found.append(error)
+
+    def _raise_found(self) -> None:
+        self._find()
+        if self._found:
+            raise self._found.pop(0)

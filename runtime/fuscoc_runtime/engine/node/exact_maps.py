@@ -1,0 +1,75 @@
+"""The linear maps of calls whose sizes are exact; see ``engine.linear``.
+
+Handles last, and weights may come as late as with combine: so pulling is a combine with weights of
+1, and the backward pass of combine a dispatch along the same routing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.engine.arguments import unit_weights
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.linear import (
+    Fields,
+    GeneralMaps,
+    fresh_rows,
+    rows_in_slots,
+    weight_input,
+)
+from fuscoc_runtime.engine.node.maps import NodeMaps
+
+
+class ExactMaps(NodeMaps):
+    """The maps of an ``ExactEngine``; a routing is a handle of it, or of its general engine."""
+
+    def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
+        started = time.perf_counter()
+        named = self._named(rows)
+        result = self._engine.combine(named, routing[0], weight_input(self.spec, weights))
+        self._observer.combined(started)
+        return list(result.values())
+
+    def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
+        handle = routing[0]
+        ones = unit_weights(self.spec, handle.extents, self._engine.members.device)
+        return self.combine(rows_in_slots(handle, rows), routing, ones)
+
+    def combine_backward(
+        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+    ) -> tuple[Fields, Fields]:
+        [handle] = routing
+        if isinstance(handle, Handle):
+            return self._general().combine_backward(grads, rows, routing, weights)
+        # The gradients come to where a dispatch's rows are.
+        rows = [row.clone() if self._engine.lends(row) else row for row in rows]
+        done = self._dispatch(grads, weight_input(self.spec, weights), handle)
+        return self._weighed(done.handle, list(done.rows.values()), rows, weights)
+
+    def _general(self) -> GeneralMaps:
+        engine = self._engine.general
+
+        def run(work: list[Generator[Request, Any, Any]]) -> list[Any]:
+            [only] = work
+            return [engine.run("operator", only)]
+
+        return GeneralMaps([engine.machine], run, self._observer)
+
+    def _fresh(self, handle: Any, rows: Fields) -> Fields:
+        if isinstance(handle, Handle):
+            names = [field.name for field in self.spec.program.buffers["target"]]
+            return fresh_rows(handle, dict(zip(names, rows, strict=True)))
+        return super()._fresh(handle, rows)
+
+    def _points(self, handle: Any) -> Tensor:
+        found: Tensor = self._engine.node.points()
+        return found
+
+    def _most_slots(self, handle: Any) -> int:
+        slots: tuple[int, ...] = handle.known.slots
+        return max(slots)

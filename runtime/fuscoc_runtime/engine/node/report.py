@@ -1,0 +1,99 @@
+"""What planning reports to the host of calls whose sizes are exact."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+
+from fuscoc_runtime.engine.node.state import MAX_RANKS
+
+# Positions in the report; see kernels/device/words.py.
+SLOTS, SOURCES, ROWS, ABORTED, OTHERS = 0, 8, 16, 17, 18
+NUM_WORDS = OTHERS + MAX_RANKS
+BUSY_SECONDS = 20e-3
+PAUSE_SECONDS = 100e-6
+LOOK_SECONDS = 1.0
+"""How often a wait asks whether the GPU is still at work at all."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What all ranks know alike of one call, before its rows move.
+
+    Attributes:
+        slots: of every rank.
+        sources: source segments of every rank; -1 if it refuses the call.
+        num_rows: rows of this rank.
+        is_aborted: whether nothing here is true, since waits were ended.
+    """
+
+    slots: tuple[int, ...]
+    sources: tuple[int, ...]
+    num_rows: int
+    is_aborted: bool
+
+
+@dataclass(frozen=True)
+class Other:
+    """A call along a known routing, of dispatch ``number``, of which ``peer`` has said that its
+    routing is that of dispatch ``theirs``; -1 if it refused the call."""
+
+    peer: int
+    number: int
+    theirs: int
+
+
+class Report:
+    """Words in the host's memory, which kernels write.
+
+    Every word of a call has its epoch in the upper half, so they may come in any order.
+    """
+
+    def __init__(self, device: torch.device, num_ranks: int) -> None:
+        self._device, self._num_ranks = device, num_ranks
+        on_gpu = device.type == "cuda"
+        self.words = torch.zeros(NUM_WORDS, dtype=torch.int64, pin_memory=on_gpu)
+        self._seen = self.words.numpy()
+
+    def wait(self, epoch: int) -> Planned:
+        """What planning says of the call of that epoch, when it has come: the one wait of a host
+        for its device. Kernels end in any case, as the watching thread sees to it."""
+        started = time.monotonic()
+        look = LOOK_SECONDS
+        while not self._has(epoch):
+            waited = time.monotonic() - started
+            if waited > look:
+                look += LOOK_SECONDS
+                torch.cuda.current_stream(self._device).query()  # raises if a kernel has failed
+            if waited > BUSY_SECONDS:
+                time.sleep(PAUSE_SECONDS)
+            else:
+                os.sched_yield()
+        low = [signed(word) for word in self._seen[:OTHERS].tolist()]
+        return Planned(
+            tuple(low[SLOTS : SLOTS + self._num_ranks]),
+            tuple(low[SOURCES : SOURCES + self._num_ranks]),
+            low[ROWS],
+            low[ABORTED] != 0,
+        )
+
+    def take_others(self) -> list[Other]:
+        """What peers have said of calls meanwhile, each once."""
+        others = []
+        for peer in self._seen[OTHERS:].nonzero()[0].tolist():
+            word = int(self._seen[OTHERS + peer])
+            self._seen[OTHERS + peer] = 0
+            others.append(Other(peer, word >> 32, signed(word)))
+        return others
+
+    def _has(self, epoch: int) -> bool:
+        return bool((self._seen[:OTHERS] >> 32 == signed(epoch)).all())
+
+
+def signed(word: int) -> int:
+    """The lower half of a word, as an int32."""
+    low = word & 0xFFFFFFFF
+    return low - (low >> 31 << 32)

@@ -1,0 +1,197 @@
+"""What the Triton kernels of one node work in, for calls up to some size: a window, and tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.windows import Allocate
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS
+from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out, view_points
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.kernels.loader import address, device_module
+
+LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
+"""Polls after which a wait is shown to the host: some milliseconds."""
+
+BACK = 1
+"""The entry of combines where sizes are exact, for which points are told once more."""
+
+
+class TritonMemory:
+    """The window of one rank, zeroed; construction is collective.
+
+    Attributes:
+        limits: how large calls may be, the same on all ranks.
+        rows: the target's fields, [rows, elements].
+    """
+
+    def __init__(
+        self,
+        program: TritonProgram,
+        limits: Limits,
+        allocate: Allocate,
+        num_entries: int,
+        is_exact: bool = False,
+    ) -> None:
+        """``num_entries`` handles have parts of their own; those of calls whose sizes are exact
+        have none."""
+        self.limits, self._program, self._is_exact = limits, program, is_exact
+        self._num_rows = limits.row_capacity(program.num_ranks, program.is_compact)
+        self.sections, nbytes = self._lay_out(num_entries)
+        self.window = allocate(nbytes)
+        self._bases = self.window.peer_bases.tolist()
+        fields = program.shuffle.program.buffers["target"]
+        parts = zip(self.sections["rows"], program.row_bytes, fields, strict=True)
+        self.rows = tuple(
+            self.window.local[at : at + self._num_rows * size]
+            .view(TORCH_DTYPES[field.dtype])
+            .view(-1, field.num_elems)
+            for at, size, field in parts
+        )
+
+    def part(self, name: str, dtype: torch.dtype, count: int, entry: int = 0) -> Tensor:
+        """So many numbers of a part of the window."""
+        at = self.sections[name][entry]
+        return self.window.local[at : at + count * dtype.itemsize].view(dtype)
+
+    def pretend(self, epoch: int, meetings: int = 0) -> None:
+        """Let the peers of a new window have flagged so many calls, and come to so many meetings:
+        flags are told from older ones by their differences."""
+        num_ranks = self._program.num_ranks
+        flags = num_ranks * self._program.plan_blocks
+        self.part("plan_flags", torch.int32, flags).fill_(epoch)
+        flags = num_ranks * self.limits.max_sources
+        self.part("dispatch_flags", torch.int32, flags).fill_(epoch)
+        if self._is_exact:
+            self.part("meeting_flags", torch.int32, num_ranks).fill_(meetings)
+
+    def points(self, entry: int = 0) -> Tensor:
+        """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
+        fanout = self._program.shuffle.program.fanout
+        shape = (self._program.num_ranks, self.limits.max_sources, fanout)
+        return view_points(self.window.local, self.sections["points"][entry], shape)
+
+    def table(self, entry: int, programs: Programs, **others: int) -> list[int]:
+        """The table of calls whose handles have that entry, with ``others`` of its words; see
+        device/words.py."""
+        words = device_module("words", interpreted=self._program.interpreted)
+        named = {
+            "rank": self._program.members.rank,
+            "num_ranks": self._program.num_ranks,
+            "max_sources": self.limits.max_sources,
+            "capacity": self.limits.capacity,
+            "long_wait": LONG_WAIT[self._program.device.type],
+            **{
+                f"{name}_at": at[entry] if len(at) > 1 else at[0]
+                for name, at in self.sections.items()
+                if name != "rows"
+            },
+            "plan_blocks": self._program.plan_blocks,
+            "num_senders": programs.senders,
+            "num_reducers": programs.reducers,
+            "dispatch_group": programs.dispatch_group,
+            "combine_group": programs.combine_group,
+            **others,
+        }
+        table = [0] * words.NUM_WORDS.value
+        table[: len(self._bases)] = self._bases
+        for name, value in named.items():
+            table[getattr(words, name.upper()).value] = value
+        return table
+
+    def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
+        """Offsets of the parts of a window, and its bytes."""
+        program, limits, num_ranks = self._program, self.limits, self._program.num_ranks
+        sources = num_ranks * limits.max_sources
+        meeting = num_ranks * 4 * self._is_exact
+        return lay_out(
+            {
+                "counts": [2 * num_ranks * (program.num_columns + 1) * 4],
+                "plan_flags": [num_ranks * program.plan_blocks * 4],
+                "dispatch_flags": [sources * 4],
+                "combine_flags": [sources * 8],
+                "meeting_flags": [meeting],
+                "said": [2 * meeting],
+                "barrier": [num_ranks * 8] * num_entries,
+                "refused": [num_ranks * 8] * num_entries,
+                "points": [sources * program.shuffle.program.fanout * 8]
+                * (num_entries + self._is_exact),
+                "staging": [sources * program.spec.partial_bytes if program.combines else 0],
+                "row_index": [limits.capacity * 8 * program.is_compact] * num_entries,
+                "claims": [limits.capacity * 4 * program.is_dense] * num_entries,
+                "rows": [self._num_rows * size for size in program.row_bytes],
+            }
+        )
+
+
+def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
+    """What the planner's kernels hand to each other, by the names of the relation's outputs."""
+    num_points = max_sources * program.shuffle.program.fanout
+    tiles, relation = program.num_tiles(max_sources), program.shuffle.program.relation
+    outputs = [name for name in relation.outputs if name not in relation.addresses]
+    sizes = {
+        "within": num_points,
+        "within_rows": num_points * program.is_compact,
+        "tile_counts": tiles * program.spec.padded_keys,
+    }
+    device = program.device
+    return {
+        **{name: torch.empty(num_points, dtype=torch.int64, device=device) for name in outputs},
+        **{name: torch.empty(n, dtype=torch.int32, device=device) for name, n in sizes.items()},
+    }
+
+
+def new_buffers(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
+    """What belongs to one handle, by its words in the table."""
+    target = program.target
+    num_keys = target.num_keys if target.kind == "packed" else 0
+    shapes: dict[str, tuple[int, ...]] = {
+        "codes": (max_sources, program.shuffle.program.fanout),
+        "first_slots": (max_sources, MAX_RANKS),
+        "key_counts": (num_keys,),
+        "key_starts": (num_keys,),
+    }
+    device = program.device
+    return {
+        **{name: torch.empty(n, dtype=torch.int32, device=device) for name, n in shapes.items()},
+        "routing": torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),  # counts its uses
+    }
+
+
+def new_segments(program: TritonProgram, max_sources: int) -> Tensor:
+    """Where segments lie, int64 [addresses, points]: first cells, then strides of their runs."""
+    shape = (
+        len(program.shuffle.program.relation.addresses),
+        max_sources * program.shuffle.program.fanout,
+    )
+    return torch.empty(shape, dtype=torch.int64, device=program.device)
+
+
+def call_words(
+    program: TritonProgram,
+    scratch: dict[str, Tensor],
+    segments: Tensor,
+    buffers: dict[str, Tensor],
+) -> dict[str, int]:
+    """Words of a table: where a call finds these."""
+    return {
+        "ranks": address(scratch["rank"]),
+        "keys": address(scratch[program.place]),
+        "within": address(scratch["within"]),
+        "within_rows": address(scratch["within_rows"]),
+        "tile_counts": address(scratch["tile_counts"]),
+        **segment_words(segments),
+        **{name: address(buffer) for name, buffer in buffers.items()},
+    }
+
+
+def segment_words(segments: Tensor) -> dict[str, int]:
+    """Words of a table: where segments lie."""
+    return {
+        "src_offsets": address(segments),
+        "src_strides": address(segments[1:]),
+        "num_points": segments.shape[1],
+    }

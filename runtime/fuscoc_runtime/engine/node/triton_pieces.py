@@ -1,0 +1,239 @@
+"""The Triton kernels of one node where slots follow from pieces: what they keep.
+
+A dispatch is three launches, a combine two; there is nothing of the size of a point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.windows import Allocate
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MAX_RAGGED_ENTRIES, MOST_LINES
+from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
+from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched
+from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.triton_memory import TritonMemory
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a window of pieces has room for: boxes of a rank, bytes that come back, their flags."""
+
+    max_boxes: int
+    staging_bytes: int
+    max_flags: int
+
+
+class PiecesMemory(TritonMemory):
+    """A window where slots follow from pieces: nothing in it is of the size of a point."""
+
+    def __init__(
+        self,
+        program: TritonProgram,
+        pieces: PiecesSpec,
+        limits: Limits,
+        allocate: Allocate,
+        room: Room,
+    ) -> None:
+        self._pieces, self._room = pieces, room
+        super().__init__(program, limits, allocate, limits.num_entries)
+
+    def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
+        program, pieces, room = self._program, self._pieces, self._room
+        ranks, most = program.num_ranks, room.max_boxes
+        num_boxes, comes_back = ranks * most, program.combines
+        return lay_out(
+            {
+                "counts": [2 * ranks * (program.num_columns + 1) * 4],
+                "plan_flags": [ranks * program.plan_blocks * 4],
+                "told_flags": [ranks * 4],
+                "dispatch_flags": [ranks * self.limits.max_sources * 4],
+                "combine_flags": [room.max_flags * 8],
+                "barrier": [ranks * 8] * num_entries,
+                "refused": [ranks * 8] * num_entries,
+                "boxes": [num_boxes * pieces.box_bytes * comes_back] * num_entries,
+                "before": [ranks * (most + 1) * 8 * comes_back] * num_entries,
+                "marks": [num_boxes * pieces.mark_bytes] * num_entries,
+                "told": [ranks * 8] * num_entries,
+                "staging": [room.staging_bytes],
+                "rows": [self._num_rows * size for size in program.row_bytes],
+            }
+        )
+
+
+class TritonPiecesNode(TritonNode):
+    """A shuffle with `NodeSpec.pieces` among the ranks of one node; collective.
+
+    Raises:
+        OptionError: segments of a rank have more lines than kernels can count.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        members: Membership,
+        limits: Limits,
+        num_sms: int | None,
+    ) -> None:
+        assert node.pieces is not None
+        self._pieces: PiecesSpec = node.pieces
+        per_entry = node.pieces.per_entry
+        self.max_entries = most = _most_entries(shuffle, node.pieces, limits)
+        self._max_boxes = most * per_entry
+        self._num_fields = len(shuffle.program.buffers["target"])
+        field = shuffle.program.buffers["target"][0]
+        row_bytes = TORCH_DTYPES[field.dtype].itemsize * field.num_elems
+        bytes_sent = limits.max_sources * shuffle.program.fanout * row_bytes
+        num_lines = bytes_sent // LINE * node.pieces.line_parts
+        if num_lines >= MOST_LINES:
+            problem = (
+                f"is {limits.max_sources}; kernels count {MOST_LINES:,} pieces of {LINE} bytes"
+            )
+            raise OptionError("max_sources", f"{problem}, and these are {num_lines:,}")
+        num_cells = self._max_boxes * MAX_RANKS
+        comes_back = "combine" in node.kernels
+        # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
+        room = bytes_sent * node.pieces.line_parts + num_cells * BOX_PADDING
+        self._staging_bytes = comes_back * room
+        self._max_flags = comes_back * (num_lines // node.tile["item_lines"] + num_cells + 1)
+        super().__init__(artifact, shuffle, node, members, limits, num_sms)
+        self.zeroes_results = False
+
+    def dispatch(
+        self,
+        source: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: torch.Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | EntrySizes | None = None,
+    ) -> Launched:
+        """As `TritonNode.dispatch`; kernels evaluate ``ragged`` sizes by themselves."""
+        entry = self._next_entry()
+        buffers = self._buffers[entry.index]
+        none = self._zeros(torch.int32, 0)
+        handle = Launched(
+            entry,
+            num_sources,
+            codes=none.view(0, self.shuffle.program.fanout),
+            key_counts=none,
+            key_starts=none,
+            routing=buffers["routing"],
+            weights=weights,
+            num_slots=num_slots,
+            ragged=ragged,
+            filled_bits=buffers["filled"],
+            moved=buffers["moved"],
+        )
+        program, values = self._program, self._values(handle) | {"num_slots": num_slots}
+        values |= program.given(inputs, extents)
+        values["num_cells"] = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
+        program.kernels["meet"].launch(values, 1)
+        program.kernels["place"].launch(values, self._plan_programs)
+        values |= program.fields_sent(source, self._memory.sections["rows"])
+        program.kernels["dispatch"].launch(values, self._programs.dispatch)
+        return handle
+
+    def combine(
+        self,
+        rows: Sequence[torch.Tensor],
+        handle: Launched,
+        results: Sequence[torch.Tensor],
+        rows_ticket: int = 0,
+    ) -> Sequence[torch.Tensor]:
+        """As `TritonNode.combine`, of one field; cells of no segment become 0."""
+        (field,), (result,) = self.shuffle.program.buffers["source"], results
+        values = {f"result.{field.name}": address(result)}
+        values |= {"call": self._values(handle)["call"]}
+        values[f"result_bytes.{field.name}"] = result.nbytes
+        self._program.kernels["clear"].launch(values, self._programs.combine)
+        return super().combine(rows, handle, results, rows_ticket)
+
+    @property
+    def _plan_programs(self) -> int:
+        """Of `place`: each makes one kind of what an entry's piece has, or several in turn."""
+        kinds = 1 + self._num_fields + self._program.combines
+        return 1 if self._interpreted else min(self._max_boxes * kinds, MAX_PROGRAMS)
+
+    def _new_memory(self, allocate: Allocate) -> TritonMemory:
+        room = Room(self._max_boxes, self._staging_bytes, self._max_flags)
+        return PiecesMemory(self._program, self._pieces, self.limits, allocate, room)
+
+    def _new_scratch(self) -> dict[str, torch.Tensor]:
+        """What the planner alone needs, or hands to dispatch."""
+        assert self.max_entries is not None
+        num_boxes = self._max_boxes * self._num_fields
+        sizes = {
+            "boxes_forth": num_boxes * self._pieces.box_bytes // 8,
+            "forth_before": num_boxes + 1,
+            "points_before": self.max_entries,
+            "cells_before": self.max_entries,
+            "taken": 4,
+            "sent_items": self._program.num_ranks * self._max_boxes,
+        }
+        return {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
+
+    def _allocate_segments(self) -> list[torch.Tensor]:
+        return []
+
+    def _new_buffers(self) -> dict[str, torch.Tensor]:
+        box_words = self._pieces.box_bytes // 8 * self._max_boxes
+        comes_back = self._program.combines
+        return {
+            "routing": self._zeros(torch.int32, ROUTING_WORDS),
+            "boxes_back": self._zeros(torch.int64, box_words * comes_back),
+            "back_before": self._zeros(torch.int64, (self._max_boxes + 1) * comes_back),
+            "num_boxes": self._zeros(torch.int64, 1),
+            "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
+            "moved": self._zeros(torch.int64, 2 + MAX_RANKS),
+        }
+
+    def _zeros(self, dtype: torch.dtype, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=dtype, device=self._device)
+
+    def _words(self, index: int) -> dict[str, int]:
+        assert self.max_entries is not None
+        return {
+            **{name: address(each) for name, each in self._scratch.items()},
+            **{name: address(each) for name, each in self._buffers[index].items()},
+            "max_entries": self.max_entries,
+            "max_boxes": self._max_boxes,
+            "staging_bytes": self._staging_bytes,
+            "max_flags": self._max_flags,
+        }
+
+
+def _most_entries(shuffle: ShuffleSpec, pieces: PiecesSpec, limits: Limits) -> int:
+    """For whose boxes there is memory."""
+    if not pieces.outer:
+        return 1
+    most = max(limits.max_sources, 1)
+    is_ragged = shuffle.program.relation.extents_kernel is not None
+    return min(most, MAX_RAGGED_ENTRIES) if is_ragged else most
+
+
+def triton_node(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    members: Membership,
+    limits: Limits,
+    num_sms: int | None,
+) -> TritonNode:
+    """The Triton kernels of one node, from an artifact; collective over ``members``."""
+    kind = TritonNode if node.pieces is None else TritonPiecesNode
+    return kind(artifact, shuffle, node, members, limits, num_sms)

@@ -1,0 +1,159 @@
+"""The Triton kernels of a shuffle inside one node, loaded, and the launches of its planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.plan import key_to_rank
+
+COMBINED = ("rows", "result", "result_bytes")
+"""What a combine is given of every field."""
+
+
+class TritonProgram:
+    """What does not depend on how large calls are; one rank's.
+
+    Attributes:
+        kernels: by what they do.
+        interpreted: on the CPU, one program at a time.
+        is_dense, is_compact, combines: what kind of shuffle it is.
+        row_bytes: of a row of every field of the target.
+    """
+
+    def __init__(
+        self, artifact: Artifact, shuffle: ShuffleSpec, spec: NodeSpec, members: Membership
+    ) -> None:
+        self.shuffle, self.spec, self.members = shuffle, spec, members
+        self.device, self.num_ranks = members.device, members.topology.num_ranks
+        self.interpreted = members.device.type == "cpu"
+        program = shuffle.program
+        self.target, self.is_compact = program.target, program.is_compact
+        self.is_dense = program.target.kind == "dense"
+        self.combines = "combine" in spec.kernels
+        self.kernels = {role: self._load(artifact, name) for role, name in spec.kernels.items()}
+        relation = program.relation.kernel
+        self.relation = None if spec.pieces else self._load(artifact, relation)
+        self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
+        for kernel in (self.relation, *self.kernels.values()):
+            if kernel is not None:
+                kernel.compile()
+        self._fields = program.buffers["target"]
+        self.row_bytes = [
+            TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in self._fields
+        ]
+        self._key_to_rank: Tensor | None = None
+        if self.target.kind == "packed" and self.target.placement.kind != "table":
+            self._key_to_rank = key_to_rank(
+                self.target, members.topology, members.rank, {}, self.device
+            )
+
+    def load(self, module: str, name: str, arguments: Sequence[str]) -> Kernel:
+        """A device function that is a kernel by itself, compiled."""
+        kernel = load_device_kernel(module, name, arguments, interpreted=self.interpreted)
+        kernel.compile()
+        return kernel
+
+    @property
+    def num_columns(self) -> int:
+        """What planning counts rows of: every key and, for a compact target, every rank; or what
+        ranks tell of a dense one: their slots."""
+        if self.target.kind == "dense":
+            return 1
+        return self.target.num_keys + (MAX_RANKS if self.is_compact else 0)
+
+    @property
+    def place(self) -> str:
+        """What the relation says of a point beside its rank."""
+        return "slot" if self.is_dense else "key"
+
+    @property
+    def plan_blocks(self) -> int:
+        """Programs that exchange counts."""
+        return self.spec.padded_keys // self.spec.key_block
+
+    def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
+        """The relation's inputs and extents, by the manifest's value names."""
+        program = self.shuffle.program
+        tensors = dict(zip(program.inputs, inputs, strict=True))
+        owners = self._key_to_rank
+        if owners is None and self.target.kind == "packed":
+            owners = tensors[self.target.placement.table or ""]
+        return {
+            **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
+            **{f"extent.{n}": e for n, e in zip(program.extents, extents, strict=True)},
+            "extent.rank": self.members.rank,
+            "extent.ranks": self.num_ranks,
+            "num_ranks": self.num_ranks,
+            **({} if owners is None else {"key_to_rank": address(owners)}),
+        }
+
+    def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
+        """What a dispatch is given of every field: its tensor, and where rows go in a window."""
+        leaving = zip(self.shuffle.program.buffers["source"], source, strict=True)
+        arriving = zip(self._fields, rows_at, strict=True)
+        return {
+            **{f"source.{field.name}": address(tensor) for field, tensor in leaving},
+            **{f"rows_at.{field.name}": at for field, at in arriving},
+        }
+
+    def fields_back(self, rows: Sequence[Tensor], results: Sequence[Tensor]) -> dict[str, int]:
+        """What a combine is given of every field; of none where this rank does not join it."""
+        values = {}
+        fields = self.shuffle.program.buffers["source"]
+        for field, tensor, result in zip(fields, rows, results, strict=True):
+            values[f"rows.{field.name}"] = address(tensor)
+            values[f"result.{field.name}"] = address(result)
+            values[f"result_bytes.{field.name}"] = result.nbytes
+        return values
+
+    def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
+        """Launch the relation for the points of so many source segments."""
+        assert self.relation is not None
+        num_points, relation = (
+            num_sources * self.shuffle.program.fanout,
+            self.shuffle.program.relation,
+        )
+        if num_points:
+            self.relation.launch(
+                {**values, "num_points": num_points}, -(-num_points // relation.block)
+            )
+
+    def plan(self, values: Mapping[str, int], num_sources: int) -> None:
+        """Launch the planner."""
+        tiles = self.num_tiles(num_sources)
+        if self.is_dense:
+            self.kernels["exchange"].launch(values, 1)
+            self.kernels["place"].launch(values, tiles)
+            return
+        self.kernels["count"].launch(values, tiles)
+        self.kernels["exchange"].launch(values, self.plan_blocks)
+        self.kernels["assign"].launch(values, tiles)
+
+    def refuse(self, table: int, ticket: int) -> None:
+        """Launch what takes a dispatch's turn without joining it."""
+        values = {"call": table, "ticket": ticket}
+        values |= {"columns": self.num_columns, "blocks": self.plan_blocks}
+        self._refuse.launch(values, 1)
+
+    def num_tiles(self, num_sources: int) -> int:
+        """Programs that plan so many source segments."""
+        return max(1, -(-num_sources // self.spec.tile_sources))
+
+    def values(self, table: int, handle: Launched, weights: int) -> dict[str, int]:
+        """What the launches of a handle pass alike."""
+        ticket, num_sources = handle.entry.ticket, handle.num_sources
+        return {"call": table, "ticket": ticket, "num_sources": num_sources, "weights": weights}
+
+    def _load(self, artifact: Artifact, name: str) -> Kernel:
+        spec = artifact.kernels[name]
+        path, code = artifact.kernel_file(spec), artifact.code[spec.file]
+        return load_kernel(path, spec, code, interpreted=self.interpreted)

@@ -1,0 +1,178 @@
+"""Combine where slots follow from pieces: rows go back to where their segments lie.
+
+Where rows lie, programs copy the boxes that their sources have told this rank, item by item into
+the staging memory of the source, and flag every item there. At the source they copy flagged items
+to the result, line by line, and this rank's own rows straight. Half of the programs begin with what
+goes to peers, the others with what is for this rank; sending never waits, so every flag comes.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync, back = load("words"), load("vectors"), load("sync"), load("combine")
+boxes, lines, pieces = load("boxes"), load("lines"), load("pieces")
+
+CLEARED = tl.constexpr(2048)  # words of 8 bytes at once
+
+
+@triton.jit
+def clear(call, result, result_bytes, disjoint: tl.constexpr):
+    """Before it: of a result that rows do not fill, the rest is 0. Rows fill it if no two segments
+    have a byte in common and all bytes are moved."""
+    moved = tl.load(sync.array(call, words.MOVED, tl.int64))
+    if (not disjoint) | (moved != result_bytes):
+        share: tl.constexpr = 8 * CLEARED
+        to = result.to(tl.pointer_type(tl.int64))
+        lane = tl.arange(0, CLEARED).to(tl.int64)
+        for begin in range(tl.program_id(0) * share, result_bytes, tl.num_programs(0) * share):
+            at = begin // 8 + lane
+            tl.store(to + at, tl.full((CLEARED,), 0, tl.int64), mask=at * 8 + 8 <= result_bytes)
+        if tl.program_id(0) == 0:
+            at = result_bytes // 8 * 8 + tl.arange(0, 8)
+            at_byte = result.to(tl.pointer_type(tl.int8)) + at
+            tl.store(at_byte, tl.full((8,), 0, tl.int8), mask=at < result_bytes)
+
+
+@triton.jit
+def combine(
+    call, ticket, rows_ticket, rows, result, result_bytes, sizes: tl.constexpr,
+    steps: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+):  # fmt: skip
+    """``sizes`` are those of the one field, as in `pieces`; ``rows_ticket`` as in `combine`."""
+    turn = back.begin(call, ticket, rows_ticket)
+    if turn[0] == 1:
+        give_back(call, turn[1], rows, result, sizes, steps, lines_at_once, item_lines)
+    else:
+        back.give_up(call, turn, rows_ticket, (result,), (result_bytes,), 1)
+    back.finish(call, turn)
+
+
+@triton.jit
+def give_back(
+    call, tag, rows, result, sizes: tl.constexpr, steps: tl.constexpr,
+    lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+):  # fmt: skip
+    me = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    most = tl.full((), 0, tl.int64)
+    for peer in range(num_ranks):
+        most = tl.maximum(most, tl.where(peer == me, 0, num_items(call, peer, tag)))
+    num_sent = most * (num_ranks - 1)
+    num_own = num_items(call, me, tag)
+    num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64))
+    arriving = tl.load(sync.array(call, words.BACK_BEFORE, tl.int64) + num_boxes)
+    num_got = num_own + tl.where(num_ranks > 1, arriving, 0)
+    sends = (tl.program_id(0) % 2 == 0).to(tl.int32)
+    left = 2  # kinds of items that there may be more of
+    item = take(call, sends)
+    while left > 0:
+        if item < tl.where(sends == 1, num_sent, num_got):
+            following = take(call, sends)
+            box, start, end, inside, lost, flag = ends_of(
+                call, tag, item, sends, num_own, num_boxes, rows, result, steps
+            )
+            if box != 0:
+                lines.copy_item(
+                    box.to(tl.pointer_type(tl.int64)), start, end, inside, lost, steps, sizes[0],
+                    sizes[3] < boxes.LINE, lines_at_once, item_lines,
+                )  # fmt: skip
+                if flag != 0:
+                    tl.debug_barrier()  # the stores of every thread come first
+                    at = flag.to(tl.pointer_type(tl.int64))
+                    tl.atomic_xchg(at, tag, sem="release", scope="sys")
+            item = following
+        else:
+            left -= 1
+            sends = 1 - sends
+            if left > 0:
+                item = take(call, sends)
+
+
+@triton.jit
+def take(call, sends):
+    """The next item that is sent, or that this rank gets."""
+    counter = sync.array(call, words.STATE, tl.int32)
+    counter += tl.where(sends == 1, words.NEXT_ITEM, words.NEXT_GROUP)
+    return tl.atomic_add(counter, 1, sem="relaxed", scope="gpu").to(tl.int64)
+
+
+@triton.jit
+def ends_of(
+    call, tag, item, sends, num_own, num_boxes, rows, result, steps: tl.constexpr,
+):  # fmt: skip
+    """What an item copies: the address of its box, 0 for nothing, of both ends, its number in the
+    cell, whether it is lost, and the address of the flag to set, if that is not 0."""
+    size: tl.constexpr = 8 * (boxes.STEPS + boxes.STEP_WORDS * steps)
+    me = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    none = item * 0
+    box, flag, start, end, cell, lost = none, none, rows, result, none, none
+    if (sends == 1) | (item < num_own):  # boxes that ranks have told this one
+        peer = me
+        if sends == 1:  # in turn, the next one first
+            peer = (me + 1 + item % (num_ranks - 1)) % num_ranks
+            item = item // (num_ranks - 1)
+            end = sync.word(call, peer) + sync.word(call, words.STAGING_AT)
+            flag = sync.word(call, peer) + sync.word(call, words.COMBINE_FLAGS_AT)
+        if item < num_items(call, peer, tag):
+            index, item = lines.find(before_of(call, peer), boxes_of(call, peer, tag), item)
+            index += peer * sync.word(call, words.MAX_BOXES)
+            box = sync.word(call, me) + sync.word(call, words.BOXES_AT) + index * size
+    else:  # what peers have sent back
+        before = sync.array(call, words.BACK_BEFORE, tl.int64)
+        index, item = lines.find(before, num_boxes, item - num_own)
+        home = sync.word(call, words.BOXES_BACK) + index * size
+        at = home.to(tl.pointer_type(tl.int64))
+        num_cells = tl.load(at + boxes.NUM_CELLS)
+        cell = item % num_cells
+        item = item // num_cells
+        peer = tl.load(at + boxes.RANK) + cell * tl.load(at + boxes.RANK_STEP)
+        if peer != me:
+            box = home
+            start = sync.word(call, me) + sync.word(call, words.STAGING_AT)
+            number = tl.load(at + boxes.FLAG) + cell * tl.load(at + boxes.NUM_ITEMS) + item
+            lost += wait_for_item(call, tag, peer, number)
+    if box != 0:
+        at = box.to(tl.pointer_type(tl.int64))
+        start += tl.load(at + boxes.FROM) + cell * tl.load(at + boxes.CELL_FROM)
+        end += tl.load(at + boxes.TO) + cell * tl.load(at + boxes.CELL_TO)
+        if flag != 0:
+            flag += 8 * (tl.load(at + boxes.FLAG) + item)
+    return box, start, end, item, lost, flag
+
+
+@triton.jit
+def wait_for_item(call, tag, peer, number):
+    """Wait for what a peer sends back; 1 if it does not come."""
+    lost = 1
+    if back.joins(call, peer):
+        flags = sync.section(call, sync.word(call, words.RANK), words.COMBINE_FLAGS_AT, tl.int64)
+        lost = 1 - back.wait_for_rows(call, flags + number, peer, number, tag)
+        if lost == 1:
+            back.note_refusal(call, peer)
+    return lost
+
+
+@triton.jit
+def boxes_of(call, source, tag):
+    """How many boxes a rank has told this one for the dispatch of the running call."""
+    told = sync.section(call, sync.word(call, words.RANK), words.TOLD_AT, tl.int64)
+    told = tl.load(told + source)
+    came = ((told >> 32) == (tag >> 32)) & back.joins(call, source)
+    return tl.where(came, told & 0xFFFFFFFF, 0)
+
+
+@triton.jit
+def before_of(call, source):
+    """The items before every box that a rank has told this one."""
+    at = source * (sync.word(call, words.MAX_BOXES) + 1)
+    return sync.section(call, sync.word(call, words.RANK), words.BEFORE_AT, tl.int64) + at
+
+
+@triton.jit
+def num_items(call, source, tag):
+    """Items of these boxes."""
+    num_boxes = boxes_of(call, source, tag)
+    return tl.where(num_boxes > 0, tl.load(before_of(call, source) + num_boxes), 0)

@@ -1,0 +1,166 @@
+"""Dispatch where slots follow from pieces: programs copy the boxes that `pieces` has made, straight
+to their slots. A program takes the next item of all, with the cells of a box in turn, so that no
+two ranks store to the same one for long, and own rows go with the others.
+
+Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
+twice, by either, and counted. The last one to leave tells the peers that everything has come, and
+waits until they have told it.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync = load("words"), load("vectors"), load("sync")
+boxes, lines, pieces = load("boxes"), load("lines"), load("pieces")
+
+MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
+MARKS = tl.constexpr(256)  # words of slots that are marked at once
+
+
+@triton.jit
+def dispatch(
+    call, ticket, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
+    num_loops: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+):  # fmt: skip
+    """``rows`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
+    program copies so many of the ``lines_at_once`` of a field."""
+    state = sync.array(call, words.STATE, tl.int32)
+    epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64)) * len(rows)
+    before = sync.array(call, words.FORTH_BEFORE, tl.int64)
+    num_items = tl.where(sync.aborted(call) != 0, 0, tl.load(before + num_boxes))
+    for turn in range(2):
+        if (turn == 1) | (tl.program_id(0) % MARKERS == 0):
+            mark_all(call, epoch, num_loops)
+        item = sync.take(state, words.NEXT_ITEM)
+        while item < num_items:
+            following = sync.take(state, words.NEXT_ITEM)
+            copy(
+                call, before, num_boxes, item, source_fields, rows_at, rows, steps,
+                lines_at_once, item_lines,
+            )  # fmt: skip
+            item = following
+    if leave(state):
+        tell_arrived(call, epoch)
+        sync.end_dispatch(call, epoch, ticket)
+
+
+@triton.jit
+def copy(
+    call, before, num_boxes, item, source_fields, rows_at, rows: tl.constexpr,
+    steps: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+):  # fmt: skip
+    """An item of all boxes, which are of all fields in turn."""
+    size: tl.constexpr = boxes.STEPS + boxes.STEP_WORDS * steps
+    index, item = lines.find(before, num_boxes, item)
+    box = sync.array(call, words.BOXES_FORTH, tl.int64) + index * size
+    num_cells = tl.load(box + boxes.NUM_CELLS)
+    # Cells in turn, that of the next rank first: ranks begin with different ones.
+    cell = (item % num_cells + sync.word(call, words.RANK) + 1) % num_cells
+    rank = tl.load(box + boxes.RANK) + cell * tl.load(box + boxes.RANK_STEP)
+    start = tl.load(box + boxes.FROM) + cell * tl.load(box + boxes.CELL_FROM)
+    end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO) + sync.word(call, rank)
+    if pieces.refuses(call, rank) == 0:
+        for field in tl.static_range(len(rows)):
+            if index % len(rows) == field:
+                lines.copy_item(
+                    box, source_fields[field] + start, rows_at[field] + end, item // num_cells,
+                    item * 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
+                    lines_at_once[field], item_lines,
+                )  # fmt: skip
+
+
+@triton.jit
+def leave(state):
+    """As `sync.leave`, of programs whose stores to peers the last one flags."""
+    tl.debug_barrier()  # the stores of every thread come first
+    last = tl.atomic_add(state + words.EXITS, 1, sem="acq_rel", scope="sys")
+    last = last == tl.num_programs(0) - 1
+    if last:
+        tl.store(state + words.EXITS, 0)
+        tl.store(state + words.NEXT_ITEM, 0)
+        tl.store(state + words.NEXT_GROUP, 0)
+    return last
+
+
+@triton.jit
+def tell_arrived(call, epoch):
+    """Tell all peers that everything of this rank has come, and wait until they have told it."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    stride = sync.word(call, words.MAX_SOURCES)
+    if sync.aborted(call) == 0:
+        sync.signal(call, words.DISPATCH_FLAGS_AT, rank * stride, epoch)
+    flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if pieces.refuses(call, peer) == 0:
+            stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
+            sync.wait(call, flags + peer * stride, epoch, stage, peer, rank * 0)
+
+
+@triton.jit
+def mark_all(call, epoch, num_loops: tl.constexpr):
+    """Mark the slots that all ranks have told this one, once they have: a box of each in turn."""
+    state = sync.array(call, words.STATE, tl.int32)
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    size: tl.constexpr = pieces.LOOPS + 2 * num_loops
+    told = sync.section(call, rank, words.TOLD_AT, tl.int64)
+    flags = sync.section(call, rank, words.TOLD_FLAGS_AT, tl.int32)
+    most = num_ranks * 0
+    for step in range(num_ranks):
+        peer = (rank + step) % num_ranks
+        if (pieces.refuses(call, peer) == 0) & (peer != rank):
+            stage: tl.constexpr = words.STAGED_SLOTS
+            sync.wait(call, flags + peer, epoch, stage, peer, rank * 0)
+        most = tl.maximum(most, num_told(call, told + peer, peer, epoch))
+    number = sync.take(state, words.NEXT_GROUP)
+    while number < most * num_ranks:
+        peer = number % num_ranks
+        if number // num_ranks < num_told(call, told + peer, peer, epoch):
+            index = peer * sync.word(call, words.MAX_BOXES) + number // num_ranks
+            marks = sync.section(call, rank, words.MARKS_AT, tl.int64) + index * size
+            mark(call, marks, num_loops)
+        number = sync.take(state, words.NEXT_GROUP)
+
+
+@triton.jit
+def num_told(call, told, peer, epoch):
+    """How many boxes a peer has told this rank for the running dispatch."""
+    told = tl.load(told)
+    came = ((told >> 32).to(tl.int32) == epoch) & (pieces.refuses(call, peer) == 0)
+    return tl.where(came, told & 0xFFFFFFFF, 0)
+
+
+@triton.jit
+def mark(call, marks, num_loops: tl.constexpr):
+    """Mark the slots of a cell: a lane has a word of a range."""
+    length = tl.load(marks + pieces.RANGE)
+    num_words = length // 32 + 2  # of a range, wherever it begins
+    num = tl.load(marks + pieces.NUM_RANGES) * num_words
+    filled = sync.array(call, words.FILLED, tl.int32)
+    for begin in range(0, num, MARKS):
+        at = begin + tl.arange(0, MARKS).to(tl.int64)
+        number = at // num_words
+        slot = tl.load(marks + pieces.FIRST) + number * 0
+        for i in tl.static_range(num_loops):
+            loop = marks + pieces.LOOPS + 2 * (num_loops - 1 - i)
+            count = tl.load(loop)
+            slot += number % count * tl.load(loop + 1)
+            number = number // count
+        word = slot // 32 + at % num_words
+        low = tl.minimum(tl.maximum(slot - word * 32, 0), 32)
+        high = tl.minimum(tl.maximum(slot + length - word * 32, 0), 32)
+        one = tl.full((MARKS,), 1, tl.int64)
+        bits = ((one << high) - (one << low)).to(tl.int32)
+        has = (at < num) & (low < high)
+        twice = tl.atomic_or(filled + word, bits, mask=has, sem="relaxed", scope="gpu") & bits
+        twice = tl.where(has, twice, 0)
+        if vectors.largest((twice != 0).to(tl.int32), 0) == 1:
+            times = 0 * twice
+            for bit in tl.static_range(32):
+                times += (twice >> bit) & 1
+            sync.note(call, words.CLASHED, vectors.total(times, 0))

@@ -1,0 +1,72 @@
+"""``docs/simulation.md`` is what its command writes, and what it claims holds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks import simulation
+from benchmarks.simulation_tables import LEFT_OUT, TABLES, measured
+
+PAGE = simulation.PAGE.read_text(encoding="utf-8")
+
+
+def part(name: str) -> list[str]:
+    found = re.search(f"<!-- {name} -->\n\n(.*?)\n\n<!-- end of {name} -->", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1].split("\n")
+
+
+def errors(role: str) -> list[float]:
+    """Of all rows of a role, as parts of one."""
+    tables = {table.name for table in TABLES if table.role == role}
+    lines = [line for line in part("rows")[2:] if line.split(" | ")[0].strip("| ") in tables]
+    return [int(each) / 100 for line in lines for each in re.findall(r", \**([+-]\d+)%", line)]
+
+
+def test_what_needs_no_simulation_is_current() -> None:
+    for name, make in (
+        ("constants", simulation.constants),
+        ("roles", simulation.roles),
+        ("rewrites", simulation.rewrites),
+    ):
+        assert part(name) == make()
+
+
+def test_one_table_is_current() -> None:
+    rows = [row for row in measured() if row.table == "2 GPUs, another version"]
+    found = simulation.details(list(simulation.predict(rows)))[2:]
+    assert found == [line for line in part("rows") if line.startswith("| 2 GPUs, another version")]
+
+
+def test_judged_rows_are_as_near_as_is_claimed() -> None:
+    judged = errors("judged")
+    assert len(judged) == sum(row.role == "judged" for row in measured())
+    assert sum(abs(each) <= simulation.NEAR for each in judged) >= 0.9 * len(judged)
+    assert all(abs(each) <= simulation.FAR for each in judged)
+
+
+def test_every_published_claim_holds() -> None:
+    cells = [line.strip("| ").split(" | ") for line in part("readme")[2:]]
+    assert len(cells) == 24
+    assert all(abs(int(cell[5].rstrip("%"))) <= 25 for cell in cells if cell[2] == "NCCL")
+    parts = [line.strip("| ").split(" | ") for line in part("ablation")[2:]]
+    assert len(parts) == 9
+    assert all(float(cell[2].rstrip("%")) * float(cell[3].rstrip("%")) > 0 for cell in parts)
+
+
+def test_what_is_left_out_has_a_reason() -> None:
+    assert all(LEFT_OUT.values())
+
+
+@pytest.mark.nightly
+def test_measured_tables_are_current() -> None:
+    rows = list(simulation.predict(measured()))
+    assert simulation.with_parts(PAGE, simulation.validation_parts(rows)) == PAGE
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_published_tables_are_current() -> None:
+    assert simulation.with_parts(PAGE, simulation.PUBLISHED_PARTS) == PAGE
