@@ -98,6 +98,7 @@ def expert_parallel(
     model: Model,
     group: Group | None = None,
     *,
+    replicas: Group | None = None,
     cache_dir: str | Path | None = None,
     **options: Any,
 ) -> Model:
@@ -120,12 +121,15 @@ def expert_parallel(
     - ``state_dict()`` holds this rank's experts; ``load_state_dict`` takes that or an ordinary
       checkpoint. ``fuscoc.torch.whole_state_dict(model)`` is that of the whole model, and
       ``save_pretrained``, which is collective, writes it on rank 0.
-    - ``generate`` goes on, on every rank, until the sequences of all ranks have ended.
+    - ``generate`` returns, on every rank, when the sequences of all ranks have ended.
 
     Args:
         model: a ``PreTrainedModel`` with its weights; its experts are one of the classes that
             docs/integrations.md names.
         group: as for ``fuscoc_runtime.Shuffle``.
+        replicas: the ranks, one of every group, that hold the same experts as this one; gradients
+            of experts are averaged over them, too. A job of more ranks than ``group`` needs it to
+            train.
         cache_dir: as for ``fused_shuffle``.
         options: those of ``fuscoc_runtime.Shuffle``, such as ``max_sources``, the most tokens of a
             rank in one forward pass.
@@ -143,7 +147,7 @@ def expert_parallel(
         constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
         return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
 
-    return spread_experts(model, group, open_shuffle)
+    return spread_experts(model, group, replicas, open_shuffle)
 
 
 def as_artifact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,8 +34,14 @@ def test_two_steps(pool: Pool) -> None:
     assert pool.run(transformers_work.train, 4, IN_SUITE, {}, 2) == [[]] * 4
 
 
+def test_experts_in_either_half_of_the_ranks(pool: Pool) -> None:
+    work = transformers_work.train
+    assert pool.run(work, 4, IN_SUITE, {}, 1, False, True) == [[]] * 4
+
+
 def test_ranks_that_want_more_tokens(pool: Pool) -> None:
-    assert pool.run(transformers_work.generate, 4, IN_SUITE, {}, ["greedy"], 1) == [[]] * 4
+    kinds = ["greedy", "static"]
+    assert pool.run(transformers_work.generate, 4, IN_SUITE, {}, kinds, 1) == [[]] * 4
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -55,6 +61,19 @@ def test_ranks_that_do_not_divide_the_experts(pool: Pool) -> None:
         assert said in str(outcome)
 
 
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (transformers_work.of_unsaid_replicas, "`replicas` has to say which"),
+        (transformers_work.fully_sharded, "`fully_shard` would take gate_up_proj"),
+    ],
+)
+def test_what_would_train_experts_apart(pool: Pool, work: Callable[..., None], said: str) -> None:
+    for outcome in pool.outcomes(work, 4):
+        assert isinstance(outcome, AdapterError)
+        assert said in str(outcome)
+
+
 @nightly
 @pytest.mark.parametrize("fixed", [{}, {"max_sources": 24}], ids=["exact", "fixed"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -70,10 +89,10 @@ def test_layers_that_are_recomputed(pool: Pool, fixed: dict[str, int]) -> None:
 
 @nightly
 @pytest.mark.parametrize("fixed", [{}, {"max_sources": 48}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("kind", transformers_work.KINDS)
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_kind_of_generation(pool: Pool, name: str, fixed: dict[str, int]) -> None:
-    kinds = list(transformers_work.KINDS)
-    assert pool.run(transformers_work.generate, 4, name, fixed, kinds, 2) == [[]] * 4
+def test_every_kind_of_generation(pool: Pool, name: str, kind: str, fixed: dict[str, int]) -> None:
+    assert pool.run(transformers_work.generate, 4, name, fixed, [kind], 2) == [[]] * 4
 
 
 @nightly

@@ -119,6 +119,7 @@ def test_twice(spread: Any) -> None:
         ({"cache_implementation": "paged"}, "continuous batching"),
         ({"prompt_lookup_num_tokens": 2}, "assisted_generation"),
         ({"prefill_chunk_size": 2}, "prefill_chunk_size"),
+        ({"guidance_scale": 1.5}, "guidance_scale"),
     ],
 )
 def test_generation_of_different_steps(spread: Any, options: dict[str, Any], said: str) -> None:
@@ -139,6 +140,12 @@ def test_other_ways_to_save(
     with pytest.raises(AdapterError, match=said):
         spread.save_pretrained(tmp_path, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_is_converted_too_late(spread: Any) -> None:
+    model = copy.deepcopy(spread).bfloat16()
+    with pytest.raises(AdapterError, match=r"gate_up_proj of MixtralExperts has become torch\.bf"):
+        model(**prompts(0))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

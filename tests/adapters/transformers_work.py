@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from fuscoc.torch import clip_grad_norm_, expert_parallel, whole_state_dict
@@ -27,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True},
     "beams": {"do_sample": False, "num_beams": 2},
+    "static": {"do_sample": False, "cache_implementation": "static"},
 }
 
 
@@ -75,19 +78,36 @@ def loss_of(model: Any, rank: int, group: Any, aux: Mapping[str, Any]) -> Any:
     return model(**given, num_items_in_batch=count / num_ranks, **aux).loss
 
 
+def halves_of(group: Any) -> tuple[Any, Any]:
+    """Of the job's ranks: those of this rank's half, and those with its place in either half."""
+    half = dist.get_world_size(group) // 2
+    ranks = torch.arange(2 * half).view(2, half)
+    (experts, _), (replicas, _) = (
+        dist.new_subgroups_by_enumeration(each.tolist()) for each in (ranks, ranks.T)
+    )
+    return experts, replicas
+
+
 def train(
-    group: Any, name: str, options: Mapping[str, Any], steps: int, checkpointing: bool = False
+    group: Any,
+    name: str,
+    options: Mapping[str, Any],
+    steps: int,
+    checkpointing: bool = False,
+    halves: bool = False,
 ) -> list[str]:
     """What differs: logits, the first gradients, the loss of every step and the weights after.
 
-    The unmodified model is trained on the batches of all ranks, one after the other.
+    The unmodified model is trained on the batches of all ranks, one after the other. ``halves``:
+    whether either half of the ranks has all experts.
     """
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
     aux = {} if name == "DeepseekV3" else {"output_router_logits": True}
-    alone, model = alone_and_spread(group, name, options)
+    experts, replicas = halves_of(group) if halves else (group, None)
+    alone, model = alone_and_spread(experts, name, {**options, "replicas": replicas})
     given = on(device_of(group), prompts(rank))
     logits = {"logits": alone(**given).logits}
-    wrong = differences({"logits": model(**given).logits}, logits, group)
+    wrong = differences({"logits": model(**given).logits}, logits, experts)
     for each in (alone, model):
         each.train()
         if checkpointing:
@@ -99,15 +119,15 @@ def train(
         (sum(losses) / num_ranks).backward()
         loss = loss_of(parallel, rank, group, aux)
         loss.backward()
-        wrong += differences({f"loss {step}": loss}, {f"loss {step}": losses[rank]}, group)
+        wrong += differences({f"loss {step}": loss}, {f"loss {step}": losses[rank]}, experts)
         if step == 0:
-            wrong += differences(gradients(model), gradients(alone), group)
+            wrong += differences(gradients(model), gradients(alone), experts)
         norms = {f"norm {step}": torch.nn.utils.clip_grad_norm_(alone.parameters(), MOST_NORM)}
-        wrong += differences({f"norm {step}": clip_grad_norm_(model, MOST_NORM)}, norms, group)
+        wrong += differences({f"norm {step}": clip_grad_norm_(model, MOST_NORM)}, norms, experts)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    return wrong + differences(model.state_dict(), alone.state_dict(), group)
+    return wrong + differences(model.state_dict(), alone.state_dict(), experts)
 
 
 def generate(
@@ -121,13 +141,18 @@ def generate(
     model.register_forward_hook(lambda *_: passes.append(1))
     wrong = []
     for kind in kinds:
-        settings = KINDS[kind] | {"max_new_tokens": 2 + more * rank}
+        settings = KINDS[kind] | {
+            "max_new_tokens": 2 + more * rank, "return_dict_in_generate": True,
+        }  # fmt: skip
         torch.manual_seed(rank)
         wanted = alone.generate(**given, **settings)
         torch.manual_seed(rank)
         found = model.generate(**given, **settings)
-        if not torch.equal(found, wanted):
-            wrong.append(f"{kind}: {found.tolist()} and not {wanted.tolist()}")
+        if not torch.equal(found.sequences, wanted.sequences):
+            wrong.append(f"{kind}: {found.sequences.tolist()} and not {wanted.sequences.tolist()}")
+        lengths = [int(each.past_key_values.get_seq_length()) for each in (found, wanted)]
+        if lengths[0] != lengths[1]:
+            wrong.append(f"{kind}: a cache of {lengths[0]} and not {lengths[1]} tokens")
     if len(passes) < len(kinds) * (2 + more * (num_ranks - 1)):
         wrong.append(f"{len(passes)} passes: fewer than the last rank needs")
     return wrong
@@ -157,6 +182,19 @@ def save(group: Any, name: str, folder: str) -> list[str]:
         model.load_state_dict(loaded)
         wrong += differences(model.state_dict(), alone.state_dict(), group)
     return wrong
+
+
+def of_unsaid_replicas(group: Any) -> None:
+    """A backward pass of a model whose experts half of the job's ranks have."""
+    experts, _ = halves_of(group)
+    model = expert_parallel(build("Mixtral"), experts, timeout=TIMEOUT)
+    model(**batch(dist.get_rank(group), EMPTY)).loss.backward()
+
+
+def fully_sharded(group: Any) -> None:
+    """The model by FSDP, which takes what a rank has for what all ranks have."""
+    model = expert_parallel(build("Mixtral"), group, timeout=TIMEOUT)
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
 
 
 def experts_in_bf16(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:

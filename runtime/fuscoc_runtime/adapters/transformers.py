@@ -23,6 +23,7 @@ from fuscoc_runtime.adapters.transformers_model import (
     clip_grad_norm_,
     whole_state_dict,
 )
+from fuscoc_runtime.adapters.transformers_replicas import Replicas
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.face.shuffle import Shuffle
 
@@ -32,7 +33,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def expert_parallel(
-    model: Model, group: Group | None, open_shuffle: Callable[[Sizes], Shuffle]
+    model: Model,
+    group: Group | None,
+    replicas: Group | None,
+    open_shuffle: Callable[[Sizes], Shuffle],
 ) -> Model:
     """``model`` itself, a ``PreTrainedModel`` that now keeps this rank's experts only.
 
@@ -55,11 +59,12 @@ def expert_parallel(
             )
     distinct = dict.fromkeys(sizes for _, sizes in found.values())
     shuffles = {sizes: MoeShuffle(open_shuffle(sizes), "transformers") for sizes in distinct}
+    same = Replicas(replicas, num_ranks)
     # DistributedDataParallel would make the experts of all ranks those of rank 0.
     ignored = [*getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
     for name, (experts, sizes) in found.items():
         _specialise(experts, ParallelExperts)
-        experts.keep_own(shuffles[sizes])
+        experts.keep_own(shuffles[sizes], same)
         ignored += [f"{name}.{weight}" for weight, _ in experts.named_parameters()]
     _specialise(model, ParallelModel)
     if isinstance(model, generation.GenerationMixin):

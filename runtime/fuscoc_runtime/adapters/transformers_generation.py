@@ -40,8 +40,8 @@ class ParallelGeneration(nn.Module):
     """What a ``GenerationMixin`` does otherwise once its experts are spread over ranks."""
 
     def generate(self, *arguments: Any, **options: Any) -> Any:
-        """As the model does; collective. A rank whose sequences have ended goes on, without adding
-        tokens, until those of all ranks have.
+        """As the model does; collective. A rank whose sequences have ended makes the passes of the
+        others, until those of all ranks have.
 
         Raises:
             AdapterError: the ranks might make different numbers of forward passes.
@@ -69,14 +69,25 @@ class ParallelGeneration(nn.Module):
             raise GENERATION.problem(
                 "generate: prefill_chunk_size takes as many passes as a rank's prompts are long"
             )
+        if config.guidance_scale not in (None, 1):
+            raise GENERATION.problem("generate: guidance_scale takes a second pass a step")
         super()._validate_generation_mode(mode, config, options)  # type: ignore[misc]
 
     def _has_unfinished_sequences(
         self, this_peer_finished: bool, synced_gpus: bool, device: torch.device
     ) -> bool:
-        """Whether any rank of the experts' group has sequences that have not ended."""
+        """Whether this rank has sequences that have not ended; if not, after those of all ranks.
+
+        Until then it makes the passes of the others with a token of its own and no cache: caches
+        may have no room for more, and may be returned.
+        """
+        while self._any_rank(not this_peer_finished) and this_peer_finished:
+            self(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), use_cache=False)
+        return not this_peer_finished
+
+    def _any_rank(self, going_on: bool) -> bool:
         members = find_moe(self).engine.members
-        going_on = torch.tensor(not this_peer_finished, dtype=torch.int32, device=members.device)
+        anybody = torch.tensor(going_on, dtype=torch.int32, device=members.device)
         if members.group is not None:
-            dist.all_reduce(going_on, dist.ReduceOp.MAX, group=members.group)
-        return bool(going_on.item())
+            dist.all_reduce(anybody, dist.ReduceOp.MAX, group=members.group)
+        return bool(anybody.item())

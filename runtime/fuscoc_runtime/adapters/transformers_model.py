@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -18,7 +19,8 @@ class ParallelModel(nn.Module):
     """What a ``PreTrainedModel`` does otherwise once its experts are spread over ranks."""
 
     def save_pretrained(self, save_directory: Any, *arguments: Any, **options: Any) -> None:
-        """The group's rank 0 writes the whole model, as the unmodified one would; collective.
+        """The group's rank 0 writes the whole model, as the unmodified one would; collective. Of
+        replicas the first one does.
 
         ``is_main_process`` has no effect.
 
@@ -33,7 +35,7 @@ class ParallelModel(nn.Module):
                 "options by name"
             )
         whole = whole_state_dict(self)
-        if find_moe(self).engine.members.rank == 0:
+        if whole and next(experts_of(self)).replicas.rank == 0:
             options |= {"state_dict": whole, "is_main_process": True}
             super().save_pretrained(save_directory, **options)  # type: ignore[misc]
 
@@ -82,5 +84,7 @@ def clip_grad_norm_(model: nn.Module, max_norm: float) -> Tensor:
 
 
 def _norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    gradients = [each.grad.float() for each in parameters if each.grad is not None]
-    return get_total_norm(gradients)
+    """In f32, whatever the gradients are of."""
+    gradients = (each.grad for each in parameters if each.grad is not None)
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in gradients]
+    return get_total_norm(norms)
