@@ -1,4 +1,4 @@
-"""``fused_shuffle`` for specs, and ``expert_parallel``: compiled when needed, into a cache."""
+"""``fused_shuffle`` for specs, and models on shuffles: compiled when needed, into a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fuscoc_runtime.adapters.transformers import Model, Sizes, clip_grad_norm_, whole_state_dict
+from fuscoc_runtime.adapters import megatron
+from fuscoc_runtime.adapters.moe import Sizes
+from fuscoc_runtime.adapters.transformers import Model, clip_grad_norm_, whole_state_dict
 from fuscoc_runtime.adapters.transformers import expert_parallel as spread_experts
 from fuscoc_runtime.comm.group import Group
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -20,6 +22,7 @@ __all__ = [
     "clip_grad_norm_",
     "expert_parallel",
     "fused_shuffle",
+    "megatron_dispatchers",
     "whole_state_dict",
 ]
 
@@ -44,7 +47,7 @@ shuffle experts {
   combine  reverse reduce sum(w)
 }
 """
-"""What ``expert_parallel`` compiles. Rows are not padded: grouped GEMMs take groups of any size."""
+"""What models of experts get. Rows are not padded: grouped GEMMs take groups of any size."""
 
 
 def fused_shuffle(
@@ -140,14 +143,55 @@ def expert_parallel(
         ImportError: the compiler's packages are not installed.
         Whatever ``Shuffle`` raises.
     """
-    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
     def open_shuffle(sizes: Sizes) -> Shuffle:
-        spec = EXPERTS.replace("DTYPE", names[sizes.dtype])
-        constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
-        return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
+        return _shuffle_of_experts(sizes, group, cache_dir, options)
 
     return spread_experts(model, group, replicas, open_shuffle)
+
+
+def megatron_dispatchers(
+    model: Model, *, cache_dir: str | Path | None = None, **options: Any
+) -> Model:
+    """Let the ``MoELayer``s of a Megatron-Core model dispatch with fuscoc; collective.
+
+    ::
+
+        model = GPTModel(config, ...)
+        fuscoc.torch.megatron_dispatchers(model)
+
+    The model, whose weights are on their device, is changed in place and returned. Layers keep
+    their routers, experts, shared experts and process groups; ``config`` names whatever dispatcher
+    it likes. For several pieces of a model, pass a ``ModuleList`` of them.
+
+    Args:
+        model: a module of Megatron-Core that has ``MoELayer``s.
+        cache_dir: as for ``fused_shuffle``.
+        options: those of ``fuscoc_runtime.Shuffle`` but ``group``.
+
+    Raises:
+        AdapterError: Megatron-Core is missing or another one; there is no ``MoELayer``; or its
+            ``config`` asks for what docs/integrations.md says is refused.
+        ImportError: the compiler's packages are not installed.
+        Whatever ``Shuffle`` raises.
+    """
+
+    def open_shuffle(sizes: Sizes, group: Group) -> Shuffle:
+        return _shuffle_of_experts(sizes, group, cache_dir, options)
+
+    return megatron.replace_dispatchers(model, open_shuffle)
+
+
+def _shuffle_of_experts(
+    sizes: Sizes,
+    group: Group | None,
+    cache_dir: str | Path | None,
+    options: Mapping[str, Any],
+) -> Shuffle:
+    names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+    spec = EXPERTS.replace("DTYPE", names[sizes.dtype])
+    constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
+    return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
 
 
 def as_artifact(

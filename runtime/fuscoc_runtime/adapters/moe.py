@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,16 @@ from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.scalar import Scope, evaluate
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What layers have in common that share a shuffle; ``dtype`` is that of weights and rows."""
+
+    hidden: int
+    experts: int
+    topk: int
+    dtype: torch.dtype
 
 
 class MoeShuffle:

@@ -14,8 +14,8 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch import nn
 
-from fuscoc_runtime.adapters.moe import MoeShuffle
-from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, Sizes, find_experts
+from fuscoc_runtime.adapters.moe import MoeShuffle, Sizes
+from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, find_experts
 from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
 from fuscoc_runtime.adapters.transformers_generation import GENERATION, ParallelGeneration
 from fuscoc_runtime.adapters.transformers_model import (
@@ -27,7 +27,7 @@ from fuscoc_runtime.adapters.transformers_replicas import Replicas
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.face.shuffle import Shuffle
 
-__all__ = ["Sizes", "clip_grad_norm_", "expert_parallel", "whole_state_dict"]
+__all__ = ["clip_grad_norm_", "expert_parallel", "whole_state_dict"]
 
 Model = TypeVar("Model", bound=nn.Module)
 

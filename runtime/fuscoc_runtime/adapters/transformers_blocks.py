@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fuscoc_runtime.adapters.interface import Interface
+from fuscoc_runtime.adapters.moe import Sizes
 
 VERSION = "5.23.0"
 
@@ -76,16 +77,6 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 BLOCK = re.compile(r"(Experts?|Mo[eE](Block|Layer)?)$")
 """How transformers calls modules that are, or hold, experts."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What layers have in common that share a shuffle; ``dtype`` is that of weights and rows."""
-
-    hidden: int
-    experts: int
-    topk: int
-    dtype: torch.dtype
 
 
 def find_experts(model: Any) -> dict[str, tuple[Any, Sizes]]:
