@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc.torch import megatron_dispatchers
+from fuscoc_runtime.errors import AdapterError
 from tests.adapters.megatron_layers import EXPERTS, HIDDEN, TIMEOUT, TOPK, WIDTH, Layout, on_cpu
 
 VOCABULARY, LENGTH, SEQUENCES, RATE = 32, 8, 2, 0.1
@@ -107,3 +108,21 @@ def one_step(model: Any, step: int, layout: Layout) -> dict[str, Tensor]:
             found[name] = weight.clone()
             weight.grad = None
     return found
+
+
+def refused(group: Any, setting: Mapping[str, Any]) -> str:
+    """Why a model of these settings keeps its own dispatchers."""
+    from megatron.core.transformer.moe.moe_layer import MoELayer
+
+    with megatron_on_cpu(Layout(1, dist.get_world_size(group))):
+        model = build(Layout(1, dist.get_world_size(group)), {})
+        layers = [each for each in model.modules() if isinstance(each, MoELayer)]
+        before = [layer.token_dispatcher for layer in layers]
+        for name, value in setting.items():  # unchecked by Megatron
+            setattr(layers[-1].config, name, value)
+        try:
+            megatron_dispatchers(model)
+        except AdapterError as error:
+            assert [layer.token_dispatcher for layer in layers] == before
+            return str(error)
+    return "nothing was refused"
