@@ -191,7 +191,9 @@ def _shuffle_of_experts(
     names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
     spec = EXPERTS.replace("DTYPE", names[sizes.dtype])
     constants = {"hidden": sizes.hidden, "experts": sizes.experts, "topk": sizes.topk}
-    return Shuffle(as_artifact(spec, constants, cache_dir), group=group, **options)
+    artifact = as_artifact(spec, constants, cache_dir)
+    # The adapters' experts work on rows one by one, up to where they end.
+    return Shuffle(artifact, group=group, **{"zero_unused": False, **options})
 
 
 def as_artifact(

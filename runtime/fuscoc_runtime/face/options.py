@@ -34,6 +34,7 @@ class Options:
     slice_bytes: int | None = None
     nic_bandwidth: float | None = None
     trace: bool = False
+    zero_unused: bool = True
 
     def __post_init__(self) -> None:
         if self.timeout is not None:

@@ -78,6 +78,11 @@ class Shuffle:
         nic_bandwidth: bytes a second of a rank's network, for ``auto`` and for the size and the
             number of slices under way; default: measured between the GPUs of several nodes, once
             for each group (``stats`` tells), else 50e9.
+        zero_unused: whether rows that autograd keeps, and gradients of rows, are 0 from
+            ``key_offsets[-1]`` on. False writes nothing there, so they cost as much as there are
+            rows, not as much as the capacity, and may hold anything, NaN too: for work that stops
+            where the rows end, such as grouped GEMMs and what is done to every row alone. Has no
+            effect but on packed targets of a fixed capacity that are not compact.
         trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
             the host only enqueues.
 
@@ -111,6 +116,7 @@ class Shuffle:
         slice_bytes: int | None = None,
         nic_bandwidth: float | None = None,
         trace: bool = False,
+        zero_unused: bool = True,
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
@@ -134,6 +140,7 @@ class Shuffle:
                 slice_bytes,
                 nic_bandwidth,
                 trace,
+                zero_unused,
             ),
         )
 
