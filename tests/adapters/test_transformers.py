@@ -82,6 +82,20 @@ def test_ten_steps(pool: Pool, name: str, fixed: dict[str, int]) -> None:
 
 
 @nightly
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rows_that_nobody_writes(pool: Pool, name: str) -> None:
+    work = transformers_work.train_on_nan
+    assert pool.run(work, 4, name, {"max_sources": 24}, 1) == [[]] * 4
+
+
+@nightly
+@pytest.mark.parametrize("fixed", [{}, {"max_sources": 24}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_compiled(pool: Pool, name: str, fixed: dict[str, int]) -> None:
+    assert pool.run(transformers_work.compiled, 4, name, fixed) == [[]] * 4
+
+
+@nightly
 @pytest.mark.parametrize("fixed", [{}, {"max_sources": 24}], ids=["exact", "fixed"])
 def test_layers_that_are_recomputed(pool: Pool, fixed: dict[str, int]) -> None:
     assert pool.run(transformers_work.train, 4, IN_SUITE, fixed, 2, True) == [[]] * 4

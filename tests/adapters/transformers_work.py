@@ -130,6 +130,35 @@ def train(
     return wrong + differences(model.state_dict(), alone.state_dict(), experts)
 
 
+def train_on_nan(group: Any, name: str, options: Mapping[str, Any], steps: int) -> list[str]:
+    """``train``, where what torch allocates without values is NaN: rows that nobody has written."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        return train(group, name, options, steps)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def compiled(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
+    """What differs in bf16 between a model and the same in ``torch.compile``; bit by bit."""
+    model = build(name, torch.bfloat16).to(device_of(group))
+    expert_parallel(model, group, timeout=TIMEOUT, **options)
+    given = on(device_of(group), batch(dist.get_rank(group), EMPTY))
+    outcomes = []
+    for forward in (model, torch.compile(model, backend="aot_eager")):
+        loss = forward(**given, use_cache=False).loss
+        loss.backward()
+        found = {"loss": loss.detach(), **gradients(model)}
+        outcomes.append({label: each.clone() for label, each in found.items()})
+        model.zero_grad()
+    eager, traced = outcomes
+    return [
+        f"{label} differs"
+        for label, each in eager.items()
+        if not torch.equal(each.nan_to_num(), traced[label].nan_to_num())
+    ]
+
+
 def generate(
     group: Any, name: str, options: Mapping[str, Any], kinds: Sequence[str], more: int
 ) -> list[str]:

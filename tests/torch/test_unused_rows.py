@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.errors import InputError, OptionError
 from tests.engine import specs
 
 HIDDEN, KEYS, TOPK, ALIGN, MOST = 8, 4, 2, 4, 12
@@ -75,3 +77,53 @@ def test_where_it_has_no_effect(options: dict[str, int]) -> None:
     x, idx = torch.randn(2, HIDDEN, requires_grad=True), torch.tensor([[0, 1], [3, -1]])
     rows, _ = shuffle.dispatch(x, idx=idx, weights=torch.ones(2, TOPK))
     assert not rows.isnan().any()
+
+
+@pytest.mark.parametrize("num_tokens", [0, 2, 3])
+def test_rows_that_are_cut_to_a_step(num_tokens: int) -> None:
+    """No more than three tokens, where there is room for more; under autograd, too."""
+    torch.manual_seed(num_tokens)
+    text = specs.routed("f32", HIDDEN, KEYS, TOPK, align=ALIGN)
+    shuffle = Shuffle(specs.artifact(text), max_sources=MOST)
+    most = shuffle.capacity_for(3)
+    assert most == 3 * TOPK + KEYS * (ALIGN - 1)
+    x, weights = torch.randn(num_tokens, HIDDEN), torch.rand(num_tokens, TOPK)
+    idx = torch.randint(KEYS, (num_tokens, TOPK))
+    plain = (x[:, None] * weights[..., None]).sum(1)
+
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+    assert most < handle.num_slots == len(rows)
+    torch.testing.assert_close(shuffle.combine(rows[:most], handle), plain)
+    torch.testing.assert_close(shuffle.combine(rows[:most].clone(), handle), plain)
+
+    leaves = x.clone().requires_grad_(), weights.clone().requires_grad_()
+    rows, handle = shuffle.dispatch(leaves[0], idx=idx, weights=leaves[1])
+    y = shuffle.combine(rows[:most] * 2, handle)
+    found = torch.autograd.grad(y, leaves, torch.ones_like(y))
+    doubled = (leaves[0][:, None] * 2 * leaves[1][..., None]).sum(1)
+    wanted = torch.autograd.grad(doubled, leaves, torch.ones_like(y))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_rows_that_are_cut_too_short() -> None:
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", HIDDEN, KEYS, TOPK)), max_sources=MOST)
+    x, idx = torch.randn(3, HIDDEN), torch.tensor([[0, 1], [0, 1], [3, 0]])
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=torch.ones(3, TOPK))
+    end = int(handle.key_offsets[-1])
+    with pytest.raises(InputError, match=f"`x` on rank 0 has {end - 1} rows, and {end} came"):
+        shuffle.combine(rows[: end - 1], handle)
+    with pytest.raises(InputError, match=r"`x` on rank 0 has the shape"):
+        shuffle.combine(torch.zeros(handle.num_slots + 1, HIDDEN), handle)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_sources", "said"),
+    [
+        (specs.routed(), None, "`num_sources` is None; it must be a whole number of 0 or more"),
+        (specs.routed().replace("packed(s)", "packed(s) compact"), 3, "is not packed, or is comp"),
+    ],
+)
+def test_slots_that_cannot_be_told(text: str, num_sources: Any, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Shuffle(specs.artifact(text)).capacity_for(num_sources)

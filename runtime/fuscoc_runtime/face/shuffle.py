@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
 from fuscoc_runtime.face import calls
 from fuscoc_runtime.face.calls import AnyHandle
+from fuscoc_runtime.face.choice import slots_for
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.open import Engine, sms_to_use
 from fuscoc_runtime.face.options import Options, as_device, as_topology
@@ -258,8 +259,10 @@ class Shuffle:
 
         ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
         (any tensor will do), ``inputs`` holds the weights of a weighted combine, unless dispatch
-        was given them. Returns a tensor shaped like the source, or a dict of them by field.
-        Segments without a destination come back as 0.
+        was given them. With ``max_sources``, and unless the target is compact or dense, rows that
+        nobody uses may be left out: the first ``capacity_for`` ones are enough. Returns a tensor
+        shaped like the source, or a dict of them by field. Segments without a destination come back
+        as 0.
 
         The gradient of the rows is that of the result, dispatched along the same routing and times
         the weights; that of the weights is a dot product for every point, sent to the source.
@@ -273,6 +276,16 @@ class Shuffle:
             HopTimeoutError: a rank ended or did not come in time.
         """
         return calls.combine(self._executor, rows, handle, inputs, async_op, after)
+
+    def capacity_for(self, num_sources: int) -> int:
+        """Slots that a rank needs if no rank dispatches more than ``num_sources`` source segments,
+        whatever the routing; not collective. Others are unused then, and ``rows`` may be cut to
+        these, so that work on them costs less than the capacity.
+
+        Raises:
+            OptionError: it is no number of segments; or the target is compact or dense.
+        """
+        return slots_for(self.spec, self.topology.num_ranks, num_sources)
 
     def check(self) -> None:
         """Wait for all calls so far, replayed ones too, and raise what went wrong on this rank; not

@@ -167,8 +167,7 @@ class NodeMaps:
 
     def _end(self, handle: NodeHandle) -> Tensor | None:
         """Where a dispatch's rows end, if nothing is to be written behind; int64 [1]."""
-        in_slots = handle.launched.row_index is None and not handle.launched.has_given_slots
-        return None if self._zero_unused or not in_slots else handle.key_offsets[-1:]
+        return None if self._zero_unused else handle.end
 
     def _row_of_slot(self, handle: NodeHandle) -> Tensor:
         """int64 [num_slots]: the row that a slot refers to, its own unless the target is compact;
