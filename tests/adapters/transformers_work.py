@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fuscoc.torch import clip_grad_norm_, expert_parallel, whole_state_dict
 from fuscoc_runtime.adapters.transformers_model import find_moe
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.process import ProcessEngine
 from tests.adapters.transformers_models import EXPERTS, HIDDEN, TOPK, batch, build, prompts
 
@@ -42,8 +43,8 @@ def alone_and_spread(group: Any, name: str, options: Mapping[str, Any]) -> tuple
     """The unmodified model, and one with parallel experts."""
     device = device_of(group)
     model = expert_parallel(build(name).to(device), group, timeout=TIMEOUT, **options)
-    engine = NodeEngine if "max_sources" in options else ProcessEngine
-    assert isinstance(find_moe(model).engine, engine)
+    engines = (NodeEngine,) if "max_sources" in options else (ProcessEngine, ExactEngine)
+    assert isinstance(find_moe(model).engine, engines)
     return build(name).to(device), model
 
 

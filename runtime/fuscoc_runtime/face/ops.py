@@ -207,8 +207,8 @@ def combine_backward(
     """Gradients of combine's rows, of which it was given ``num_rows``, and, if ``rows`` are given,
     behind them those of its weights."""
     maps, routing = find(shuffle).maps, tickets.redeem(token)
-    done = maps.combine_backward(list(grads), list(rows), routing, list(weights))
-    return [*(gradient[:num_rows] for gradient in done[0]), *done[1]]
+    done = maps.combine_backward(list(grads), list(rows), routing, list(weights), num_rows)
+    return [*done[0], *done[1]]
 
 
 @combine_backward.register_fake

@@ -98,19 +98,24 @@ class NodeMaps:
                     tensor.copy_(before)
 
     def combine_backward(
-        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+        self,
+        grads: Fields,
+        rows: Fields,
+        routing: Sequence[Any],
+        weights: Fields,
+        num_rows: int,
     ) -> tuple[Fields, Fields]:
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         handle, lent = self._again(grads, routing)
-        return self._weighed(handle, lent, rows, weights)
+        return self._weighed(handle, lent, rows, weights, num_rows)
 
     def _weighed(
-        self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields
+        self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields, num_rows: int
     ) -> tuple[Fields, Fields]:
         """Gradients of combine's rows and weights, from those of its results, which a dispatch has
         just brought."""
-        index, end = self._row_of_slot(handle), self._end(handle)
+        index, end = self._row_of_slot(handle)[:num_rows], self._end(handle)
         if not weights:
             return [take_rows(grad, index, end) for grad in lent], []
         [weight] = weights
