@@ -1,0 +1,376 @@
+"""What tests let the processes of a ``Pool`` do: DeepEP's calls beside torch's.
+
+The oracle gathers what all ranks have and takes rows by index. Every function runs on one rank and
+returns what is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import fuscoc_runtime.deep_ep as deep_ep
+from fuscoc_runtime.deep_ep.rows import Tokens
+from fuscoc_runtime.errors import AdapterError
+
+HIDDEN, EXPERTS, TOPK, TOKENS = 256, 16, 3, 13
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rank's tokens, and those of all ranks."""
+
+    group: Any
+    device: torch.device
+    x: list[Tensor]
+    idx: list[Tensor]
+    weights: list[Tensor]
+
+    @property
+    def rank(self) -> int:
+        return int(dist.get_rank(self.group))
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.x)
+
+    @property
+    def local(self) -> int:
+        return EXPERTS // self.num_ranks
+
+    def goes(self, source: int, rank: int) -> Tensor:
+        """bool [tokens]: which tokens of a rank go to another."""
+        return (self.idx[source] // self.local == rank).any(1)
+
+    def received(self, what: list[Tensor], rank: int) -> Tensor:
+        """Rows of ``what`` in DeepEP's order: by source rank, then token."""
+        pairs = enumerate(what)
+        return torch.cat([each[self.goes(source, rank)] for source, each in pairs])
+
+
+def make_case(group: Any, device: torch.device, sizes: list[int], seed: int) -> Case:
+    """Every rank makes the tokens of all: some choices are -1, and some tokens go nowhere."""
+    x, idx, weights = list[Tensor](), list[Tensor](), list[Tensor]()
+    for rank, num in enumerate(sizes):
+        draw = torch.Generator().manual_seed(100 * seed + rank)
+        x.append(torch.randn(num, HIDDEN, generator=draw).bfloat16().to(device))
+        scores = torch.rand(num, EXPERTS, generator=draw)
+        chosen = scores.topk(TOPK, sorted=False)[1]
+        chosen[torch.rand(num, TOPK, generator=draw) < 0.2] = -1
+        chosen[torch.rand(num, generator=draw) < 0.1] = -1
+        idx.append(chosen.to(device))
+        weights.append(torch.rand(num, TOPK, generator=draw).to(device))
+    return Case(group, device, x, idx, weights)
+
+
+def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and a scale a block, by column, as quantisers for TMA leave them."""
+    blocks = x.float().view(len(x), HIDDEN // BLOCK, BLOCK)
+    amax = blocks.abs().amax(2).clamp(1e-4)
+    values = (blocks * (448 / amax[..., None])).to(torch.float8_e4m3fn).view(x.shape)
+    return values, (amax / 448).T.contiguous().T
+
+
+def from_fp8(values: Tensor, scales: Tensor) -> Tensor:
+    blocks = values.float().view(*values.shape[:-1], HIDDEN // BLOCK, BLOCK)
+    return (blocks * scales[..., None]).view(values.shape).bfloat16()
+
+
+def raised(call: Any) -> str:
+    """What a call is refused with."""
+    try:
+        call()
+    except AdapterError as error:
+        return str(error)
+    return "nothing"
+
+
+class Checks:
+    """Collects what is wrong."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+
+    def equal(self, what: str, found: Any, wanted: Any) -> None:
+        if isinstance(wanted, Tensor):
+            bits = torch.uint8 if wanted.dtype == torch.float8_e4m3fn else wanted.dtype
+            fits = found.dtype == wanted.dtype and found.shape == wanted.shape
+            if not fits or not torch.equal(found.view(bits), wanted.view(bits)):
+                self.wrong.append(f"{what}: {tuple(found.shape)} is not {tuple(wanted.shape)}")
+        elif found != wanted:
+            self.wrong.append(f"{what}: {found} is not {wanted}")
+
+    def near(self, what: str, found: Tensor, wanted: Tensor, rounding: float) -> None:
+        off = (found.float() - wanted).abs() - rounding * (wanted.abs() + 1)
+        if found.shape != wanted.shape or bool((off > 0).any()):
+            self.wrong.append(f"{what}: off by {off.max() if off.numel() else found.shape}")
+
+
+def normal(group: Any, device: str, sizes: list[int], options: dict[str, Any]) -> list[str]:
+    """Layout, dispatch with and without what the router says, cached, with a worst case, combine."""
+    case = make_case(group, torch.device(device), sizes[: dist.get_world_size(group)], seed=1)
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True, **options)
+    checks = Checks()
+    counted = check_layout(checks, buffer, case)
+    for seen, is_fp8 in enumerate((False, True)):
+        for with_topk in (False, True):
+            check_dispatch(checks, buffer, case, counted, is_fp8, with_topk, bool(seen))
+    buffer.destroy()
+    return checks.wrong
+
+
+def check_layout(checks: Checks, buffer: Any, case: Case) -> dict[str, Tensor]:
+    mine = case.idx[case.rank]
+    per_rank, per_node, per_expert, goes, _ = buffer.get_dispatch_layout(mine, EXPERTS)
+    wanted = torch.stack([case.goes(case.rank, peer) for peer in range(case.num_ranks)], 1)
+    checks.equal("is_token_in_rank", goes, wanted)
+    checks.equal("num_tokens_per_rank", per_rank, wanted.sum(0).int())
+    checks.equal("num_tokens_per_rdma_rank", per_node, None)
+    numbers = torch.stack([(mine == expert).sum() for expert in range(EXPERTS)])
+    checks.equal("num_tokens_per_expert", per_expert, numbers.int())
+    names = "num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank"
+    return dict(zip(names, (per_rank, per_expert, goes), strict=True))
+
+
+def check_dispatch(
+    checks: Checks,
+    buffer: Any,
+    case: Case,
+    counted: dict[str, Tensor],
+    is_fp8: bool,
+    with_topk: bool,
+    is_async: bool,
+) -> None:
+    rank, first = case.rank, case.rank * case.local
+    sent = [to_fp8(x) if is_fp8 else x for x in case.x]
+    x: Tokens = sent[rank]
+    order: dict[str, Any] = {}
+    if is_async:
+        order = {"async_finish": True, "previous_event": buffer.capture()}
+        order["allocate_on_comm_stream"] = with_topk
+    topk = {"topk_idx": case.idx[rank], "topk_weights": case.weights[rank]} if with_topk else {}
+    found = buffer.dispatch(x, **counted, **topk, expert_alignment=4, **order)
+    recv, idx, weights, per_expert, handle, event = found
+    wait(event, is_async)
+
+    def check_rows(what: str, rows: Any) -> None:
+        if is_fp8:
+            parts = zip(("values", "scales"), rows, zip(*sent, strict=True), strict=True)
+            for name, found, wanted in parts:
+                checks.equal(f"{what}, {name}", found, case.received(list(wanted), rank))
+        else:
+            checks.equal(what, rows, case.received(case.x, rank))
+
+    check_rows("recv_x", recv)
+    experts = torch.cat(case.idx).flatten()
+    numbers = [int((experts == first + i).sum()) for i in range(case.local)]
+    checks.equal("aligned numbers", per_expert, [-(-each // 4) * 4 for each in numbers])
+    for peer in range(case.num_ranks):
+        before = [case.goes(source, rank).sum() for source in range(peer + 1)]
+        checks.equal("prefix", int(handle[0][peer, rank]), int(sum(before)))
+    if with_topk:
+        wanted_idx = case.received(case.idx, rank) - first
+        here = (wanted_idx >= 0) & (wanted_idx < case.local)
+        wanted_idx = torch.where(here, wanted_idx, -1)
+        wanted_weights = torch.where(here, case.received(case.weights, rank), 0)
+        checks.equal("recv_topk_idx", idx, wanted_idx)
+        checks.equal("recv_topk_weights", weights, wanted_weights)
+        check_worst(checks, buffer, case, counted, x, (recv, wanted_idx, wanted_weights), order)
+    else:
+        checks.equal("recv_topk_idx", (idx, weights), (None, None))
+
+    again, *nothing, event = buffer.dispatch(x, handle=handle, **order)
+    wait(event, is_async)
+    check_rows("cached", again)
+    checks.equal("cached", nothing, [None] * 4)
+
+    rows = from_fp8(*recv) if is_fp8 else recv
+    biases = (case.x[rank], None if is_async else case.x[rank].flip(0))
+    given = weights if with_topk else None
+    back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=biases, **order)
+    wait(event, is_async)
+    times = counted["is_token_in_rank"].sum(1, keepdim=True)
+    mine = from_fp8(*sent[rank]) if is_fp8 else case.x[rank]
+    biased = sum(each.float() for each in biases if each is not None)
+    checks.near("combined", back, mine.float() * times + biased, 2**-7)
+    if with_topk:
+        there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
+        checks.equal("combined weights", sums, there)
+    else:
+        checks.equal("combined weights", sums, None)
+
+
+def check_worst(
+    checks: Checks,
+    buffer: Any,
+    case: Case,
+    counted: dict[str, Tensor],
+    x: Any,
+    wanted: tuple[Any, Tensor, Tensor],
+    order: dict[str, Any],
+) -> None:
+    """``num_worst_tokens``: the same rows first, none after them."""
+    rank, most = case.rank, max(len(each) for each in case.x) * case.num_ranks
+    topk = {"topk_idx": case.idx[rank], "topk_weights": case.weights[rank]}
+    recv, idx, weights, per_expert, handle, event = buffer.dispatch(
+        x, **counted, **topk, num_worst_tokens=most, **order
+    )
+    wait(event, bool(order))
+    checks.equal("numbers of the worst case", per_expert, [])
+    num = len(wanted[1])
+    for found, right in zip(as_tuple(recv), as_tuple(wanted[0]), strict=True):
+        checks.equal("rows of the worst case", found[:num], right)
+        checks.equal("rows of the worst case", len(found), most)
+    checks.equal("experts of the worst case", idx[:num], wanted[1])
+    checks.equal("experts of no rows", bool((idx[num:] == -1).all()), True)
+    checks.equal("weights of the worst case", weights[:num], wanted[2])
+    rows = from_fp8(*recv) if isinstance(recv, tuple) else recv
+    back, sums, event = buffer.combine(rows, handle, topk_weights=weights, **order)
+    wait(event, bool(order))
+    mine = from_fp8(*x) if isinstance(x, tuple) else x
+    times = counted["is_token_in_rank"].sum(1, keepdim=True)
+    checks.near("combined of the worst case", back, mine.float() * times, 2**-7)
+    there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
+    checks.equal("weights combined of the worst case", sums, there)
+
+
+def wait(event: Any, is_async: bool) -> None:
+    if is_async:
+        event.current_stream_wait()
+    else:
+        assert event.event is None
+
+
+def as_tuple(x: Any) -> tuple[Tensor, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def low_latency(group: Any, device: str, sizes: list[int], options: dict[str, Any]) -> list[str]:
+    """Low-latency dispatch and combine, with hooks and without, in bf16 and in fp8."""
+    sizes = sizes[: dist.get_world_size(group)]
+    case = make_case(group, torch.device(device), sizes, seed=2)
+    most = max(sizes) + 2
+    num_bytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(most, HIDDEN, len(sizes), EXPERTS)
+    buffer = deep_ep.Buffer(group, 0, num_bytes, True, explicitly_destroy=True, **options)
+    checks, random_bool = Checks(), random.Random(3)
+    held = None
+    for is_fp8 in (False, True, False, True):
+        hooked = random_bool.random() < 0.5
+        stats = torch.ones(case.local, dtype=torch.int32, device=case.device)
+        rank = case.rank
+        rows, count, handle, event, hook = buffer.low_latency_dispatch(
+            case.x[rank],
+            case.idx[rank],
+            most,
+            EXPERTS,
+            use_fp8=is_fp8,
+            cumulative_local_expert_recv_stats=stats,
+            async_finish=not hooked,
+            return_recv_hook=hooked,
+        )
+        hook() if hook is not None else event.current_stream_wait()
+        if held is not None:  # of the dispatch before: they last
+            check_slots(checks, case, *held)
+        held = rows, count, handle
+        check_slots(checks, case, *held)
+        checks.equal("stats", stats, count + 1)
+        work = from_fp8(*rows) if is_fp8 else rows.clone()
+        zero_copy = hooked
+        if zero_copy:
+            buffer.get_next_low_latency_combine_buffer(handle)[:] = work
+        out = torch.empty_like(case.x[rank]) if hooked else None
+        back, event, hook = buffer.low_latency_combine(
+            work,
+            case.idx[rank],
+            case.weights[rank],
+            handle,
+            zero_copy=zero_copy,
+            async_finish=not hooked,
+            return_recv_hook=hooked,
+            out=out,
+        )
+        hook() if hook is not None else event.current_stream_wait()
+        checks.equal("out", out is None or back is out, True)
+        there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0).sum(1, keepdim=True)
+        mine = case.x[rank].float()
+        checks.near("low-latency combine", back, mine * there, 2**-3 if is_fp8 else 2**-7)
+    buffer.clean_low_latency_buffer(most, HIDDEN, EXPERTS)
+    buffer.destroy()
+    return checks.wrong
+
+
+def check_slots(checks: Checks, case: Case, rows: Any, count: Tensor, handle: Any) -> None:
+    """Rows of every local expert, in order, and what the handle says of them."""
+    info, ranges = handle[0], handle[1]
+    for i in range(case.local):
+        expert = case.rank * case.local + i
+        points = [(each == expert).nonzero()[:, 0] for each in case.idx]
+        tokens = torch.cat(points)
+        num = len(tokens)
+        checks.equal("recv_count", int(count[i]), num)
+        checks.equal("src_info", info[i, :num], tokens.int())
+        lengths = [len(each) for each in points]
+        begins = [sum(lengths[:peer]) for peer in range(len(lengths))]
+        pairs = zip(begins, lengths, strict=True)
+        checks.equal("layout_range", ranges[i].tolist(), [at << 32 | each for at, each in pairs])
+        wanted = torch.cat([x[at] for x, at in zip(case.x, points, strict=True)])
+        if isinstance(rows, tuple):
+            checks.equal("strides", rows[1].stride()[1], 1)
+            got = from_fp8(rows[0][i, :num], rows[1][i, :num])
+            checks.near("fp8 rows", got, wanted.float(), 2**-3)
+            scales = to_fp8(wanted)[1]
+            checks.near("scales", rows[1][i, :num], scales, 2**-22)
+        else:
+            checks.equal("rows", rows[i, :num], wanted)
+
+
+def refusals(group: Any) -> dict[str, str]:
+    """What is refused, by what was asked for; the same on all ranks, and nothing has moved."""
+    case = make_case(group, torch.device("cpu"), [4] * dist.get_world_size(group), seed=3)
+    x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
+    buffer = deep_ep.Buffer(group)
+    slow = deep_ep.Buffer(group, low_latency_mode=True)
+    per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, EXPERTS)
+    counted = {
+        "num_tokens_per_rank": per_rank,
+        "num_tokens_per_expert": per_expert,
+        "is_token_in_rank": goes,
+    }
+    topk = {"topk_idx": idx, "topk_weights": weights}
+    ll = (x, idx, 4, EXPERTS)
+    zeros = torch.zeros(1, dtype=torch.int64)
+    values, scales = to_fp8(x)
+    calls = {
+        "comm": lambda: deep_ep.Buffer(group, comm=object()),
+        "enable_shrink": lambda: deep_ep.Buffer(group, enable_shrink=True),
+        "group=None": lambda: deep_ep.Buffer(None),
+        "ElasticBuffer": lambda: deep_ep.ElasticBuffer(group),
+        "get_local_buffer_tensor": lambda: buffer.get_local_buffer_tensor(torch.int8),
+        "mask": lambda: slow.low_latency_update_mask_buffer(0, True),
+        "low_latency_mode": lambda: buffer.low_latency_dispatch(*ll),
+        "round_scale": lambda: slow.low_latency_dispatch(*ll, round_scale=True),
+        "use_ue8m0": lambda: slow.low_latency_dispatch(*ll, use_ue8m0=True),
+        "dispatch_wait_recv_cost_stats": lambda: slow.low_latency_dispatch(
+            *ll, dispatch_wait_recv_cost_stats=zeros
+        ),
+        "num_max_dispatch_tokens_per_rank": lambda: slow.low_latency_dispatch(x, idx, 3, EXPERTS),
+        "use_logfmt": lambda: slow.low_latency_combine(x, *topk.values(), None, use_logfmt=True),
+        "num_experts": lambda: buffer.get_dispatch_layout(idx, EXPERTS + 1),
+        "together": lambda: buffer.dispatch(x, **counted, topk_idx=idx),
+        "is_token_in_rank": lambda: buffer.dispatch(x, **topk),
+        "num_worst_tokens": lambda: buffer.dispatch(x, **counted, **topk, num_worst_tokens=8),
+        "topk_idx": lambda: buffer.dispatch(x, **counted, num_worst_tokens=64),
+        "allocate_on_comm_stream": lambda: buffer.dispatch(
+            x, **counted, allocate_on_comm_stream=True
+        ),
+        "torch.float32": lambda: buffer.dispatch(x.float(), **counted),
+        "torch.float8_e4m3fn": lambda: buffer.dispatch((x, scales), **counted),
+        "scales": lambda: buffer.dispatch((values, scales[1:]), **counted),
+    }
+    return {name: raised(call) for name, call in calls.items()}
