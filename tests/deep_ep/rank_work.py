@@ -6,8 +6,9 @@ returns what is wrong.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+import importlib
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,8 +19,19 @@ import fuscoc_runtime.deep_ep as deep_ep
 from fuscoc_runtime.deep_ep.rows import Tokens
 from fuscoc_runtime.errors import AdapterError
 
-HIDDEN, EXPERTS, TOPK, TOKENS = 256, 16, 3, 13
 BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a layer."""
+
+    hidden: int
+    experts: int
+    topk: int
+
+
+SMALL, LARGE = Shape(256, 8, 3), Shape(7168, 256, 8)
 
 
 @dataclass(frozen=True)
@@ -28,9 +40,11 @@ class Case:
 
     group: Any
     device: torch.device
+    shape: Shape
     x: list[Tensor]
     idx: list[Tensor]
     weights: list[Tensor]
+    is_node: bool = True
 
     @property
     def rank(self) -> int:
@@ -42,7 +56,7 @@ class Case:
 
     @property
     def local(self) -> int:
-        return EXPERTS // self.num_ranks
+        return self.shape.experts // self.num_ranks
 
     def goes(self, source: int, rank: int) -> Tensor:
         """bool [tokens]: which tokens of a rank go to another."""
@@ -54,31 +68,32 @@ class Case:
         return torch.cat([each[self.goes(source, rank)] for source, each in pairs])
 
 
-def make_case(group: Any, device: torch.device, sizes: list[int], seed: int) -> Case:
+def make_case(group: Any, device: str, shape: Shape, sizes: list[int], seed: int) -> Case:
     """Every rank makes the tokens of all: some choices are -1, and some tokens go nowhere."""
     x, idx, weights = list[Tensor](), list[Tensor](), list[Tensor]()
-    for rank, num in enumerate(sizes):
+    hidden, experts, topk = shape.hidden, shape.experts, shape.topk
+    for rank, num in enumerate(sizes[: dist.get_world_size(group)]):
         draw = torch.Generator().manual_seed(100 * seed + rank)
-        x.append(torch.randn(num, HIDDEN, generator=draw).bfloat16().to(device))
-        scores = torch.rand(num, EXPERTS, generator=draw)
-        chosen = scores.topk(TOPK, sorted=False)[1]
-        chosen[torch.rand(num, TOPK, generator=draw) < 0.2] = -1
+        x.append(torch.randn(num, hidden, generator=draw).bfloat16().to(device))
+        scores = torch.rand(num, experts, generator=draw)
+        chosen = scores.topk(topk, sorted=False)[1]
+        chosen[torch.rand(num, topk, generator=draw) < 0.2] = -1
         chosen[torch.rand(num, generator=draw) < 0.1] = -1
         idx.append(chosen.to(device))
-        weights.append(torch.rand(num, TOPK, generator=draw).to(device))
-    return Case(group, device, x, idx, weights)
+        weights.append(torch.rand(num, topk, generator=draw).to(device))
+    return Case(group, torch.device(device), shape, x, idx, weights)
 
 
 def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Values and a scale a block, by column, as quantisers for TMA leave them."""
-    blocks = x.float().view(len(x), HIDDEN // BLOCK, BLOCK)
+    blocks = x.float().view(len(x), x.shape[1] // BLOCK, BLOCK)
     amax = blocks.abs().amax(2).clamp(1e-4)
     values = (blocks * (448 / amax[..., None])).to(torch.float8_e4m3fn).view(x.shape)
     return values, (amax / 448).T.contiguous().T
 
 
 def from_fp8(values: Tensor, scales: Tensor) -> Tensor:
-    blocks = values.float().view(*values.shape[:-1], HIDDEN // BLOCK, BLOCK)
+    blocks = values.float().view(*values.shape[:-1], values.shape[-1] // BLOCK, BLOCK)
     return (blocks * scales[..., None]).view(values.shape).bfloat16()
 
 
@@ -112,27 +127,29 @@ class Checks:
             self.wrong.append(f"{what}: off by {off.max() if off.numel() else found.shape}")
 
 
-def normal(group: Any, device: str, sizes: list[int], options: dict[str, Any]) -> list[str]:
-    """Layout, dispatch with and without what the router says, cached, with a worst case, combine."""
-    case = make_case(group, torch.device(device), sizes[: dist.get_world_size(group)], seed=1)
+def normal(
+    group: Any, device: str, shape: Shape, sizes: list[int], options: dict[str, Any]
+) -> list[str]:
+    """Layout, dispatch with and without what the router says, cached, worst case, combine."""
+    case = make_case(group, device, shape, sizes, seed=1)
+    case = replace(case, is_node="2x2" not in options.values())
     buffer = deep_ep.Buffer(group, explicitly_destroy=True, **options)
     checks = Checks()
     counted = check_layout(checks, buffer, case)
-    for seen, is_fp8 in enumerate((False, True)):
-        for with_topk in (False, True):
-            check_dispatch(checks, buffer, case, counted, is_fp8, with_topk, bool(seen))
+    for is_fp8, with_topk in product((False, True), (False, True)):
+        check_dispatch(checks, buffer, case, counted, is_fp8, with_topk)
     buffer.destroy()
     return checks.wrong
 
 
 def check_layout(checks: Checks, buffer: Any, case: Case) -> dict[str, Tensor]:
-    mine = case.idx[case.rank]
-    per_rank, per_node, per_expert, goes, _ = buffer.get_dispatch_layout(mine, EXPERTS)
+    mine, experts = case.idx[case.rank], case.shape.experts
+    per_rank, per_node, per_expert, goes, _ = buffer.get_dispatch_layout(mine, experts)
     wanted = torch.stack([case.goes(case.rank, peer) for peer in range(case.num_ranks)], 1)
     checks.equal("is_token_in_rank", goes, wanted)
     checks.equal("num_tokens_per_rank", per_rank, wanted.sum(0).int())
     checks.equal("num_tokens_per_rdma_rank", per_node, None)
-    numbers = torch.stack([(mine == expert).sum() for expert in range(EXPERTS)])
+    numbers = torch.stack([(mine == expert).sum() for expert in range(experts)])
     checks.equal("num_tokens_per_expert", per_expert, numbers.int())
     names = "num_tokens_per_rank", "num_tokens_per_expert", "is_token_in_rank"
     return dict(zip(names, (per_rank, per_expert, goes), strict=True))
@@ -145,9 +162,8 @@ def check_dispatch(
     counted: dict[str, Tensor],
     is_fp8: bool,
     with_topk: bool,
-    is_async: bool,
 ) -> None:
-    rank, first = case.rank, case.rank * case.local
+    rank, first, is_async = case.rank, case.rank * case.local, is_fp8
     sent = [to_fp8(x) if is_fp8 else x for x in case.x]
     x: Tokens = sent[rank]
     order: dict[str, Any] = {}
@@ -181,7 +197,8 @@ def check_dispatch(
         wanted_weights = torch.where(here, case.received(case.weights, rank), 0)
         checks.equal("recv_topk_idx", idx, wanted_idx)
         checks.equal("recv_topk_weights", weights, wanted_weights)
-        check_worst(checks, buffer, case, counted, x, (recv, wanted_idx, wanted_weights), order)
+        if case.is_node:
+            check_worst(checks, buffer, case, counted, x, (recv, wanted_idx, wanted_weights), order)
     else:
         checks.equal("recv_topk_idx", (idx, weights), (None, None))
 
@@ -251,24 +268,25 @@ def as_tuple(x: Any) -> tuple[Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def low_latency(group: Any, device: str, sizes: list[int], options: dict[str, Any]) -> list[str]:
+def low_latency(
+    group: Any, device: str, shape: Shape, sizes: list[int], options: dict[str, Any]
+) -> list[str]:
     """Low-latency dispatch and combine, with hooks and without, in bf16 and in fp8."""
-    sizes = sizes[: dist.get_world_size(group)]
-    case = make_case(group, torch.device(device), sizes, seed=2)
+    case, experts = make_case(group, device, shape, sizes, seed=2), shape.experts
     most = max(sizes) + 2
-    num_bytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(most, HIDDEN, len(sizes), EXPERTS)
+    num_bytes = deep_ep.Buffer.get_low_latency_rdma_size_hint(
+        most, shape.hidden, case.num_ranks, experts
+    )
     buffer = deep_ep.Buffer(group, 0, num_bytes, True, explicitly_destroy=True, **options)
-    checks, random_bool = Checks(), random.Random(3)
-    held = None
-    for is_fp8 in (False, True, False, True):
-        hooked = random_bool.random() < 0.5
+    checks, held = Checks(), None
+    for is_fp8, hooked in product((False, True), (False, True)):
         stats = torch.ones(case.local, dtype=torch.int32, device=case.device)
         rank = case.rank
         rows, count, handle, event, hook = buffer.low_latency_dispatch(
             case.x[rank],
             case.idx[rank],
             most,
-            EXPERTS,
+            experts,
             use_fp8=is_fp8,
             cumulative_local_expert_recv_stats=stats,
             async_finish=not hooked,
@@ -300,7 +318,7 @@ def low_latency(group: Any, device: str, sizes: list[int], options: dict[str, An
         there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0).sum(1, keepdim=True)
         mine = case.x[rank].float()
         checks.near("low-latency combine", back, mine * there, 2**-3 if is_fp8 else 2**-7)
-    buffer.clean_low_latency_buffer(most, HIDDEN, EXPERTS)
+    buffer.clean_low_latency_buffer(most, shape.hidden, experts)
     buffer.destroy()
     return checks.wrong
 
@@ -330,20 +348,27 @@ def check_slots(checks: Checks, case: Case, rows: Any, count: Tensor, handle: An
             checks.equal("rows", rows[i, :num], wanted)
 
 
+def installed(group: Any) -> bool:
+    """Whether `deep_ep` is this module from then on; in this process, for good."""
+    deep_ep.install()
+    deep_ep.install()
+    return importlib.import_module("deep_ep").Buffer is deep_ep.Buffer
+
+
 def refusals(group: Any) -> dict[str, str]:
     """What is refused, by what was asked for; the same on all ranks, and nothing has moved."""
-    case = make_case(group, torch.device("cpu"), [4] * dist.get_world_size(group), seed=3)
+    case, experts = make_case(group, "cpu", SMALL, [4] * 4, seed=3), SMALL.experts
     x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
     buffer = deep_ep.Buffer(group)
     slow = deep_ep.Buffer(group, low_latency_mode=True)
-    per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, EXPERTS)
+    per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, experts)
     counted = {
         "num_tokens_per_rank": per_rank,
         "num_tokens_per_expert": per_expert,
         "is_token_in_rank": goes,
     }
     topk = {"topk_idx": idx, "topk_weights": weights}
-    ll = (x, idx, 4, EXPERTS)
+    ll = (x, idx, 4, experts)
     zeros = torch.zeros(1, dtype=torch.int64)
     values, scales = to_fp8(x)
     calls = {
@@ -359,9 +384,9 @@ def refusals(group: Any) -> dict[str, str]:
         "dispatch_wait_recv_cost_stats": lambda: slow.low_latency_dispatch(
             *ll, dispatch_wait_recv_cost_stats=zeros
         ),
-        "num_max_dispatch_tokens_per_rank": lambda: slow.low_latency_dispatch(x, idx, 3, EXPERTS),
+        "num_max_dispatch_tokens_per_rank": lambda: slow.low_latency_dispatch(x, idx, 3, experts),
         "use_logfmt": lambda: slow.low_latency_combine(x, *topk.values(), None, use_logfmt=True),
-        "num_experts": lambda: buffer.get_dispatch_layout(idx, EXPERTS + 1),
+        "num_experts": lambda: buffer.get_dispatch_layout(idx, experts + 1),
         "together": lambda: buffer.dispatch(x, **counted, topk_idx=idx),
         "is_token_in_rank": lambda: buffer.dispatch(x, **topk),
         "num_worst_tokens": lambda: buffer.dispatch(x, **counted, **topk, num_worst_tokens=8),

@@ -50,7 +50,7 @@ class LowLatencyHandle:
 
 @dataclass(frozen=True)
 class Places:
-    """Where tokens go: ``places`` int64 [num_tokens, topk, 2] are the rank and the slot there, -1
+    """Where tokens go: ``places`` int64 [num_tokens, topk, 2] are the rank and the slot there, rank -1
     for dropped ones; ``counts`` int32 [num_local_experts], rows of this rank's experts. The others
     are those of ``LowLatencyHandle``."""
 
@@ -144,13 +144,14 @@ def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:
     among[order] = torch.arange(len(order), device=device) - starts[by_expert + 1]
     is_there = flat >= 0  # the shuffle refuses an expert that is too large: no rank has it
     owner = torch.where(is_there, flat // local, -1)
-    slot = torch.where(is_there, flat % local * num_slots + among, -1)
+    # Tokens that name an expert twice may want more slots than it has: the shuffle refuses those.
+    slot = torch.where(among < num_slots, flat % local * num_slots + among, local * num_slots)
 
     counts = per_rank[:, 1 + rank * local : 1 + (rank + 1) * local].T
     begins = counts.cumsum(1) - counts
     token = torch.arange(max_tokens, device=device).repeat_interleave(num_topk).repeat(num_ranks)
     src_info = torch.zeros(local * num_slots + 1, dtype=torch.int32, device=device)
-    src_info[torch.where(owner == rank, slot, -1)] = token.int()
+    src_info[torch.where(owner == rank, slot, local * num_slots)] = token.int()
     places = torch.stack([owner, slot], dim=-1).view(num_ranks, max_tokens, num_topk, 2)
     return Places(
         places[rank],

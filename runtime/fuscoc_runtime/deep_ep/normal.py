@@ -14,6 +14,7 @@ from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Tokens, pack, unpack
 from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 
 NUM_HANDLES = 16
@@ -115,6 +116,11 @@ class Normal:
             options = {"max_sources": most, "capacity": num_worst_tokens}
             options["num_handles"] = NUM_HANDLES
         shuffle = self.shuffles.get(kind, constants, rows.device, num_sms, **options)
+        if num_worst_tokens and not isinstance(shuffle.engine, NodeEngine):
+            raise refusal(
+                f"num_worst_tokens={num_worst_tokens} is not supported for {shuffle.topology}: "
+                "memory of a fixed size is of one node"
+            )
         counts = None if num_worst_tokens else self._counts(layout, rows.device)
         ranks = torch.arange(self.num_ranks, device=rows.device)
         arrived, routing = shuffle.dispatch(

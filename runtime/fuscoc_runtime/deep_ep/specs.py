@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,27 @@ FOLDER = "FUSCOC_DEEP_EP"
 """The variable that names a folder of artifacts, for machines without the compiler."""
 
 
-def find_artifact(kind: str, constants: dict[str, int]) -> Artifact:
+def artifact_name(kind: str, constants: Mapping[str, int]) -> str:
+    """How a folder of artifacts calls that of ``kind``.fsc with these constants."""
+    return "-".join([kind, *(f"{name}{value}" for name, value in constants.items())])
+
+
+def spec_path(kind: str) -> Path:
+    """Where ``kind``.fsc lies."""
+    return Path(__file__).parent / f"{kind}.fsc"
+
+
+def find_artifact(kind: str, constants: Mapping[str, int]) -> Artifact:
     """The artifact of ``kind``.fsc with these constants: from the folder that ``FOLDER`` names,
     else compiled into the cache of specs, which processes share.
 
     Raises:
         AdapterError: there is no such artifact and no compiler; says how to make it elsewhere.
     """
-    name = "-".join([kind, *(f"{name}{value}" for name, value in constants.items())])
+    name, spec = artifact_name(kind, constants), spec_path(kind)
     given = os.environ.get(FOLDER)
     if given is not None and (Path(given) / name / MANIFEST).exists():
         return load_artifact(Path(given) / name)
-    spec = Path(__file__).parent / f"{kind}.fsc"
     try:
         # By name, since a runtime without its compiler is complete: it may be on another machine.
         artifact: Artifact = import_module("fuscoc.torch").as_artifact(spec, constants)
