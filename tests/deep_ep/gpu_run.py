@@ -1,8 +1,8 @@
 """DeepEP's calls on real GPUs, as ``rank_work`` makes them on CPUs; run by torchrun.
 
-``FUSCOC_DEEP_EP=FOLDER python -m torch.distributed.run --nproc-per-node N tests/deep_ep/gpu_run.py``
-takes what ``tests.deep_ep.artifacts`` has written into the folder and exits non-zero, after naming
-every mismatch, when something is wrong. Ranks may share a GPU, as in
+``python -m torch.distributed.run --nproc-per-node N tests/deep_ep/gpu_run.py`` takes what
+``tests.deep_ep.artifacts`` has written into the folder ``FUSCOC_DEEP_EP`` and exits non-zero, after
+naming every mismatch, when something is wrong. Ranks may share a GPU, as in
 ``tests/node_exact/exact_gpu_run.py``.
 """
 

@@ -92,6 +92,13 @@ def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     return values, (amax / 448).T.contiguous().T
 
 
+def every_number(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, but that the first row has all numbers of eight bits."""
+    numbers = torch.arange(values.shape[1]).to(torch.uint8).view(values.dtype).float().nan_to_num(0)
+    values[:1] = numbers.to(values.dtype).to(values.device)
+    return values, scales
+
+
 def from_fp8(values: Tensor, scales: Tensor) -> Tensor:
     blocks = values.float().view(*values.shape[:-1], values.shape[-1] // BLOCK, BLOCK)
     return (blocks * scales[..., None]).view(values.shape).bfloat16()
@@ -164,7 +171,7 @@ def check_dispatch(
     with_topk: bool,
 ) -> None:
     rank, first, is_async = case.rank, case.rank * case.local, is_fp8
-    sent = [to_fp8(x) if is_fp8 else x for x in case.x]
+    sent = [every_number(*to_fp8(x)) if is_fp8 else x for x in case.x]
     x: Tokens = sent[rank]
     order: dict[str, Any] = {}
     if is_async:
@@ -206,6 +213,11 @@ def check_dispatch(
     wait(event, is_async)
     check_rows("cached", again)
     checks.equal("cached", nothing, [None] * 4)
+    if not with_topk:
+        other = case.x if is_fp8 else [to_fp8(each)[0] for each in case.x]
+        one = other[rank] if is_fp8 else to_fp8(case.x[rank])
+        again = as_tuple(buffer.dispatch(one, handle=handle)[0])[0]
+        checks.equal("cached, of another kind", again, case.received(other, rank))
 
     rows = from_fp8(*recv) if is_fp8 else recv
     biases = (case.x[rank], None if is_async else case.x[rank].flip(0))

@@ -50,8 +50,8 @@ class LowLatencyHandle:
 
 @dataclass(frozen=True)
 class Places:
-    """Where tokens go: ``places`` int64 [num_tokens, topk, 2] are the rank and the slot there, rank -1
-    for dropped ones; ``counts`` int32 [num_local_experts], rows of this rank's experts. The others
+    """Where tokens go: ``places`` int64 [num_tokens, topk, 2], the rank, -1 if it is dropped, and
+    the slot there; ``counts`` int32 [num_local_experts], rows of this rank's experts. The others
     are those of ``LowLatencyHandle``."""
 
     places: Tensor

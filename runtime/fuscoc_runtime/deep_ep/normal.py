@@ -3,7 +3,7 @@ weights on the way back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,13 +12,23 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
-from fuscoc_runtime.deep_ep.rows import Tokens, pack, unpack
+from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
 from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 
 NUM_HANDLES = 16
 """Dispatches with ``num_worst_tokens`` after which a handle is outdated; others last."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How rows travel: their kind, and what their shuffle is opened with."""
+
+    kind: Kind
+    device: torch.device
+    num_sms: int
+    options: dict[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,21 +39,18 @@ class Handle:
         is_token_in_rank: bool [num_tokens, num_ranks].
         rank_prefix_matrix: int32 [num_ranks, num_ranks], how many tokens the ranks 0 to i send to
             rank j; None with ``num_worst_tokens``, which asks nobody.
-        num_rows: rows that dispatch returned.
-        num_topk: experts of a token that travelled with it; 0 if none did.
     """
 
+    way: Way
     shuffle: Shuffle
     routing: Any
     is_token_in_rank: Tensor
     rank_prefix_matrix: Tensor | None
-    num_rows: int
-    num_topk: int
 
     @property
     def is_fixed(self) -> bool:
         """Whether the dispatch had memory of a fixed size, so that no call waits on the host."""
-        return self.rank_prefix_matrix is None
+        return bool(self.way.options)
 
     def __getitem__(self, index: int) -> Tensor:
         """The parts of DeepEP's tuple that there are here: 0 and 4."""
@@ -99,87 +106,98 @@ class Normal:
         num_worst_tokens: int,
         num_sms: int,
     ) -> Received:
-        rows = pack(x)
-        num_topk = 0 if topk_idx is None else topk_idx.shape[1]
-        constants = {"hidden": rows.shape[1], "peers": self.num_ranks}
-        kind = "ranks" if topk_idx is None else "gated"
-        if num_topk:
-            constants = {"hidden": rows.shape[1], "topk": num_topk, "peers": self.num_ranks}
-        options = {}
-        if num_worst_tokens:
-            most = num_worst_tokens // self.num_ranks
-            if rows.shape[0] > most:
-                raise refusal(
-                    f"num_worst_tokens={num_worst_tokens} leaves {most} tokens to each of "
-                    f"{self.num_ranks} ranks, and this one has {rows.shape[0]}"
-                )
-            options = {"max_sources": most, "capacity": num_worst_tokens}
-            options["num_handles"] = NUM_HANDLES
-        shuffle = self.shuffles.get(kind, constants, rows.device, num_sms, **options)
-        if num_worst_tokens and not isinstance(shuffle.engine, NodeEngine):
-            raise refusal(
-                f"num_worst_tokens={num_worst_tokens} is not supported for {shuffle.topology}: "
-                "memory of a fixed size is of one node"
-            )
+        kind = kind_of(x, 0 if topk_idx is None else topk_idx.shape[1])
+        rows, beside = pack(x)
+        if topk_idx is not None and topk_weights is not None:
+            beside += [topk_idx.float(), topk_weights]
+        goes = layout.is_token_in_rank
+        options = self._fixed(rows.shape[0], num_worst_tokens) if num_worst_tokens else {}
+        way = Way(kind, rows.device, num_sms, options)
         counts = None if num_worst_tokens else self._counts(layout, rows.device)
-        ranks = torch.arange(self.num_ranks, device=rows.device)
-        arrived, routing = shuffle.dispatch(
-            **_fields(rows, _gates(topk_idx, topk_weights)),
-            rank_idx=torch.where(layout.is_token_in_rank, ranks, -1),
-        )
-        arrived, gates = _parts(arrived)
+        shuffle, arrived, routing = self._send(way, kind.rows(rows, *beside), goes)
         prefixes, per_expert = None, list[int]()
         if counts is not None:
             prefixes, per_expert = self._received(counts, expert_alignment)
-            if int(prefixes[-1, self.rank]) != arrived.shape[0]:
+            if int(prefixes[-1, self.rank]) != routing.num_slots:
                 raise refusal(
                     f"num_tokens_per_rank of all ranks say {int(prefixes[-1, self.rank])} tokens "
-                    f"for rank {self.rank}, and is_token_in_rank brought {arrived.shape[0]}"
+                    f"for rank {self.rank}, and is_token_in_rank brought {routing.num_slots}"
                 )
             prefixes = prefixes.to(rows.device)
-        handle = Handle(
-            shuffle, routing, layout.is_token_in_rank, prefixes, arrived.shape[0], num_topk
-        )
+        handle = Handle(way, shuffle, routing, goes, prefixes)
+        received, with_them = _parts(arrived)
         idx = weights = None
-        if gates is not None and topk_idx is not None:
+        if topk_idx is not None and with_them is not None:
             num_rows = routing.key_counts if num_worst_tokens else None
             local = layout.num_tokens_per_expert.shape[0] // self.num_ranks
+            gates = with_them[:, kind.num_scales :]
             idx, weights = localised(gates, num_rows, self.rank * local, local, topk_idx.dtype)
-        return Received(unpack(arrived, x), idx, weights, per_expert, handle)
+        return Received(unpack(received, with_them, x), idx, weights, per_expert, handle)
 
     def dispatch_again(self, x: Tokens, handle: Handle) -> Received:
-        """The same way as an earlier dispatch, without what the router says."""
-        rows = pack(x)
-        gates = None
-        if handle.num_topk:
-            gates = rows.new_zeros(rows.shape[0], 2 * handle.num_topk, dtype=torch.float32)
-        arrived, _ = handle.shuffle.dispatch(**_fields(rows, gates), handle=handle.routing)
-        return Received(unpack(_parts(arrived)[0], x), None, None, None, None)
+        """The same way as an earlier dispatch, without what the router says. Rows of another kind
+        than that one's are planned anew."""
+        rows, beside = pack(x)
+        kind = kind_of(x, handle.way.kind.num_topk)
+        fields = kind.rows(rows, *beside)
+        if kind == handle.way.kind:
+            arrived, _ = handle.shuffle.dispatch(**fields, handle=handle.routing)
+        else:
+            way = replace(handle.way, kind=kind)
+            _, arrived, _ = self._send(way, fields, handle.is_token_in_rank)
+        return Received(unpack(*_parts(arrived), x), None, None, None, None)
 
     def combine(
         self, x: Tensor, handle: Handle, topk_weights: Tensor | None, biases: list[Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        rows, gates = pack(x), None
-        if rows.shape[0] != handle.num_rows:
-            raise refusal(f"x has {rows.shape[0]} rows; dispatch returned {handle.num_rows}")
-        if topk_weights is not None and topk_weights.shape != (
-            handle.num_topk and x.shape[0],
-            handle.num_topk,
-        ):
+        kind = handle.way.kind
+        if kind_of(x, 0) != Kind(kind.hidden, 0, 0) or len(x) != handle.routing.num_slots:
+            raise refusal(
+                f"x has the shape {list(x.shape)}; dispatch returned rows of "
+                f"[{handle.routing.num_slots}, {kind.hidden}]"
+            )
+        if topk_weights is not None and topk_weights.shape != (len(x), kind.num_topk):
             raise refusal(
                 f"topk_weights have the shape {list(topk_weights.shape)}; the handle is of a "
-                f"dispatch of {handle.num_topk} experts a token, which returned {x.shape[0]} rows"
+                f"dispatch with {kind.num_topk} choices a token, which returned {len(x)} rows"
             )
-        if handle.num_topk:
-            gates = rows.new_zeros(rows.shape[0], 2 * handle.num_topk, dtype=torch.float32)
-            if topk_weights is not None:
-                gates[:, handle.num_topk :] = topk_weights
-        result, gates = _parts(handle.shuffle.combine(_fields(rows, gates), handle.routing))
+        given = [] if topk_weights is None else [topk_weights]
+        rows = kind.rows(x.contiguous(), *given)
+        result, sums = _parts(handle.shuffle.combine(rows, handle.routing))
         if biases:
             result = sum((bias.float() for bias in biases), result.float()).to(result.dtype)
-        if topk_weights is None or gates is None:
+        if topk_weights is None or sums is None:
             return result, None
-        return result, gates[:, handle.num_topk :].contiguous()
+        return result, sums[:, : kind.num_topk].contiguous()
+
+    def _send(self, way: Way, fields: dict[str, Any], goes: Tensor) -> tuple[Shuffle, Any, Any]:
+        """The shuffle of rows that travel so, what has arrived, and their routing."""
+        shuffle = self.shuffles.get(
+            way.kind.spec,
+            way.kind.constants(self.num_ranks),
+            way.device,
+            way.num_sms,
+            **way.options,
+        )
+        if way.options and not isinstance(shuffle.engine, NodeEngine):
+            raise refusal(
+                f"num_worst_tokens is not supported for {shuffle.topology}: memory of a fixed "
+                "size is of one node"
+            )
+        ranks = torch.arange(self.num_ranks, device=goes.device)
+        arrived, routing = shuffle.dispatch(**fields, rank_idx=torch.where(goes, ranks, -1))
+        return shuffle, arrived, routing
+
+    def _fixed(self, num_tokens: int, num_worst_tokens: int) -> dict[str, int]:
+        """Options of a shuffle whose ranks have rows for so many tokens."""
+        most = num_worst_tokens // self.num_ranks
+        if num_tokens > most:
+            raise refusal(
+                f"num_worst_tokens={num_worst_tokens} leaves {most} tokens to each of "
+                f"{self.num_ranks} ranks, and this one has {num_tokens}"
+            )
+        limits = {"max_sources": most, "capacity": num_worst_tokens}
+        return {**limits, "num_handles": NUM_HANDLES}
 
     def _counts(self, layout: Layout, device: torch.device) -> Tensor:
         """int64 [num_ranks, num_ranks + num_experts]: what every rank sends to ranks and experts,
@@ -210,16 +228,6 @@ def localised(
     return torch.where(here, experts, -1).to(dtype), torch.where(here, weights, 0)
 
 
-def _gates(topk_idx: Tensor | None, topk_weights: Tensor | None) -> Tensor | None:
-    if topk_idx is None or topk_weights is None:
-        return None
-    return torch.cat([topk_idx.float(), topk_weights], dim=1)
-
-
-def _fields(rows: Tensor, gates: Tensor | None) -> dict[str, Any]:
-    return {"x": rows} if gates is None else {"x": rows, "gates": gates}
-
-
 def _parts(rows: Any) -> tuple[Tensor, Tensor | None]:
-    """Rows and what the router says of them, if that travels."""
-    return (rows, None) if isinstance(rows, Tensor) else (rows["x"], rows["gates"])
+    """Rows and what has travelled beside them."""
+    return (rows, None) if isinstance(rows, Tensor) else (rows["x"], rows["beside"])

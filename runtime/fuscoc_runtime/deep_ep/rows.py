@@ -1,10 +1,9 @@
-"""Tokens as rows that travel: bf16 as it is; 8-bit floats and scales as bytes of such a row.
-
-Rows of one kind serve both, because what comes back is bf16. A row has room for as many 8-bit
-floats and as many bytes again, in which their scales are.
-"""
+"""Tokens as rows of a spec: what travels beside them is f32, or the bits of it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,46 +14,77 @@ Tokens = Tensor | tuple[Tensor, Tensor]
 """[n, hidden] in bf16, or in f8e4m3 with scales [n, num_scales] of four bytes."""
 
 
-def pack(x: Tokens) -> Tensor:
-    """bf16 [n, hidden].
+@dataclass(frozen=True)
+class Kind:
+    """What a row is: ``hidden`` elements, and beside them ``num_scales`` scales, if they are 8-bit
+    floats, and the experts and weights of ``num_topk`` choices."""
+
+    hidden: int
+    num_scales: int
+    num_topk: int
+
+    @property
+    def spec(self) -> str:
+        """The spec that moves such rows."""
+        return "narrow" if self.num_scales else "gated" if self.num_topk else "ranks"
+
+    @property
+    def num_beside(self) -> int:
+        return self.num_scales + 2 * self.num_topk
+
+    def constants(self, num_ranks: int) -> dict[str, int]:
+        """Those of the spec."""
+        beside = {"beside": self.num_beside} if self.num_beside else {}
+        return {"hidden": self.hidden, **beside, "peers": num_ranks}
+
+    def rows(self, x: Tensor, *beside: Tensor) -> dict[str, Any]:
+        """The fields of rows: bf16 [n, hidden], and beside them all that is given, then zeros."""
+        if not self.num_beside:
+            return {"x": x}
+        given = [each.view(torch.float32) for each in beside]
+        width = self.num_beside - sum(each.shape[1] for each in given)
+        zeros = torch.zeros(x.shape[0], width, dtype=torch.float32, device=x.device)
+        return {"x": x, "beside": torch.cat([*given, zeros], dim=1)}
+
+
+def kind_of(x: Tokens, num_topk: int) -> Kind:
+    """What rows of ``x`` are.
 
     Raises:
-        AdapterError: ``x`` is of another type or shape.
+        AdapterError: they are of another type or shape than ``Tokens``.
     """
-    if isinstance(x, Tensor):
-        if x.dtype != torch.bfloat16 or x.dim() != 2:
-            raise refusal(
-                f"x is {x.dtype} of the shape {list(x.shape)}; rows are torch.bfloat16 [tokens, "
-                "hidden], or torch.float8_e4m3fn with scales beside them"
-            )
-        return x.contiguous()
-    values, scales = x
-    if values.dtype != torch.float8_e4m3fn or values.dim() != 2:
-        raise refusal(f"x[0] is {values.dtype} of the shape {list(values.shape)}; with scales it "
-                      "is torch.float8_e4m3fn [tokens, hidden]")  # fmt: skip
-    if scales.dtype not in (torch.float32, torch.int32) or scales.dim() != 2:
-        raise refusal(f"scales are {scales.dtype} of the shape {list(scales.shape)}; they are "
-                      "torch.float32 or torch.int32 [tokens, num_scales]")  # fmt: skip
-    (num, hidden), num_scales = values.shape, scales.shape[1]
-    if scales.shape[0] != num or hidden % 2 or hidden < 4 * num_scales:
+    values, scales = x if isinstance(x, tuple) else (x, None)
+    wanted = torch.bfloat16 if scales is None else torch.float8_e4m3fn
+    if values.dtype != wanted or values.dim() != 2:
         raise refusal(
-            f"scales have the shape {list(scales.shape)} for values {list(values.shape)}; there is "
-            "one row for a token, of no more bytes than the values have"
+            f"x is {values.dtype} of the shape {list(values.shape)}; rows are torch.bfloat16 "
+            "[tokens, hidden], or torch.float8_e4m3fn with scales beside them"
         )
-    row = torch.zeros(num, 2 * hidden, dtype=torch.uint8, device=values.device)
-    row[:, :hidden] = values.view(torch.uint8)
-    row[:, hidden : hidden + 4 * num_scales] = scales.contiguous().view(torch.uint8)
-    return row.view(torch.bfloat16)
+    if scales is None:
+        return Kind(values.shape[1], 0, num_topk)
+    if (
+        scales.dtype not in (torch.float32, torch.int32)
+        or scales.dim() != 2
+        or scales.shape[0] != values.shape[0]
+        or not scales.shape[1]
+    ):
+        raise refusal(
+            f"scales are {scales.dtype} of the shape {list(scales.shape)}; they are torch.float32 "
+            f"or torch.int32 [{values.shape[0]}, num_scales]"
+        )
+    return Kind(values.shape[1], scales.shape[1], num_topk)
 
 
-def unpack(rows: Tensor, like: Tokens) -> Tokens:
-    """What ``pack`` has made rows of, in memory of its own."""
-    if isinstance(like, Tensor):
+def pack(x: Tokens) -> tuple[Tensor, list[Tensor]]:
+    """The rows in bf16, and the scales beside them."""
+    if isinstance(x, Tensor):
+        return x.contiguous(), []
+    return x[0].to(torch.bfloat16), [x[1].contiguous()]
+
+
+def unpack(rows: Tensor, beside: Tensor | None, like: Tokens) -> Tokens:
+    """What ``pack`` was given, in memory of its own."""
+    if isinstance(like, Tensor) or beside is None:
         return rows.clone()
-    values, scales = like
-    hidden, end = values.shape[1], values.shape[1] + 4 * scales.shape[1]
-    taken = rows.view(torch.uint8)
-    return (
-        taken[:, :hidden].contiguous().view(values.dtype),
-        taken[:, hidden:end].contiguous().view(scales.dtype),
-    )
+    scales = beside[:, : like[1].shape[1]].contiguous().view(like[1].dtype)
+    return rows.clone(), scales
