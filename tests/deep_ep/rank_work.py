@@ -360,6 +360,34 @@ def check_slots(checks: Checks, case: Case, rows: Any, count: Tensor, handle: An
             checks.equal("rows", rows[i, :num], wanted)
 
 
+def defaults(group: Any) -> list[str]:
+    """A program whose new tensors are elsewhere and narrow, as DeepEP's tests have them."""
+    case = make_case(group, "cpu", SMALL, [3, 2], seed=4)
+    checks, rank = Checks(), case.rank
+    torch.set_default_device("meta")
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        buffer = deep_ep.Buffer(group, explicitly_destroy=True, low_latency_mode=True)
+        rows, _, _, event, _ = buffer.low_latency_dispatch(
+            case.x[rank], case.idx[rank], 3, SMALL.experts, use_fp8=False
+        )
+        per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(case.idx[rank], SMALL.experts)
+        rows, *_, handle, event = buffer.dispatch(
+            case.x[rank],
+            num_tokens_per_rank=per_rank,
+            num_tokens_per_expert=per_expert,
+            is_token_in_rank=goes,
+        )
+        back, _, _ = buffer.combine(rows, handle)
+        buffer.destroy()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    checks.equal("rows", rows, case.received(case.x, rank))
+    checks.near("back", back, case.x[rank].float() * goes.sum(1, keepdim=True), 2**-7)
+    return checks.wrong
+
+
 def installed(group: Any) -> bool:
     """Whether `deep_ep` is this module from then on; in this process, for good."""
     deep_ep.install()

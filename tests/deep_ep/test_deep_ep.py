@@ -47,6 +47,10 @@ def test_more(pool: Pool, calls: Callable[..., Any], options: dict[str, Any]) ->
         assert not wrong, "\n".join(wrong)
 
 
+def test_defaults_of_the_program(pool: Pool) -> None:
+    assert pool.run(rank_work.defaults, 2) == [[], []]
+
+
 def test_what_is_not_here_is_refused_by_name(pool: Pool) -> None:
     for said in pool.run(rank_work.refusals, 4):
         for name, message in said.items():

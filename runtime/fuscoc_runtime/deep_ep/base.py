@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap
+from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap, on_the_cpu_by_default
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse
 from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.topology import Topology
@@ -78,7 +78,8 @@ class BufferBase:
     def destroy(self) -> None:
         """Free the memory; collective."""
         assert self.explicitly_destroy, "`explicitly_destroy` flag must be set"
-        self._shuffles.close()
+        with on_the_cpu_by_default():
+            self._shuffles.close()
 
     @staticmethod
     def is_sm90_compiled() -> bool:

@@ -102,10 +102,7 @@ class Buffer(LowLatencyBuffer):
                 raise refusal(f"more than {MAX_EXPERTS} experts are not supported")
             sizes = expert_alignment, num_worst_tokens, self.num_sms
             work = partial(self._normal.dispatch, x, layout, topk_idx, topk_weights, *sizes)
-        with torch.no_grad():
-            found, event = self._beside.run(
-                work, previous_event, async_finish, given, Received.tensors
-            )
+        found, event = self._beside.run(work, previous_event, async_finish, given, Received.tensors)
         per_expert = found.num_tokens_per_expert
         return found.x, found.topk_idx, found.topk_weights, per_expert, found.handle, event
 
@@ -128,14 +125,13 @@ class Buffer(LowLatencyBuffer):
             self._refuse_capture("combines of a dispatch without num_worst_tokens")
         several = bias if isinstance(bias, tuple) else (bias,)
         biases = [each for each in several if each is not None]
-        with torch.no_grad():
-            (result, weights), event = self._beside.run(
-                lambda: self._normal.combine(x, handle, topk_weights, biases),
-                previous_event,
-                async_finish,
-                [x, topk_weights, *biases],
-                lambda made: made,
-            )
+        (result, weights), event = self._beside.run(
+            lambda: self._normal.combine(x, handle, topk_weights, biases),
+            previous_event,
+            async_finish,
+            [x, topk_weights, *biases],
+            lambda made: made,
+        )
         return result, weights, event
 
     def _check_order(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -69,6 +70,13 @@ class EventOverlap:
         self._releases = False
 
 
+def on_the_cpu_by_default() -> AbstractContextManager[object]:
+    """What the runtime makes without a word about devices is for the host, whatever default a
+    program has set."""
+    usual = torch.device("cpu")
+    return nullcontext() if torch.get_default_device() == usual else usual
+
+
 class Beside:
     """Makes calls on a stream of their own, or on the current one."""
 
@@ -90,6 +98,17 @@ class Beside:
         It waits for ``previous_event``, else for the current stream. ``given`` is what it reads,
         ``made`` what of its result the caller will use.
         """
+        with torch.no_grad(), on_the_cpu_by_default():
+            return self._run(work, previous_event, is_async, given, made)
+
+    def _run(
+        self,
+        work: Callable[[], T],
+        previous_event: EventOverlap | None,
+        is_async: bool,
+        given: Iterable[Tensor | None],
+        made: Callable[[T], Iterable[Tensor | None]],
+    ) -> tuple[T, EventOverlap]:
         before = previous_event.event if previous_event is not None else None
         tensors = [each for each in given if each is not None]
         if not is_async or not any(each.is_cuda for each in tensors):

@@ -60,14 +60,13 @@ class LowLatencyBuffer(BufferBase):
                 stats.add_(found[1])
             return found
 
-        with torch.no_grad():
-            (rows, count, handle), event = self._beside.run(
-                work,
-                None,
-                async_finish or return_recv_hook,
-                [x, topk_idx, stats],
-                lambda made: [made[1], made[2].src_info, made[2].layout_range],
-            )
+        (rows, count, handle), event = self._beside.run(
+            work,
+            None,
+            async_finish or return_recv_hook,
+            [x, topk_idx, stats],
+            lambda made: [made[1], made[2].src_info, made[2].layout_range],
+        )
         return rows, count, handle, *_hooked(event, return_recv_hook)
 
     def low_latency_combine(
@@ -97,14 +96,13 @@ class LowLatencyBuffer(BufferBase):
             result = self._low_latency.combine(rows, topk_idx, topk_weights, handle)
             return result if out is None else out.copy_(result)
 
-        with torch.no_grad():
-            result, event = self._beside.run(
-                work,
-                None,
-                async_finish or return_recv_hook,
-                [rows, topk_idx, topk_weights, out],
-                lambda made: [made],
-            )
+        result, event = self._beside.run(
+            work,
+            None,
+            async_finish or return_recv_hook,
+            [rows, topk_idx, topk_weights, out],
+            lambda made: [made],
+        )
         return result, *_hooked(event, return_recv_hook)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Tensor:
