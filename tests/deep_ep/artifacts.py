@@ -11,22 +11,27 @@ from itertools import product
 from pathlib import Path
 
 import fuscoc
+from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.rows import Kind
 from fuscoc_runtime.deep_ep.specs import artifact_name, spec_path
 from tests.deep_ep.rank_work import BLOCK, LARGE, SMALL
 
+LOW_LATENCY = [
+    Quantised(is_fp8=False, rounded=False, packed=False),
+    Quantised(is_fp8=True, rounded=False, packed=False),
+    Quantised(is_fp8=True, rounded=True, packed=False),
+    Quantised(is_fp8=True, rounded=True, packed=True),
+]
+
 
 def compile_all(folder: Path, nums_ranks: Sequence[int]) -> None:
     for shape in (SMALL, LARGE):
-        sizes = {"hidden": shape.hidden, "topk": shape.topk}
-        wanted = [("slots", sizes), ("slots_fp8", sizes)]
-        numbers = (
-            (scales, topk) for scales in (0, shape.hidden // BLOCK) for topk in (0, shape.topk)
-        )
+        wanted = [each.spec(shape.hidden, shape.topk) for each in LOW_LATENCY]
+        numbers = product((0, shape.hidden // BLOCK), (0, shape.topk))
         for kind, peers in product((Kind(shape.hidden, *each) for each in numbers), nums_ranks):
             wanted.append((kind.spec, kind.constants(peers)))
-        for kind, constants in wanted:
-            fuscoc.compile(spec_path(kind), folder / artifact_name(kind, constants), **constants)
+        for name, constants in wanted:
+            fuscoc.compile(spec_path(name), folder / artifact_name(name, constants), **constants)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Shape:
     topk: int
 
 
-SMALL, LARGE = Shape(256, 8, 3), Shape(7168, 256, 8)
+SMALL, LARGE = Shape(512, 8, 3), Shape(7168, 256, 8)
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,13 @@ def every_number(values: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 def from_fp8(values: Tensor, scales: Tensor) -> Tensor:
     blocks = values.float().view(*values.shape[:-1], values.shape[-1] // BLOCK, BLOCK)
     return (blocks * scales[..., None]).view(values.shape).bfloat16()
+
+
+def as_f32(scales: Tensor) -> Tensor:
+    """Scales, or the exponents of four in an int32, as numbers."""
+    if scales.dtype == torch.float32:
+        return scales
+    return (scales.contiguous().view(torch.uint8).int() << 23).view(torch.float32)
 
 
 def raised(call: Any) -> str:
@@ -291,7 +298,10 @@ def low_latency(
     )
     buffer = deep_ep.Buffer(group, 0, num_bytes, True, explicitly_destroy=True, **options)
     checks, held = Checks(), None
-    for is_fp8, hooked in product((False, True), (False, True)):
+    kinds = [{"use_fp8": each} for each in (False, True)]
+    kinds += [{"use_fp8": True, "round_scale": True, "use_ue8m0": each} for each in (False, True)]
+    for hooked, kind in zip((False, True, False, True), kinds, strict=True):
+        is_fp8 = kind["use_fp8"]
         stats = torch.ones(case.local, dtype=torch.int32, device=case.device)
         rank = case.rank
         rows, count, handle, event, hook = buffer.low_latency_dispatch(
@@ -299,7 +309,7 @@ def low_latency(
             case.idx[rank],
             most,
             experts,
-            use_fp8=is_fp8,
+            **kind,
             cumulative_local_expert_recv_stats=stats,
             async_finish=not hooked,
             return_recv_hook=hooked,
@@ -307,10 +317,10 @@ def low_latency(
         hook() if hook is not None else event.current_stream_wait()
         if held is not None:  # of the dispatch before: they last
             check_slots(checks, case, *held)
-        held = rows, count, handle
+        held = rows, count, handle, kind
         check_slots(checks, case, *held)
         checks.equal("stats", stats, count + 1)
-        work = from_fp8(*rows) if is_fp8 else rows.clone()
+        work = from_fp8(rows[0], as_f32(rows[1])) if is_fp8 else rows.clone()
         zero_copy = hooked
         if zero_copy:
             buffer.get_next_low_latency_combine_buffer(handle)[:] = work
@@ -335,7 +345,9 @@ def low_latency(
     return checks.wrong
 
 
-def check_slots(checks: Checks, case: Case, rows: Any, count: Tensor, handle: Any) -> None:
+def check_slots(
+    checks: Checks, case: Case, rows: Any, count: Tensor, handle: Any, kind: dict[str, bool]
+) -> None:
     """Rows of every local expert, in order, and what the handle says of them."""
     info, ranges = handle[0], handle[1]
     for i in range(case.local):
@@ -352,10 +364,13 @@ def check_slots(checks: Checks, case: Case, rows: Any, count: Tensor, handle: An
         wanted = torch.cat([x[at] for x, at in zip(case.x, points, strict=True)])
         if isinstance(rows, tuple):
             checks.equal("strides", rows[1].stride()[1], 1)
-            got = from_fp8(rows[0][i, :num], rows[1][i, :num])
-            checks.near("fp8 rows", got, wanted.float(), 2**-3)
-            scales = to_fp8(wanted)[1]
-            checks.near("scales", rows[1][i, :num], scales, 2**-22)
+            scales = as_f32(rows[1][i, :num])
+            checks.near("fp8 rows", from_fp8(rows[0][i, :num], scales), wanted.float(), 2**-3)
+            exact = to_fp8(wanted)[1]
+            if "round_scale" in kind:
+                checks.equal("rounded scales", scales, torch.exp2(torch.log2(exact).ceil()))
+            else:
+                checks.near("scales", scales, exact, 2**-22)
         else:
             checks.equal("rows", rows[i, :num], wanted)
 
@@ -368,11 +383,10 @@ def defaults(group: Any) -> list[str]:
     torch.set_default_dtype(torch.bfloat16)
     try:
         buffer = deep_ep.Buffer(group, explicitly_destroy=True, low_latency_mode=True)
-        rows, _, _, event, _ = buffer.low_latency_dispatch(
-            case.x[rank], case.idx[rank], 3, SMALL.experts, use_fp8=False
-        )
+        few = case.x[rank], case.idx[rank], 3, SMALL.experts
+        slots, count, _, _, _ = buffer.low_latency_dispatch(*few, use_fp8=False)
         per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(case.idx[rank], SMALL.experts)
-        rows, *_, handle, event = buffer.dispatch(
+        rows, *_, handle, _event = buffer.dispatch(
             case.x[rank],
             num_tokens_per_rank=per_rank,
             num_tokens_per_expert=per_expert,
@@ -383,6 +397,7 @@ def defaults(group: Any) -> list[str]:
     finally:
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
+    checks.equal("slots", (slots.device, count.device), (case.device, case.device))
     checks.equal("rows", rows, case.received(case.x, rank))
     checks.near("back", back, case.x[rank].float() * goes.sum(1, keepdim=True), 2**-7)
     return checks.wrong
@@ -419,7 +434,7 @@ def refusals(group: Any) -> dict[str, str]:
         "get_local_buffer_tensor": lambda: buffer.get_local_buffer_tensor(torch.int8),
         "mask": lambda: slow.low_latency_update_mask_buffer(0, True),
         "low_latency_mode": lambda: buffer.low_latency_dispatch(*ll),
-        "round_scale": lambda: slow.low_latency_dispatch(*ll, round_scale=True),
+        "round_scale": lambda: slow.low_latency_dispatch(*ll, use_fp8=False, round_scale=True),
         "use_ue8m0": lambda: slow.low_latency_dispatch(*ll, use_ue8m0=True),
         "dispatch_wait_recv_cost_stats": lambda: slow.low_latency_dispatch(
             *ll, dispatch_wait_recv_cost_stats=zeros

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
+from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.face.shuffle import Shuffle
-
-BLOCK = 128
-"""Elements of a token that share a scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +34,7 @@ class LowLatencyHandle:
 
     shuffle: Shuffle
     routing: Any
+    kind: Quantised
     src_info: Tensor
     layout_range: Tensor
     hidden: int
@@ -74,40 +73,31 @@ class LowLatency:
         topk_idx: Tensor,
         max_tokens: int,
         num_experts: int,
-        use_fp8: bool,
+        kind: Quantised,
         num_sms: int,
-    ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor, LowLatencyHandle]:
+    ) -> tuple[Any, Tensor, LowLatencyHandle]:
         """Rows by local expert and slot, the counts, and the handle; see ``Buffer``."""
         (num_tokens, hidden), num_topk = x.shape, topk_idx.shape[1]
+        kind.check(hidden)
         if num_tokens > max_tokens:
             raise refusal(
                 f"x has {num_tokens} tokens; num_max_dispatch_tokens_per_rank={max_tokens}"
             )
         if num_experts % self.num_ranks:
             raise refusal(f"{self.num_ranks} ranks do not divide num_experts={num_experts}")
-        if use_fp8 and hidden % BLOCK:
-            raise refusal(f"use_fp8=True takes a multiple of {BLOCK} elements, not {hidden}")
         self._turn ^= 1
-        shuffle = self.shuffles.get(
-            "slots_fp8" if use_fp8 else "slots",
-            {"hidden": hidden, "topk": num_topk},
-            x.device,
-            num_sms,
-            copy=self._turn,
-        )
+        spec = kind.spec(hidden, num_topk)
+        shuffle = self.shuffles.get(*spec, x.device, num_sms, copy=self._turn)
         mine = topk_idx.new_full((max_tokens, num_topk), -1, dtype=torch.int64)
         mine[:num_tokens] = topk_idx
         found = count_places(all_gather(mine, self.group), self.rank, num_experts)
         local, num_slots = found.src_info.shape
         arrived, routing = shuffle.dispatch(
-            x, places=found.places[:num_tokens].contiguous(), slots=local * num_slots
+            **kind.fields(x), places=found.places[:num_tokens], slots=local * num_slots
         )
-        handle = LowLatencyHandle(shuffle, routing, found.src_info, found.layout_range, hidden, [])
-        if isinstance(arrived, Tensor):
-            return arrived.view(local, num_slots, hidden), found.counts, handle
-        scales = arrived["scales"].view(local, num_slots, hidden // BLOCK)
-        by_column = scales.transpose(1, 2).contiguous().transpose(1, 2)  # as TMA reads them
-        return (arrived["x"].view(local, num_slots, hidden), by_column), found.counts, handle
+        rows = kind.received(arrived, local, num_slots)
+        info = found.src_info, found.layout_range
+        return rows, found.counts, LowLatencyHandle(shuffle, routing, kind, *info, hidden, [])
 
     def combine(
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor, handle: LowLatencyHandle
@@ -119,10 +109,9 @@ class LowLatency:
                 f"x is {x.dtype} of the shape {list(x.shape)}; it is torch.bfloat16 {list(wanted)}"
             )
         weights = topk_weights.masked_fill(topk_idx < 0, 0)
-        result: Tensor = handle.shuffle.combine(
-            x.reshape(-1, handle.hidden), handle.routing, topk_weights=weights
-        )
-        return result
+        rows = handle.kind.rows(x)
+        result = handle.shuffle.combine(rows, handle.routing, topk_weights=weights)
+        return result if isinstance(result, Tensor) else result["x"]
 
 
 def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:

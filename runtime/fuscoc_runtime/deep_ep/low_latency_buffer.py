@@ -12,6 +12,7 @@ from torch import Tensor
 from fuscoc_runtime.deep_ep.base import BufferBase
 from fuscoc_runtime.deep_ep.events import EventOverlap
 from fuscoc_runtime.deep_ep.low_latency import LowLatency, LowLatencyHandle
+from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse
 
 
@@ -46,16 +47,14 @@ class LowLatencyBuffer(BufferBase):
         view of memory that the next dispatch but one writes into."""
         refuse(
             dispatch_wait_recv_cost_stats=(dispatch_wait_recv_cost_stats, None, "nobody measures"),
-            round_scale=(round_scale, False, "scales are amax / 448"),
-            use_ue8m0=(use_ue8m0, False, "scales are f32"),
         )
         self._check_low_latency(async_finish, return_recv_hook)
+        kind = Quantised(use_fp8, round_scale, use_ue8m0)
         num_max, stats = num_max_dispatch_tokens_per_rank, cumulative_local_expert_recv_stats
 
         def work() -> tuple[Any, Tensor, LowLatencyHandle]:
-            found = self._low_latency.dispatch(
-                x, topk_idx, num_max, num_experts, use_fp8, self.num_sms
-            )
+            sizes = num_max, num_experts, kind, self.num_sms
+            found = self._low_latency.dispatch(x, topk_idx, *sizes)
             if stats is not None:
                 stats.add_(found[1])
             return found
