@@ -1,12 +1,13 @@
-"""DeepEP's interface on fuscoc: ``Buffer`` and what its callers need beside it.
+"""DeepEP's interface on fuscoc: ``Buffer``, ``ElasticBuffer`` and what its callers need beside it.
 
 ::
 
     import fuscoc_runtime.deep_ep as deep_ep   # or, for programs that say `import deep_ep`:
     fuscoc_runtime.deep_ep.install()
 
-It follows the legacy ``Buffer`` of DeepEP 2.1.0 (https://github.com/deepseek-ai/DeepEP, commit
-dd758caf4518). What is not here is refused by name: ``docs/integrations.md`` has the list.
+It follows the legacy ``Buffer`` and the ``ElasticBuffer`` of DeepEP 2.1.0
+(https://github.com/deepseek-ai/DeepEP, commit dd758caf4518). What is not here is refused by name:
+``docs/integrations.md`` has the list.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import torch
 
 from fuscoc_runtime.deep_ep.base import Config
 from fuscoc_runtime.deep_ep.buffer import Buffer
+from fuscoc_runtime.deep_ep.elastic import ElasticBuffer
+from fuscoc_runtime.deep_ep.ep_handle import EPHandle
 from fuscoc_runtime.deep_ep.events import EventHandle, EventOverlap
-from fuscoc_runtime.deep_ep.refusals import ElasticBuffer
 
 __version__ = "2.1.0"
 __all__ = [
     "Buffer",
     "Config",
+    "EPHandle",
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",

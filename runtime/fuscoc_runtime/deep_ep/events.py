@@ -88,7 +88,7 @@ class Beside:
     def run(
         self,
         work: Callable[[], T],
-        previous_event: EventOverlap | None,
+        previous_event: EventOverlap | EventHandle | None,
         is_async: bool,
         given: Iterable[Tensor | None],
         made: Callable[[T], Iterable[Tensor | None]],
@@ -99,17 +99,19 @@ class Beside:
         ``made`` what of its result the caller will use.
         """
         with torch.no_grad(), on_the_cpu_by_default():
-            return self._run(work, previous_event, is_async, given, made)
+            before = (
+                previous_event.event if isinstance(previous_event, EventOverlap) else previous_event
+            )
+            return self._run(work, before, is_async, given, made)
 
     def _run(
         self,
         work: Callable[[], T],
-        previous_event: EventOverlap | None,
+        before: EventHandle | None,
         is_async: bool,
         given: Iterable[Tensor | None],
         made: Callable[[T], Iterable[Tensor | None]],
     ) -> tuple[T, EventOverlap]:
-        before = previous_event.event if previous_event is not None else None
         tensors = [each for each in given if each is not None]
         if not is_async or not any(each.is_cuda for each in tensors):
             if before is not None:

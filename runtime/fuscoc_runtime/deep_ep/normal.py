@@ -14,7 +14,6 @@ from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
 from fuscoc_runtime.deep_ep.specs import Shuffles
-from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 
 NUM_HANDLES = 16
@@ -125,7 +124,7 @@ class Normal:
                 )
             prefixes = prefixes.to(rows.device)
         handle = Handle(way, shuffle, routing, goes, prefixes)
-        received, with_them = _parts(arrived)
+        received, with_them = parts_of(arrived)
         idx = weights = None
         if topk_idx is not None and with_them is not None:
             num_rows = routing.key_counts if num_worst_tokens else None
@@ -145,7 +144,7 @@ class Normal:
         else:
             way = replace(handle.way, kind=kind)
             _, arrived, _ = self._send(way, fields, handle.is_token_in_rank)
-        return Received(unpack(*_parts(arrived), x), None, None, None, None)
+        return Received(unpack(*parts_of(arrived), x), None, None, None, None)
 
     def combine(
         self, x: Tensor, handle: Handle, topk_weights: Tensor | None, biases: list[Tensor]
@@ -163,27 +162,18 @@ class Normal:
             )
         given = [] if topk_weights is None else [topk_weights]
         rows = kind.rows(x.contiguous(), *given)
-        result, sums = _parts(handle.shuffle.combine(rows, handle.routing))
-        if biases:
-            result = sum((bias.float() for bias in biases), result.float()).to(result.dtype)
+        result, sums = parts_of(handle.shuffle.combine(rows, handle.routing))
+        result = with_biases(result, biases)
         if topk_weights is None or sums is None:
             return result, None
         return result, sums[:, : kind.num_topk].contiguous()
 
     def _send(self, way: Way, fields: dict[str, Any], goes: Tensor) -> tuple[Shuffle, Any, Any]:
         """The shuffle of rows that travel so, what has arrived, and their routing."""
+        constants = way.kind.constants(self.num_ranks)
         shuffle = self.shuffles.get(
-            way.kind.spec,
-            way.kind.constants(self.num_ranks),
-            way.device,
-            way.num_sms,
-            **way.options,
+            way.kind.spec, constants, way.device, way.num_sms, **way.options
         )
-        if way.options and not isinstance(shuffle.engine, NodeEngine):
-            raise refusal(
-                f"num_worst_tokens is not supported for {shuffle.topology}: memory of a fixed "
-                "size is of one node"
-            )
         ranks = torch.arange(self.num_ranks, device=goes.device)
         arrived, routing = shuffle.dispatch(**fields, rank_idx=torch.where(goes, ranks, -1))
         return shuffle, arrived, routing
@@ -228,6 +218,13 @@ def localised(
     return torch.where(here, experts, -1).to(dtype), torch.where(here, weights, 0)
 
 
-def _parts(rows: Any) -> tuple[Tensor, Tensor | None]:
+def with_biases(result: Tensor, biases: list[Tensor]) -> Tensor:
+    """The sum in f32, rounded."""
+    if not biases:
+        return result
+    return sum((bias.float() for bias in biases), result.float()).to(result.dtype)
+
+
+def parts_of(rows: Any) -> tuple[Tensor, Tensor | None]:
     """Rows and what has travelled beside them."""
     return (rows, None) if isinstance(rows, Tensor) else (rows["x"], rows["beside"])

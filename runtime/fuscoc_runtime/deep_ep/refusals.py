@@ -19,14 +19,3 @@ def refuse(**options: tuple[object, object, str]) -> None:
     for name, (given, default, reason) in options.items():
         if given is not default and given != default:
             raise refusal(f"{name}={given!r} is not supported: {reason}")
-
-
-class ElasticBuffer:
-    """DeepEP's buffer of its second version, which is not here yet.
-
-    Raises:
-        AdapterError: always.
-    """
-
-    def __init__(self, *arguments: object, **named: object) -> None:
-        raise refusal("ElasticBuffer is not supported: use Buffer")

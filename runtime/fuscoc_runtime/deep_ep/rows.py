@@ -17,11 +17,13 @@ Tokens = Tensor | tuple[Tensor, Tensor]
 @dataclass(frozen=True)
 class Kind:
     """What a row is: ``hidden`` elements, and beside them ``num_scales`` scales, if they are 8-bit
-    floats, and the experts and weights of ``num_topk`` choices."""
+    floats, the experts and weights of ``num_topk`` choices, and, if ``is_numbered``, the number of
+    the token."""
 
     hidden: int
     num_scales: int
     num_topk: int
+    is_numbered: bool = False
 
     @property
     def spec(self) -> str:
@@ -30,7 +32,7 @@ class Kind:
 
     @property
     def num_beside(self) -> int:
-        return self.num_scales + 2 * self.num_topk
+        return self.num_scales + 2 * self.num_topk + self.is_numbered
 
     def constants(self, num_ranks: int) -> dict[str, int]:
         """Those of the spec."""

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.deep_ep.refusals import refusal
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
@@ -71,7 +72,7 @@ class Shuffles:
         **options: Any,
     ) -> Shuffle:
         """The shuffle of a spec: ``copy`` tells those apart whose rows are to last side by side;
-        ``options`` are those of ``Shuffle``, ``num_sms`` counts on GPUs."""
+        ``options`` are those of ``Shuffle``, ``num_sms`` counts on GPUs, 0 is all."""
         key = kind, tuple(constants.items()), device, num_sms, copy, tuple(options.items())
         if key not in self._open:
             self._open[key] = Shuffle(
@@ -79,10 +80,16 @@ class Shuffles:
                 group=self.group,
                 topology=self.topology,
                 device=device,
-                num_sms=num_sms if device.type == "cuda" else None,
+                num_sms=num_sms or None if device.type == "cuda" else None,
                 **options,
             )
-        return self._open[key]
+        shuffle = self._open[key]
+        if options and not isinstance(shuffle.engine, NodeEngine):
+            raise refusal(
+                "num_worst_tokens, and do_cpu_sync=False, are not supported for "
+                f"{shuffle.topology}: memory of a fixed size is of one node"
+            )
+        return shuffle
 
     def close(self) -> None:
         """Close all of them; collective."""
