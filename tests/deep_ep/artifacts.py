@@ -14,7 +14,8 @@ import fuscoc
 from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.rows import Kind
 from fuscoc_runtime.deep_ep.specs import artifact_name, spec_path
-from tests.deep_ep.rank_work import BLOCK, LARGE, SMALL
+from tests.deep_ep.cases import BLOCK, LARGE, SMALL
+from tests.deep_ep.elastic_work import ALIGNMENT
 
 LOW_LATENCY = [
     Quantised(is_fp8=False, rounded=False, packed=False),
@@ -30,6 +31,12 @@ def compile_all(folder: Path, nums_ranks: Sequence[int]) -> None:
         numbers = product((0, shape.hidden // BLOCK), (0, shape.topk))
         for kind, peers in product((Kind(shape.hidden, *each) for each in numbers), nums_ranks):
             wanted.append((kind.spec, kind.constants(peers)))
+        for scales, peers in product((0, shape.hidden // BLOCK), nums_ranks):
+            kind = Kind(shape.hidden, scales, shape.topk, is_numbered=True)
+            wanted.append((kind.spec, kind.constants(peers)))
+        for scales in (0, shape.hidden // BLOCK):
+            kind = Kind(shape.hidden, scales, shape.topk, is_numbered=True)
+            wanted.append(kind.expanded(shape.experts, ALIGNMENT))
         for name, constants in wanted:
             fuscoc.compile(spec_path(name), folder / artifact_name(name, constants), **constants)
 

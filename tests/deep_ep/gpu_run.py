@@ -23,23 +23,25 @@ if SHARED:
     os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
 import fuscoc_runtime.deep_ep as deep_ep  # noqa: E402
-from tests.deep_ep import rank_work  # noqa: E402
+from tests.deep_ep import cases, elastic_work, rank_work  # noqa: E402
 
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
 OPTIONS = {"topology": f"1x{NUM_RANKS}"}
-CASES = ((rank_work.SMALL, [13, 0, 7, 11]), (rank_work.LARGE, [1024, 700, 0, 1]))
+CASES = ((cases.SMALL, [13, 0, 7, 11]), (cases.LARGE, [1024, 700, 0, 1]))
 REPLAYS = 20
 
 
-def captured(group: Any, shape: rank_work.Shape) -> list[str]:
+def captured(group: Any, shape: cases.Shape) -> list[str]:
     """Layout, dispatch and combine of ``num_worst_tokens`` in a CUDA graph, routed anew."""
-    checks, num = rank_work.Checks(), 64
-    cases = [
-        rank_work.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
+    checks, num = cases.Checks(), 64
+    routed = [
+        cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
         for seed in range(REPLAYS)
     ]
     buffer = deep_ep.Buffer(group, explicitly_destroy=True, topology=f"1x{NUM_RANKS}")
-    x, idx, weights = (each[RANK].clone() for each in (cases[0].x, cases[0].idx, cases[0].weights))
+    x, idx, weights = (
+        each[RANK].clone() for each in (routed[0].x, routed[0].idx, routed[0].weights)
+    )
 
     def step() -> tuple[Any, ...]:
         per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, shape.experts)
@@ -63,7 +65,7 @@ def captured(group: Any, shape: rank_work.Shape) -> list[str]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         rows, experts, back, sums, goes = step()
-    for case in cases:
+    for case in routed:
         for mine, new in ((x, case.x), (idx, case.idx), (weights, case.weights)):
             mine.copy_(new[RANK])
         graph.replay()
@@ -87,7 +89,7 @@ def main() -> int:
         deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
     wrong: list[str] = []
     for shape, sizes in CASES:
-        for calls in (rank_work.normal, rank_work.low_latency):
+        for calls in (rank_work.normal, rank_work.low_latency, elastic_work.elastic):
             wrong += calls(group, str(DEVICE), shape, sizes, dict(OPTIONS))
         wrong += captured(group, shape)
     everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from fuscoc_runtime.deep_ep import EventHandle, EventOverlap, specs
 from fuscoc_runtime.deep_ep.low_latency import count_places
 from fuscoc_runtime.errors import AdapterError
-from tests.deep_ep import rank_work
+from tests.deep_ep import cases, elastic_work, rank_work
 from tests.deep_ep.artifacts import compile_all
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
 
 SIZES, MORE = [4, 0, 3, 5], [23, 0, 7, 11]
-CALLS = [rank_work.normal, rank_work.low_latency]
+CALLS = [rank_work.normal, rank_work.low_latency, elastic_work.elastic]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("calls", CALLS)
 def test_calls(pool: Pool, calls: Callable[..., Any]) -> None:
-    for wrong in pool.run(calls, 4, "cpu", rank_work.SMALL, SIZES, {}):
+    for wrong in pool.run(calls, 4, "cpu", cases.SMALL, SIZES, {}):
         assert not wrong, "\n".join(wrong)
 
 
@@ -43,7 +43,7 @@ def test_calls(pool: Pool, calls: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("options", [{}, {"topology": "2x2"}], ids=["node", "nodes"])
 def test_more(pool: Pool, calls: Callable[..., Any], options: dict[str, Any]) -> None:
-    for wrong in pool.run(calls, 4, "cpu", rank_work.SMALL, MORE, options):
+    for wrong in pool.run(calls, 4, "cpu", cases.SMALL, MORE, options):
         assert not wrong, "\n".join(wrong)
 
 

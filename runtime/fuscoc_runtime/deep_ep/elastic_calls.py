@@ -151,10 +151,8 @@ def _open(call: Call, kind: Kind, device: torch.device) -> Shuffle:
             options["capacity"] = call.num_ranks * call.num_max_tokens
         constants = kind.constants(call.num_ranks)
         return call.shuffles.get(kind.spec, constants, device, call.num_sms, **options)
-    sizes = {"hidden": kind.hidden, "beside": kind.num_beside, "experts": call.num_experts}
-    sizes |= {"topk": kind.num_topk, "alignment": call.alignment}
-    spec = "expanded_narrow" if kind.num_scales else "expanded"
-    return call.shuffles.get(spec, sizes, device, call.num_sms)
+    spec = kind.expanded(call.num_experts, call.alignment)
+    return call.shuffles.get(*spec, device, call.num_sms)
 
 
 def _beside(
