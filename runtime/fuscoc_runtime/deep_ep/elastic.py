@@ -198,7 +198,9 @@ class ElasticBuffer:
 
         def made(found: tuple[Tokens, Tensor | None, Tensor | None, EPHandle]) -> list[Any]:
             recv, idx, weights, new = found
-            return [*(recv if isinstance(recv, tuple) else (recv,)), idx, weights, new.topk_idx]
+            kept = (*vars(new).values(), *vars(new.found).values())
+            tensors = [each for each in kept if isinstance(each, Tensor)]
+            return [*(recv if isinstance(recv, tuple) else (recv,)), idx, weights, *tensors]
 
         given = [*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights, stats]
         found, event = self._beside.run(

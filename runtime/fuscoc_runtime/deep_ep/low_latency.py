@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.refusals import refusal
-from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
 from fuscoc_runtime.face.shuffle import Shuffle
 
 
@@ -90,7 +89,7 @@ class LowLatency:
         shuffle = self.shuffles.get(*spec, x.device, num_sms, copy=self._turn)
         mine = topk_idx.new_full((max_tokens, num_topk), -1, dtype=torch.int64)
         mine[:num_tokens] = topk_idx
-        found = count_places(all_gather(mine, self.group), self.rank, num_experts)
+        found = count_places(of_all(mine, self.group), self.rank, num_experts)
         local, num_slots = found.src_info.shape
         arrived, routing = shuffle.dispatch(
             **kind.fields(x), places=found.places[:num_tokens], slots=local * num_slots

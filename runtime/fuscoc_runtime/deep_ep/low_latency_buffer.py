@@ -59,12 +59,17 @@ class LowLatencyBuffer(BufferBase):
                 stats.add_(found[1])
             return found
 
+        def made(found: tuple[Any, Tensor, LowLatencyHandle]) -> list[Tensor]:
+            rows, count, handle = found
+            scales = rows[1:] if isinstance(rows, tuple) else ()  # rows are in windows
+            return [*scales, count, handle.src_info, handle.layout_range]
+
         (rows, count, handle), event = self._beside.run(
             work,
             None,
             async_finish or return_recv_hook,
             [x, topk_idx, stats],
-            lambda made: [made[1], made[2].src_info, made[2].layout_range],
+            made,
         )
         return rows, count, handle, *_hooked(event, return_recv_hook)
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
-from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
 from fuscoc_runtime.face.shuffle import Shuffle
 
 NUM_HANDLES = 16
@@ -83,9 +81,10 @@ class Received:
     handle: Handle | None
 
     def tensors(self) -> list[Tensor | None]:
-        """All of them."""
+        """All that are in memory of their own."""
         x = self.x if isinstance(self.x, tuple) else (self.x,)
-        return [*x, self.topk_idx, self.topk_weights]
+        prefixes = None if self.handle is None else self.handle.rank_prefix_matrix
+        return [*x, self.topk_idx, self.topk_weights, prefixes]
 
 
 class Normal:
@@ -112,7 +111,7 @@ class Normal:
         goes = layout.is_token_in_rank
         options = self._fixed(rows.shape[0], num_worst_tokens) if num_worst_tokens else {}
         way = Way(kind, rows.device, num_sms, options)
-        counts = None if num_worst_tokens else self._counts(layout, rows.device)
+        counts = None if num_worst_tokens else self._counts(layout)
         shuffle, arrived, routing = self._send(way, kind.rows(rows, *beside), goes)
         prefixes, per_expert = None, list[int]()
         if counts is not None:
@@ -189,13 +188,11 @@ class Normal:
         limits = {"max_sources": most, "capacity": num_worst_tokens}
         return {**limits, "num_handles": NUM_HANDLES}
 
-    def _counts(self, layout: Layout, device: torch.device) -> Tensor:
+    def _counts(self, layout: Layout) -> Tensor:
         """int64 [num_ranks, num_ranks + num_experts]: what every rank sends to ranks and experts,
         on the CPU, which needs it to say how many rows there are."""
         mine = torch.cat([layout.num_tokens_per_rank, layout.num_tokens_per_expert]).long()
-        if "nccl" not in dist.get_backend(self.group):
-            mine = mine.cpu()
-        return all_gather(mine, self.group).cpu()
+        return of_all(mine, self.group).cpu()
 
     def _received(self, counts: Tensor, alignment: int) -> tuple[Tensor, list[int]]:
         """``rank_prefix_matrix``, and rows of every local expert, rounded up."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -53,6 +55,13 @@ def find_artifact(kind: str, constants: Mapping[str, int]) -> Artifact:
             "that folder"
         ) from error
     return artifact
+
+
+def of_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]."""
+    if "nccl" in dist.get_backend(group):
+        return all_gather(tensor, group)
+    return all_gather(tensor.cpu(), group).to(tensor.device)
 
 
 class Shuffles:
