@@ -15,9 +15,12 @@ from fuscoc.codegen.cuda_tiles import (
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     PLACE_BYTES,
+    PLAN_THREADS,
+    SORTED_ROWS,
     TARGETS,
     WARP,
     bulk_room,
+    sorting_bytes,
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
@@ -66,20 +69,23 @@ class CudaTile(Op, name="cuda_tile"):
     ``buffer_bytes``, one or one a lane, move rows in ``num_passes`` parts. A field is moved in
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
+    Short rows a CTA may take ``sorted_rows`` at once, in the order of their keys.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
     vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
     team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
 
     ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
     14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64,
-    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64,
-    team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
+    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, sorted_rows = 1 : i64,
+    team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () ->
+    ()``
     """
 
     attrs = attributes(
         arch=Text(*(target.arch for target in TARGETS)),
         dispatch_warps=Integer(1),
         dispatch_rows=Integer(1),
+        sorted_rows=Integer(1),
         buffer_bytes=Integer(1),
         num_passes=Integer(1),
         arriving=Array(FIELD_SIZES),
@@ -112,6 +118,8 @@ class CudaTile(Op, name="cuda_tile"):
         _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         if op.read("dispatch_rows") > 1:
             _check_scattered(op)
+        if op.read("sorted_rows") > 1:
+            _check_sorted(op, arrived)
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         rows = op.read("dispatch_warps") * op.read("dispatch_rows")
         needed = rows * op.read("buffer_bytes")
@@ -193,7 +201,8 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
 class TritonTile(Op, name="triton_tile"):
     """Triton kernels: a program of the planner has ``plan_warps`` warps, takes ``plan_tiles`` times
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
-    ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps.
+    ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps;
+    short rows ``tile_rows`` at once.
 
     A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
     aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
@@ -202,7 +211,7 @@ class TritonTile(Op, name="triton_tile"):
     ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
     pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64,
     plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64,
-    row_warps = 4 : i64} : () -> ()``
+    row_warps = 4 : i64, tile_rows = 1 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -213,6 +222,7 @@ class TritonTile(Op, name="triton_tile"):
         plan_block=Integer(1),
         row_parts=Integer(1),
         row_warps=Integer(1),
+        tile_rows=Integer(1),
         moved=Array(PIECE_SIZES),
         arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
@@ -221,7 +231,8 @@ class TritonTile(Op, name="triton_tile"):
     @classmethod
     def check(cls, op):
         loads, stores = _rows(op)
-        for name in ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps"):
+        powers = ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps", "tile_rows")
+        for name in powers:
             _check_power(op.read(name), f"'{name}'")
         if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
@@ -253,6 +264,8 @@ class TritonTile(Op, name="triton_tile"):
         if sums:
             _check_pieces(op, "summed", loads, _elem_bytes(loads))
             _check_words(op.read("summed"), "align_bytes", loads)
+        if op.read("tile_rows") > 1:
+            _check_tiled(op, points, loads, bool(casts or sums))
 
 
 def _rows(op):
@@ -317,6 +330,33 @@ def _check_scattered(op):
     ends.append((op.read("buffer_bytes"), 0))
     if any(at + room > behind for (at, room), (behind, _) in pairwise(ends)):
         raise VerifyError("needs room in buffers to place rows as in their slots")
+
+
+def _check_sorted(op, arrived):
+    """A CTA plans and sorts rows of segments that have one slot each, which they are assigned."""
+    node, rows = op.operation.parent, op.read("sorted_rows")
+    (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
+    if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
+        raise VerifyError("must not sort rows but of one slot each, which it is assigned")
+    if op.read("leaving") or op.read("num_passes") > 1 or op.read("dispatch_rows") > 1:
+        raise VerifyError("must sort whole rows, as they arrive")
+    if op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
+        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
+    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys)
+    if needed > target.room:
+        raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+
+
+def _check_tiled(op, points, loads, changes):
+    """A program moves tiles of rows of segments that have one each, as wide as these."""
+    assigns = ops_of(op.operation.parent, NodeAssign)
+    compact = bool(assigns) and assigns[0].read("compact")
+    if points.read("fanout") > 1 or compact or op.read("row_parts") > 1:
+        raise VerifyError("must not move several whole rows at once but to one slot each")
+    if changes or any(load.read("run_dims") for load in loads):
+        raise VerifyError("must not move several rows at once but as they lie")
 
 
 def _check_copied(op):

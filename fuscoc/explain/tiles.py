@@ -13,14 +13,16 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
     PLACE_BYTES,
+    PLAN_THREADS,
     ROWS_IN_FLIGHT,
+    SORTED_BYTES,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
     WARP,
     WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
-from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES
+from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES, TILE_ROW_BYTES
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -67,6 +69,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
+    if tile["sorted_rows"] > 1:
+        found = {
+            "sorted_rows": f"a CTA sorts so many rows of {row_bytes:,} B by key, "
+            f"{SORTED_BYTES:,} B at most; two times as many {fits}",
+            "dispatch_warps": f"{PLAN_THREADS:,} threads, which plan, too",
+        }
     if combines and tile["combine_rows"] > 1:
         places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
         found |= {
@@ -102,4 +110,6 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
         f"fit into registers, {PART_BYTES:,} B",
         "row_warps": f"a power of two that holds a part, {BYTES_PER_LANE} B a lane",
+        "tile_rows": "rows that a program moves at once: several where none has more than "
+        f"{TILE_ROW_BYTES:,} B, and each goes to one slot and comes back as it is",
     }

@@ -111,7 +111,7 @@ class Workload:
         self.num_tokens = int(next(iter(self.counted.values())).sources.max())
 
     def _destinations(self, ranks: Sequence[RankData]) -> Iterator[Int64Array]:
-        fanout = self.shuffle.program.fanout
+        fanout = self.shuffle.program.num_points_each(self.topology.num_ranks)
         for points in each_points(self.module, self.shuffle, self.topology, ranks):
             rank = points.columns["rank"].numpy()
             live = (rank >= 0) & (rank < self.topology.num_ranks)

@@ -49,6 +49,19 @@ SUMS = """shuffle sums {
   combine reverse reduce sum(w)
 }
 """
+# One place for all rows of a rank, which an input says and no index does.
+SHIFTED = """shuffle shifted {
+  index t : tokens
+  index z : 1
+  index p : places
+  segment row { x : f32[20] }
+  layout table[t] of row
+  layout there[p] of row
+  route to(z) -> (rank, slot) = input place_of : int64[2]
+  dispatch table[t] -> there[to(0).slot + t] on to(0).rank
+  combine reverse
+}
+"""
 # Rows that arrive as something else.
 CASTS = """shuffle casts {
   index t : tokens
@@ -238,6 +251,7 @@ CASES = {
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
+    "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
     "kv_pages": _pages(),
     "kv_long_pages": _pages(layers=50, page=4, heads=4, width=64),
     # Runs of 20 bytes, and of 4096 above, that do not end where parts of a row do.
@@ -258,6 +272,7 @@ CASES = {
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
     "spread": DenseCase(specs.SPREAD),
+    "shifted": DenseCase(SHIFTED, 12),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

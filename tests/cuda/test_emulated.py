@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("fft_odd_lines", 2, 90, marks=pytest.mark.nightly),
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
+        ("vit_unpack", 2, 80),
         ("kv_pages", 1, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 90, marks=pytest.mark.nightly),
@@ -82,6 +83,18 @@ def test_extents_change(folder: Path) -> None:
         (fewer,) = ranks_of(folder / "spread", 3, range(1, 2))
         batches = [run.batches[0], run.dense.batch(fewer, 1)] * 2
         return [each for batch in batches for each in run.call(batch)]
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
+
+
+def test_inputs_change(folder: Path) -> None:
+    """That say where all rows go: of the next call of the same handle, and the one after."""
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "shifted", HOST, range(2))
+        first, other = run.batches
+        return [each for batch in (first, other, other, first) for each in run.call(batch)]
 
     with emulated_ranks(2) as world:
         assert world.run(calls) == []

@@ -72,9 +72,11 @@ MAX_ENTRIES = tl.constexpr(60)
 MAX_BOXES = tl.constexpr(61)
 STAGING_BYTES = tl.constexpr(62)
 MAX_FLAGS = tl.constexpr(63)
-TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points
+TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
+# and whether boxes are stale
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
-NUM_WORDS = tl.constexpr(66)
+MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
+NUM_WORDS = tl.constexpr(67)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
