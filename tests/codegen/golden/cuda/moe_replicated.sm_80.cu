@@ -3,7 +3,7 @@
 // moe_replicated.fsc:13: segment token { x : bf16[hidden] }
 // moe_replicated.fsc:18: place e on rank by block
 // moe_replicated.fsc:19: route chosen(t, k) -> l = input topk_idx : int64
-// moe_replicated.fsc:20: route copy(l, c) -> e = input replicas : int64
+// moe_replicated.fsc:20: route placed(l, c) -> e = input replicas : int64
 // moe_replicated.fsc:22: weight w(t, k) : f32 = input topk_weights
 // moe_replicated.fsc:24: dispatch by_token[t] -> by_expert[r(t, k), *]
 // moe_replicated.fsc:25: combine reverse reduce sum(w)
