@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_replicas import Replicas
@@ -105,7 +104,8 @@ class ParallelExperts(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuses what shards one tensor that all ranks have: each has experts of its own here."""
-        if name in self._parameters and isinstance(value, DTensor):
+        plain = type(value) in (nn.Parameter, type(None))
+        if name in self._parameters and not plain and _is_distributed(value):
             raise self.moe.problem(
                 f"`fully_shard` would take {name} of this rank's experts for that of all ranks"
             )
@@ -115,6 +115,12 @@ class ParallelExperts(nn.Module):
         first = self.moe.first_expert
         last = first + self.moe.experts_per_rank - 1
         return f"experts {first} to {last} of {self.moe.num_experts}"
+
+
+def _is_distributed(value: Any) -> bool:
+    from torch.distributed.tensor import DTensor  # takes a second, and is rarely asked for
+
+    return isinstance(value, DTensor)
 
 
 class _Averaged(torch.autograd.Function):
