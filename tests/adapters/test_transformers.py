@@ -51,14 +51,18 @@ def test_ranks_that_do_not_divide_the_experts(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("work", "options", "said"),
     [
-        (transformers_work.of_unsaid_replicas, "`replicas` has to say which"),
-        (transformers_work.fully_sharded, "`fully_shard` would take gate_up_proj"),
+        (transformers_work.of_unsaid_replicas, [], "`replicas` has to say which"),
+        (transformers_work.fully_sharded, [], "gate_up_proj is being replaced, as FSDP does"),
+        (transformers_work.flattened, [False], "gate_up_proj is being replaced, as FSDP does"),
+        (transformers_work.flattened, [True], "gate_up_proj is being replaced, as FSDP does"),
     ],
 )
-def test_what_would_train_experts_apart(pool: Pool, work: Callable[..., None], said: str) -> None:
-    for outcome in pool.outcomes(work, 4):
+def test_what_would_train_experts_apart(
+    pool: Pool, work: Callable[..., None], options: list[bool], said: str
+) -> None:
+    for outcome in pool.outcomes(work, 4, *options):
         assert isinstance(outcome, AdapterError)
         assert said in str(outcome)
 
