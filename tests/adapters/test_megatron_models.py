@@ -40,14 +40,14 @@ def test_two_steps(pool: Pool) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"num_layers": 6, "moe_layer_freq": 1},
+        {"num_layers": 4, "moe_layer_freq": 1},
         SIGMOID,
         BIASES,
         {"moe_expert_capacity_factor": 0.75},
         LAYER_AGAIN,
         ALL_AGAIN,
     ],
-    ids=["six layers", "sigmoid", "biases", "drops", "recomputed layer", "all recomputed"],
+    ids=["four layers", "sigmoid", "biases", "drops", "recomputed layer", "all recomputed"],
 )
 def test_settings(pool: Pool, settings: dict[str, Any], options: dict[str, Any]) -> None:
     assert pool.run(megatron_models.train, 4, FOUR, settings, options, 2) == [[]] * 4
