@@ -25,13 +25,6 @@ from megatron.core.transformer.moe import moe_layer, moe_utils, token_dispatcher
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
-
-
 def artifact(tensor: int = 1, align: int = 1, experts: int = EXPERTS) -> str:
     text = specs.routed("f32", HIDDEN, tensor * experts, tensor * TOPK, align=align)
     return str(specs.artifact(text).path)

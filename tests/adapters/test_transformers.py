@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fuscoc_runtime.errors import AdapterError
 from tests.adapters import transformers_work
+from tests.adapters.by_day import IN_SUITE, nightly_but
 from tests.adapters.transformers_models import ARCHITECTURES
 from tests.engine.pool import Pool
 from tests.gpus import ROOT, torchrun
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-IN_SUITE = "GptOss"
-"""Biases, transposed weights, an activation of its own; the others run nightly."""
-
 nightly = pytest.mark.nightly
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
-
-
-def test_two_steps(pool: Pool) -> None:
-    assert pool.run(transformers_work.train, 4, IN_SUITE, {}, 2) == [[]] * 4
-
-
-def test_experts_in_either_half_of_the_ranks(pool: Pool) -> None:
+@pytest.mark.parametrize("halves", [False, True], ids=["all", "halves"])
+def test_two_steps(pool: Pool, halves: bool) -> None:
+    """Of all ranks, or of either half, each with all experts."""
     work = transformers_work.train
-    assert pool.run(work, 4, IN_SUITE, {}, 1, False, True) == [[]] * 4
+    assert pool.run(work, 4, IN_SUITE, {}, 2, False, halves) == [[]] * 4
 
 
 def test_ranks_that_want_more_tokens(pool: Pool) -> None:
@@ -44,7 +33,7 @@ def test_ranks_that_want_more_tokens(pool: Pool) -> None:
     assert pool.run(transformers_work.generate, 4, IN_SUITE, {}, kinds, 1) == [[]] * 4
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", nightly_but("Mixtral", IN_SUITE))
 def test_experts_in_bf16(pool: Pool, name: str) -> None:
     assert pool.run(transformers_work.experts_in_bf16, 4, name, {}) == [[]] * 4
 
@@ -62,14 +51,18 @@ def test_ranks_that_do_not_divide_the_experts(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("work", "options", "said"),
     [
-        (transformers_work.of_unsaid_replicas, "`replicas` has to say which"),
-        (transformers_work.fully_sharded, "`fully_shard` would take gate_up_proj"),
+        (transformers_work.of_unsaid_replicas, [], "`replicas` has to say which"),
+        (transformers_work.fully_sharded, [], "gate_up_proj is being replaced, as FSDP does"),
+        (transformers_work.flattened, [False], "gate_up_proj is being replaced, as FSDP does"),
+        (transformers_work.flattened, [True], "gate_up_proj is being replaced, as FSDP does"),
     ],
 )
-def test_what_would_train_experts_apart(pool: Pool, work: Callable[..., None], said: str) -> None:
-    for outcome in pool.outcomes(work, 4):
+def test_what_would_train_experts_apart(
+    pool: Pool, work: Callable[..., None], options: list[bool], said: str
+) -> None:
+    for outcome in pool.outcomes(work, 4, *options):
         assert isinstance(outcome, AdapterError)
         assert said in str(outcome)
 

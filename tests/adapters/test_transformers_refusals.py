@@ -13,7 +13,8 @@ from torch import nn
 
 from fuscoc.torch import expert_parallel
 from fuscoc_runtime.errors import AdapterError
-from tests.adapters.transformers_models import ARCHITECTURES, COMMON, build, prompts
+from tests.adapters.by_day import IN_SUITE, nightly_but
+from tests.adapters.transformers_models import COMMON, build, prompts
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -148,7 +149,7 @@ def test_a_model_that_is_converted_too_late(spread: Any) -> None:
         model(**prompts(0))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", nightly_but(IN_SUITE))
 def test_one_rank(name: str) -> None:
     """Without a job; also a copy of the model."""
     model = expert_parallel(build(name))

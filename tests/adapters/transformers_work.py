@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from fuscoc.torch import clip_grad_norm_, expert_parallel, whole_state_dict
@@ -221,6 +221,14 @@ def fully_sharded(group: Any) -> None:
     """The model by FSDP, which takes what a rank has for what all ranks have."""
     model = expert_parallel(build("Mixtral"), group, timeout=TIMEOUT)
     fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+
+
+def flattened(group: Any, use_orig_params: bool) -> None:
+    """The same by its older kind."""
+    model = expert_parallel(build("Mixtral"), group, timeout=TIMEOUT)
+    FullyShardedDataParallel(
+        model, group, device_id=torch.device("cpu"), use_orig_params=use_orig_params
+    )
 
 
 def experts_in_bf16(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:

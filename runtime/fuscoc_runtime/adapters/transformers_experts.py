@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_replicas import Replicas
+from fuscoc_runtime.errors import AdapterError
 
 
 class ParallelExperts(nn.Module):
@@ -104,17 +104,32 @@ class ParallelExperts(nn.Module):
         super()._load_from_state_dict(own, prefix, *arguments)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses what shards one tensor that all ranks have: each has experts of its own here."""
-        if name in self._parameters and isinstance(value, DTensor):
-            raise self.moe.problem(
-                f"`fully_shard` would take {name} of this rank's experts for that of all ranks"
-            )
+        plain = type(value) in (nn.Parameter, type(None))
+        if name in self._parameters and not plain and _is_distributed(value):
+            raise self._sharded(name)
         super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self._parameters:
+            raise self._sharded(name)
+        super().__delattr__(name)
+
+    def _sharded(self, name: str) -> AdapterError:
+        """FSDP shards what all ranks have; it would take a part of every rank's experts."""
+        return self.moe.problem(
+            f"{name} is being replaced, as FSDP does, which takes a rank's experts for those of all"
+        )
 
     def extra_repr(self) -> str:
         first = self.moe.first_expert
         last = first + self.moe.experts_per_rank - 1
         return f"experts {first} to {last} of {self.moe.num_experts}"
+
+
+def _is_distributed(value: Any) -> bool:
+    from torch.distributed.tensor import DTensor  # takes a second, and is rarely asked for
+
+    return isinstance(value, DTensor)
 
 
 class _Averaged(torch.autograd.Function):
