@@ -183,9 +183,9 @@ def low_latency(
     )
     buffer = deep_ep.Buffer(group, 0, num_bytes, True, explicitly_destroy=True, **options)
     checks, held = Checks(), None
-    kinds = [{"use_fp8": each} for each in (False, True)]
+    kinds = [{"use_fp8": each} for each in (False, False, True)]
     kinds += [{"use_fp8": True, "round_scale": True, "use_ue8m0": each} for each in (False, True)]
-    for hooked, kind in zip((False, True, False, True), kinds, strict=True):
+    for hooked, kind in zip((True, False, True, False, True), kinds, strict=True):
         is_fp8 = kind["use_fp8"]
         stats = torch.ones(case.local, dtype=torch.int32, device=case.device)
         rank = case.rank
