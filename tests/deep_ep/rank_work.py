@@ -348,6 +348,9 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "torch.float32": lambda: buffer.dispatch(x.float(), **counted),
         "torch.float8_e4m3fn": lambda: buffer.dispatch((x, scales), **counted),
+        "not torch.bfloat16": lambda: buffer.dispatch(
+            x, **counted, topk_idx=idx, topk_weights=weights.bfloat16()
+        ),
         "scales": lambda: buffer.dispatch((values, scales[1:]), **counted),
     }
     return {name: raised(call) for name, call in calls.items()}
