@@ -22,6 +22,8 @@ from fuscoc_runtime.kernels.cuda import cubin, headers_digest
 from tests.deep_ep.cases import BLOCK, LARGE, SMALL
 from tests.deep_ep.elastic_work import ALIGNMENT
 
+UPSTREAM = (1, 128)
+"""Alignments of DeepEP's own program."""
 LOW_LATENCY = [
     Quantised(is_fp8=False, rounded=False, packed=False),
     Quantised(is_fp8=True, rounded=False, packed=False),
@@ -38,7 +40,8 @@ def wanted(nums_ranks: Sequence[int]) -> Iterator[tuple[str, dict[str, int]]]:
         for scales in (0, shape.hidden // BLOCK):
             plain, routed = Kind(shape.hidden, scales, 0), Kind(shape.hidden, scales, shape.topk)
             numbered = replace(routed, is_numbered=True)
-            yield numbered.expanded(shape.experts, ALIGNMENT)
+            for alignment in (ALIGNMENT, *UPSTREAM):
+                yield numbered.expanded(shape.experts, alignment)
             for kind, peers in product((plain, routed, numbered), nums_ranks):
                 yield kind.spec, kind.constants(peers)
 

@@ -26,6 +26,7 @@ from tests.deep_ep.cases import (
     from_fp8,
     make_case,
     raised,
+    repeated,
     to_fp8,
 )
 
@@ -120,10 +121,10 @@ def check_dispatch(
     given = weights if with_topk else None
     back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=biases, **order)
     wait(event, is_async)
-    times = counted["is_token_in_rank"].sum(1, keepdim=True)
+    times = counted["is_token_in_rank"].sum(1)
     mine = from_fp8(*sent[rank]) if is_fp8 else case.x[rank]
     biased = sum(each.float() for each in biases if each is not None)
-    checks.near("combined", back, mine.float() * times + biased, 2**-7)
+    checks.near("combined", back, repeated(mine, times) + biased, 2**-7)
     if with_topk:
         there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
         checks.equal("combined weights", sums, there)
@@ -159,8 +160,8 @@ def check_worst(
     back, sums, event = buffer.combine(rows, handle, topk_weights=weights, **order)
     wait(event, bool(order))
     mine = from_fp8(*x) if isinstance(x, tuple) else x
-    times = counted["is_token_in_rank"].sum(1, keepdim=True)
-    checks.near("combined of the worst case", back, mine.float() * times, 2**-7)
+    times = counted["is_token_in_rank"].sum(1)
+    checks.near("combined of the worst case", back, repeated(mine, times), 2**-7)
     there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
     checks.equal("weights combined of the worst case", sums, there)
 
