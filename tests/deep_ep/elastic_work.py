@@ -18,6 +18,7 @@ from tests.deep_ep.cases import (
     every_number,
     from_fp8,
     make_case,
+    repeated,
     to_fp8,
 )
 
@@ -116,7 +117,7 @@ class Call:
         peers = [case.goes(rank, peer) for peer in range(case.num_ranks)]
         times = there.sum(1) if self.expands else torch.stack(peers, 1).sum(1)
         mine = from_fp8(*self.sent[rank]) if is_fp8 else case.x[rank]
-        wanted = mine.float() * times[:, None] + case.x[rank].float()
+        wanted = repeated(mine, times) + case.x[rank].float()
         self.checks.near("combined", back, wanted, 2**-6)
         self.checks.equal("sums", sums, torch.where(there, case.weights[rank], 0))
 

@@ -26,6 +26,7 @@ from tests.deep_ep.cases import (
     from_fp8,
     make_case,
     raised,
+    repeated,
     to_fp8,
 )
 
@@ -120,10 +121,10 @@ def check_dispatch(
     given = weights if with_topk else None
     back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=biases, **order)
     wait(event, is_async)
-    times = counted["is_token_in_rank"].sum(1, keepdim=True)
+    times = counted["is_token_in_rank"].sum(1)
     mine = from_fp8(*sent[rank]) if is_fp8 else case.x[rank]
     biased = sum(each.float() for each in biases if each is not None)
-    checks.near("combined", back, mine.float() * times + biased, 2**-7)
+    checks.near("combined", back, repeated(mine, times) + biased, 2**-7)
     if with_topk:
         there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
         checks.equal("combined weights", sums, there)
@@ -159,8 +160,8 @@ def check_worst(
     back, sums, event = buffer.combine(rows, handle, topk_weights=weights, **order)
     wait(event, bool(order))
     mine = from_fp8(*x) if isinstance(x, tuple) else x
-    times = counted["is_token_in_rank"].sum(1, keepdim=True)
-    checks.near("combined of the worst case", back, mine.float() * times, 2**-7)
+    times = counted["is_token_in_rank"].sum(1)
+    checks.near("combined of the worst case", back, repeated(mine, times), 2**-7)
     there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
     checks.equal("weights combined of the worst case", sums, there)
 
@@ -183,9 +184,9 @@ def low_latency(
     )
     buffer = deep_ep.Buffer(group, 0, num_bytes, True, explicitly_destroy=True, **options)
     checks, held = Checks(), None
-    kinds = [{"use_fp8": each} for each in (False, True)]
+    kinds = [{"use_fp8": each} for each in (False, False, True)]
     kinds += [{"use_fp8": True, "round_scale": True, "use_ue8m0": each} for each in (False, True)]
-    for hooked, kind in zip((False, True, False, True), kinds, strict=True):
+    for hooked, kind in zip((True, False, True, False, True), kinds, strict=True):
         is_fp8 = kind["use_fp8"]
         stats = torch.ones(case.local, dtype=torch.int32, device=case.device)
         rank = case.rank
@@ -348,6 +349,9 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "torch.float32": lambda: buffer.dispatch(x.float(), **counted),
         "torch.float8_e4m3fn": lambda: buffer.dispatch((x, scales), **counted),
+        "not torch.bfloat16": lambda: buffer.dispatch(
+            x, **counted, topk_idx=idx, topk_weights=weights.bfloat16()
+        ),
         "scales": lambda: buffer.dispatch((values, scales[1:]), **counted),
     }
     return {name: raised(call) for name, call in calls.items()}

@@ -13,6 +13,8 @@ from fuscoc_runtime.deep_ep.refusals import refusal
 Tokens = Tensor | tuple[Tensor, Tensor]
 """[n, hidden] in bf16, or in f8e4m3 with scales [n, num_scales] of four bytes."""
 
+BESIDE = (torch.float32, torch.int32)
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -46,9 +48,16 @@ class Kind:
         return ("expanded_narrow" if self.num_scales else "expanded"), sizes
 
     def rows(self, x: Tensor, *beside: Tensor) -> dict[str, Any]:
-        """The fields of rows: bf16 [n, hidden], and beside them all that is given, then zeros."""
+        """The fields of rows: bf16 [n, hidden], and beside them all that is given, then zeros.
+
+        Raises:
+            AdapterError: something of another type than four bytes is to go beside them.
+        """
         if not self.num_beside:
             return {"x": x}
+        wrong = [each.dtype for each in beside if each.dtype not in BESIDE]
+        if wrong:
+            raise refusal(f"weights and scales are torch.float32 or torch.int32, not {wrong[0]}")
         given = [each.view(torch.float32) for each in beside]
         width = self.num_beside - sum(each.shape[1] for each in given)
         zeros = torch.zeros(x.shape[0], width, dtype=torch.float32, device=x.device)
@@ -71,7 +80,7 @@ def kind_of(x: Tokens, num_topk: int) -> Kind:
     if scales is None:
         return Kind(values.shape[1], 0, num_topk)
     if (
-        scales.dtype not in (torch.float32, torch.int32)
+        scales.dtype not in BESIDE
         or scales.dim() != 2
         or scales.shape[0] != values.shape[0]
         or not scales.shape[1]
