@@ -94,7 +94,8 @@ class RowField:
 
 
 def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
-    """``load_source``, ``load_row`` and ``store_row``, then those of a combine, if there is one."""
+    """``load_source``, ``load_row`` and ``store_row``, of a packed target ``load_landed``, then
+    those of a combine, if there is one."""
     elements = {cast.field for cast in shuffle.casts} | {cast.scales for cast in shuffle.casts}
     leaving = [
         _taken(field, taken, sizes.row_parts, field.name in elements)
@@ -116,6 +117,9 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         _function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
         _function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
     ]
+    if not shuffle.given_slots:  # a cell there is a slab and a place
+        landed = ["return load_row(part, cell[0], source, cell[1])"]
+        functions.append(_function("load_landed(part, source, cell)", landed))
     if any(cast.scales and not cast.applied for cast in shuffle.casts):
         functions.insert(0, AMAX_TEXT)
     if shuffle.combine is not None:
