@@ -214,7 +214,7 @@ class NodeMaps:
         if launched.sent is None:
             return values_at_points(all_gather(of_slot, self._engine.members.group), launched)
         # Those of the segments that this rank has taken on go back to where these came from.
-        values = values_at_points(all_gather(of_slot, node.group), launched)
+        values = values_at_points(node.gather(of_slot), launched)
         found: Tensor = node.bring_back(values)[: launched.sent.num_sources]
         return found
 

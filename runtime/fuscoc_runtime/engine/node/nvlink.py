@@ -10,6 +10,7 @@ CUDA graph can be replayed. Rows of the target stay valid until the next dispatc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -292,7 +293,7 @@ class CudaNode:
             self._launch(self._dispatch, self._ctas, address, early)
         return handle
 
-    def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
+    def _of_handle(self, entry: RingEntry) -> dict[str, Any]:
         """What else a handle has."""
         found = {}
         if self.program.compact:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.group import Membership, all_gather
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.comm.windows import Allocate
@@ -43,11 +43,7 @@ POINTS_LANDED = 256  # by a program at once
 
 class RailNode(TritonNode):
     """A shuffle with a packed target among the ranks of several nodes; construction is collective
-    over ``members``. ``limits`` are those of a rank.
-
-    Attributes:
-        group: the ranks of the node, in their order; None of a node of one.
-    """
+    over ``members``. ``limits`` are those of a rank."""
 
     def __init__(
         self,
@@ -66,7 +62,7 @@ class RailNode(TritonNode):
         self._stride = num_places(node, limits.max_sources)
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
-        self.group = node_group(members) if topology.ranks_per_node > 1 else None
+        self._members = members
         self._slabs = Slabs(shuffle, node, limits.max_sources, self._num_nodes, members.device)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
         self._land = self._program.load("hop", "land", ("call", "fanout"))
@@ -144,6 +140,17 @@ class RailNode(TritonNode):
         for field in self.shuffle.program.buffers["source"]:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
         self._send_back(handle, values, 1)
+
+    def gather(self, of_slot: Tensor) -> Tensor:
+        """What every rank of the node has for its slots, [ranks of the node, num_slots]."""
+        members, topology = self._members, self._members.topology
+        if topology.ranks_per_node == 1:
+            return of_slot[None]
+        if members.device.type == "cuda":
+            return all_gather(of_slot, node_group(members))
+        # Without a GPU nodes have no group of their own.
+        ranks = topology.node_ranks(self._program.node)
+        return all_gather(of_slot, members.group)[ranks.start : ranks.stop]
 
     def bring_back(self, of_points: Tensor) -> Tensor:
         """What this rank has found for the points [num_sources, fanout] that it has taken on, 0 for

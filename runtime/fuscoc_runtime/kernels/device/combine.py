@@ -447,7 +447,7 @@ def sum_rows(
                     parts, weighted, places, strided,
                 )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
-        elif left == 1:
+        elif reduces:  # then something may be left
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
                 source_rank, index = points.remote_item(call, item)
