@@ -89,7 +89,7 @@ def is_exact(call):
 @triton.jit
 def num_troubles(call):
     """Words of the state from BAD_KEYS on that the host is told."""
-    return words.NUM_KINDS + word(call, words.NUM_KNOWN)
+    return word(call, words.NUM_KNOWN) + words.NUM_KINDS
 
 
 @triton.jit

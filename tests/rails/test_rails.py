@@ -1,0 +1,117 @@
+"""Fixed capacity between nodes, interpreted: processes that are ranks of several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.engine import specs
+from tests.engine.pool import Died, Pool
+from tests.node_triton import rank_work
+from tests.rails import rail_work
+
+SMALL = specs.routed("f32")
+COMPACT = specs.routed("f32", capacity="compact")
+WIDE = specs.routed("bf16", hidden=40, keys=8, topk=8, align=1)
+CYCLIC = specs.routed("f16", keys=7, topk=8, reduce="max", placement="cyclic", capacity="compact")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(6)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "batches"),
+    [
+        (SMALL, "2x1", [(3, 0), (12, 5)]),
+        (WIDE, "2x2", [(2, 0, 4, 1)]),
+        (specs.FIELDS, "4x1", [(0, 3, 1, 2)]),
+        (CYCLIC, "3x2", [(1, 0, 2, 0, 3, 1)]),
+    ],
+    ids=["sum", "wide", "fields", "compact max"],
+)
+def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ...]]) -> None:
+    """Uneven ranks, some without segments: rows bit by bit, results within rounding."""
+    work = partial(rank_work.epochs, topology=topology)
+    pool.run(work, len(batches[0]), path(text), batches, 1)
+
+
+def test_epochs_wrap(pool: Pool) -> None:
+    work = partial(rank_work.epochs, topology="2x1", first=2**31 - 2)
+    pool.run(work, 2, path(WIDE), [(1, 2)] * 2, 1)
+
+
+def test_handles(pool: Pool) -> None:
+    pool.run(rail_work.handles, 2, path(SMALL), "2x1")
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=pytest.mark.nightly)])
+def test_gradients(pool: Pool, topology: str) -> None:
+    num_ranks = {"2x1": 2, "2x2": 4}[topology]
+    pool.run(partial(rank_work.gradients, topology=topology), num_ranks, path(COMPACT))
+
+
+def test_mistakes_are_told_where_they_were_made(pool: Pool) -> None:
+    """As inside a node: keys that do not exist, and points that find no slot in another one."""
+    first, second = pool.run(partial(rank_work.mistakes, topology="2x1"), 2, path(SMALL))
+    for messages in (first, second):
+        assert "2 points" in messages[0]
+        assert "idx[t, k]" in messages[0]
+        assert "1 points" in messages[1]
+        assert messages[2] == "no error"
+        assert messages[4:] == ["no error"] * 2
+    assert "4 points" in first[3]
+    assert "12 points" in second[3]
+
+
+def test_dropped_points_are_of_their_handle(pool: Pool) -> None:
+    first, second = pool.run(partial(rank_work.one_bad_index, topology="2x1"), 2, path(SMALL))
+    assert first == (["no error"] * 4, [0, 0, 0, 0, 0])
+    messages, dropped = second
+    assert dropped == [0, 1, 0, 20, 0]
+    assert messages[0].startswith("KeyRangeError: [FSR017] `idx[t, k]` is no key for 1 points")
+    assert messages[2].startswith("NoSlotError: [FSR018] 20 points of rank 1")
+    assert messages[1::2] == ["no error"] * 2
+
+
+def test_a_combine_that_one_rank_refuses(pool: Pool) -> None:
+    """Keys of rank 3 are 9 to 11. Ranks 0 and 2 lack the sums that need them; rank 1, whose
+    segments rank 3 takes on, all sums that need its node; and every other call is whole."""
+    found = pool.run(rail_work.combine_is_refused, 4, path(SMALL), "2x2")
+    needed = [(rail_work.points(3, rank)["idx"] >= (6 if rank == 1 else 9)) for rank in (0, 1, 2)]
+    for rank in (0, 1, 2):
+        said, _ = found[rank]
+        assert f"rank 3 refused 1 calls that rank {rank} had joined" in said[0]
+        assert said[1] == "no error"
+        assert found[rank][1] == needed[rank].any(1).nonzero().flatten().tolist()
+    assert "has the shape [1, 24]" in found[3][0][0]
+    assert found[3][0][1:] == ["no error"] * 2
+
+
+def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
+    first, second = pool.run(rail_work.dispatch_is_refused, 2, path(SMALL), "2x1")
+    assert first[0] == "no error"
+    assert "rank 1 refused 1 calls that rank 0 had joined" in first[1]
+    assert first[2] == "no error"
+    assert "has 13 segments; max_sources is 12" in second[0]
+    assert second[1].startswith("ProtocolError")
+    assert "rank 1 has refused a call" in second[1]
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    ranks = Pool(4)
+    try:
+        *found, died = ranks.outcomes(rail_work.one_dies, 4, path(SMALL), "2x2")
+    finally:
+        ranks.close()
+    assert isinstance(died, Died)
+    assert [peer for _, peer in found] == [3] * 3
