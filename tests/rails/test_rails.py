@@ -114,4 +114,8 @@ def test_a_rank_that_dies_is_named() -> None:
     finally:
         ranks.close()
     assert isinstance(died, Died)
-    assert [peer for _, peer in found] == [3] * 3
+    for rank, (first, again) in enumerate(found):
+        assert first.startswith("HopTimeoutError")
+        assert f"rank {rank} waited" in first
+        assert "for rank 3 in" in first
+        assert again == first
