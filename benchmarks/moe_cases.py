@@ -128,6 +128,7 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
         summed=tuple((TORCH_DTYPES[each.dtype], each.elems) for each in shuffle.leaving),
         compact=shuffle.compact,
         scatters=printed.sizes.dispatch_rows > 1,
+        sorts=printed.sizes.sorted_rows > 1,
     )
 
 

@@ -158,10 +158,12 @@ def run_case(
         KnownRouting("fuscoc, plan for free", batch, shuffles["fuscoc"]),
         naive,
         RankDeduplicated(batch, naive),
-        # Permutes of a rank's own rows: it knows no others to send for.
-        SeparatePermutes(batch, Fuscoc(OWN_SENDERS, batch, shuffles[OWN_SENDERS]), node),
         *(Fuscoc(name, batch, shuffles[name]) for name in options.variants if name != "fuscoc"),
     ]
+    if topology.num_nodes > 1:  # inside one there is no plan on the host that others could follow
+        # Permutes of a rank's own rows: it knows no others to send for.
+        own = Fuscoc(OWN_SENDERS, batch, shuffles[OWN_SENDERS])
+        contenders.append(SeparatePermutes(batch, own, node))
     found_before = {c.name: c.verify() for c in contenders}
     times = time_contenders(contenders, options.iterations)
     bound = float(times[contenders[0].name].sum(1).quantile(0.5))  # it has no layout
@@ -231,6 +233,7 @@ def cases(
     found = [
         (kind, routing(kind, tokens, model, topology, rank))
         for kind in options.kind
+        if kind != "imbalanced" or topology.num_nodes > 1
         for tokens in options.tokens
     ]
     if options.routing is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from benchmarks.network_cases import Batch
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 
 
 class Clock:
@@ -93,7 +94,7 @@ class Fuscoc(Contender):
     """A compiled artifact, as a user runs it. Calls return when their work is enqueued, as those of
     the others do."""
 
-    handle: Handle | None = None
+    handle: Handle | ExactHandle | None = None
 
     def __init__(self, name: str, batch: Batch, shuffle: Shuffle) -> None:
         super().__init__(batch)
@@ -148,7 +149,8 @@ class KnownRouting(Fuscoc):
 
 
 class SeparatePermutes(Contender):
-    """fuscoc's own hierarchical plan, carried out by index_select, NCCL and index_select."""
+    """fuscoc's own hierarchical plan, carried out by index_select, NCCL and index_select; among
+    several nodes, where hosts plan."""
 
     name = "fused copies off: NCCL + permutes on the same plan"
 

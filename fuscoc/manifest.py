@@ -28,7 +28,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 7
+SCHEMA = 8
 NOT_LOWERED = "it was lowered without them"
 
 

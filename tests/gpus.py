@@ -14,6 +14,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def need_gpus(count: int) -> None:
+    """Skip where there are fewer; before anything costly."""
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} GPUs, found {torch.cuda.device_count()}")
+
+
 def torchrun(
     num_ranks: int,
     script: str,
@@ -26,8 +32,7 @@ def torchrun(
 
     Every rank's Python runs ``under`` a command, if one is given.
     """
-    if torch.cuda.device_count() < num_ranks:
-        pytest.skip(f"needs {num_ranks} GPUs, found {torch.cuda.device_count()}")
+    need_gpus(num_ranks)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node", str(num_ranks), "--no-python", *under, sys.executable,

@@ -18,6 +18,7 @@ from fuscoc.codegen.cuda_tiles import (
     CudaSizes,
     PieceSizes,
     planner_bytes,
+    sorting_bytes,
 )
 from fuscoc.codegen.cuda_types import (
     COMBINED,
@@ -60,19 +61,23 @@ def print_cuda(
     """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
     lines to begin with."""
     launches = _launches(shuffle, sizes)
-    dispatch = (
-        "compact" if shuffle.compact else "dispatch" if sizes.dispatch_rows == 1 else "scatter"
-    )
-    bodies = _bodies(shuffle, sizes, DISPATCHES[dispatch])
+    bodies = _bodies(shuffle, sizes)
     kernels = "\n".join(
         print_kernel(f"{shuffle.name}_{role}", launch.threads, bodies[role])
         for role, launch in launches.items()
     )
     includes = ["cast"] if shuffle.casts else []
-    includes += ["place" if shuffle.given_slots else "plan"]
-    includes += [dispatch, "refuse"]
+    if sizes.sorted_rows > 1:
+        includes += ["sort", "refuse"]
+    else:
+        includes += [
+            "place" if shuffle.given_slots else "plan",
+            _dispatch(shuffle, sizes),
+            "refuse",
+        ]
     includes += [_combine(sizes)] if shuffle.combine is not None else []
-    planner = f"static_assert(sizeof(PlanShared<Shape>) <= {planner_bytes(shuffle.num_columns)});"
+    planner = "SortShared" if sizes.sorted_rows > 1 else "PlanShared"
+    check = f"static_assert(sizeof({planner}<Shape>) <= {_planner_bytes(shuffle, sizes)});"
     text = "\n".join(
         [
             *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
@@ -85,7 +90,7 @@ def print_cuda(
             print_shape(shuffle, sizes),
             "",
             relation,
-            *([] if shuffle.given_slots else [planner]),
+            *([] if shuffle.given_slots else [check]),
             "}  // namespace",
             "",
             kernels,
@@ -110,15 +115,32 @@ def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     row_buffers = sizes.dispatch_warps * sizes.dispatch_rows * sizes.buffer_bytes
     dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
-    plan_shared = 0 if shuffle.given_slots else planner_bytes(shuffle.num_columns)
+    plan_shared = _planner_bytes(shuffle, sizes)
     launches = {"plan": Launch(PLAN_THREADS, plan_shared), "dispatch": dispatch}
-    if not shuffle.is_placed:
+    if sizes.sorted_rows > 1:
+        launches = {"dispatch": Launch(PLAN_THREADS, plan_shared)}
+    elif not shuffle.is_placed:
         launches["staged"] = Launch(PLAN_THREADS, max(plan_shared, row_buffers))
     launches["refuse"] = refuse
     for role in _combines(shuffle, sizes):
         places = PLACE_BYTES * sizes.teams * sizes.combine_rows if sizes.combine_rows > 1 else 0
         launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, places)
     return launches
+
+
+def _planner_bytes(shuffle: CudaShuffle, sizes: CudaSizes) -> int:
+    """Dynamic shared memory of the kernel that plans."""
+    if shuffle.given_slots:
+        return 0
+    if sizes.sorted_rows > 1:
+        row = sum(map(row_bytes, shuffle.fields))
+        return sorting_bytes(sizes.sorted_rows, row, shuffle.num_keys)
+    return planner_bytes(shuffle.num_columns)
+
+
+def _dispatch(shuffle: CudaShuffle, sizes: CudaSizes) -> str:
+    """A kind of dispatch of what has been planned, and its header."""
+    return "compact" if shuffle.compact else "dispatch" if sizes.dispatch_rows == 1 else "scatter"
 
 
 def _combine(sizes: CudaSizes) -> str:
@@ -145,11 +167,12 @@ def _element(kind: str, field: CudaField) -> str:
     return COMBINED[kind].format(REDUCED.get(field.dtype))
 
 
-def _bodies(shuffle: CudaShuffle, sizes: CudaSizes, dispatch: str) -> dict[str, str]:
+def _bodies(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, str]:
     """What of the headers each kernel is."""
+    sends = f"dispatch<{DISPATCHES[_dispatch(shuffle, sizes)]}<Shape, Relation>>"
     return {
         "plan": f"{'place' if shuffle.given_slots else 'plan'}<Shape, Relation>",
-        "dispatch": f"dispatch<{dispatch}<Shape, Relation>>",
+        "dispatch": "sort<Shape, Relation>" if sizes.sorted_rows > 1 else sends,
         "staged": "staged<Shape, Relation>",
         "refuse": "refuse<Shape>",
         **_combines(shuffle, sizes),
@@ -182,6 +205,8 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
             "dispatch_warps": sizes.dispatch_warps,
             "dispatch_rows": sizes.dispatch_rows,
         }
+        if sizes.sorted_rows > 1:
+            constants["sorted_rows"] = sizes.sorted_rows
     if leaves and shuffle.is_placed:
         constants["num_strides"] = num_strides(fields)
     if leaves:

@@ -102,7 +102,7 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
     traits = {
         "compact": False,
         "ragged": shuffle.ragged,
-        "looks_up": bool(op.read("outer")),
+        "looks_up": op.looks_up(),
         "comes_back": shuffle.combine is not None,
         "disjoint": bool(op.read("disjoint")),
     }

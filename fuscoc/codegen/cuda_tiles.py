@@ -21,6 +21,9 @@ COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
 PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
+SORTED_BYTES, SORTED_ROWS = 65536, (4096, 2048, 1024, 512)  # of a tile, at most; that it may have
+RUN_BYTES = 128  # of a key's rows in a tile, on average, at least: a line
+MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
@@ -83,7 +86,8 @@ class CudaSizes:
 
     Dispatch: CTAs of ``dispatch_warps`` warps, each with ``dispatch_rows`` buffers of
     ``buffer_bytes`` for a row: one, or one a lane. Rows are moved in ``num_passes`` parts of their
-    ``arriving`` fields; ``leaving`` are those in the source, where they are others. Combine: CTAs
+    ``arriving`` fields; ``leaving`` are those in the source, where they are others. With
+    ``sorted_rows`` above 1 a CTA takes so many rows at once and sorts them by key. Combine: CTAs
     of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors`` vectors of the sum
     and loads those of ``team_batch`` rows at once. With ``combine_rows`` above 1 rows are copied:
     a team is a warp that takes so many at once, and a thread has ``team_batch`` words under way.
@@ -91,6 +95,7 @@ class CudaSizes:
 
     dispatch_warps: int
     dispatch_rows: int
+    sorted_rows: int
     buffer_bytes: int
     num_passes: int
     arriving: tuple[FieldSizes, ...]
@@ -120,6 +125,12 @@ def part_bytes(field: CudaField, num_passes: int) -> int:
 def planner_bytes(columns: int) -> int:
     """Dynamic shared memory of the planner, at least the headers' ``PlanShared``."""
     return PLAN_THREADS // WARP * columns * 2 + 13 * columns + 64
+
+
+def sorting_bytes(rows: int, row: int, num_keys: int) -> int:
+    """Dynamic shared memory to plan and sort ``rows`` rows, at least the headers' ``SortShared``:
+    two tiles of them, and a row's code and number."""
+    return planner_bytes(num_keys) + 4 * num_keys + (6 + 2 * row) * rows + 2 * BULK_LINE
 
 
 @dataclass(frozen=True)
@@ -183,6 +194,26 @@ def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> BufferLayout |
     return BufferLayout(at, at, end) if fits else None
 
 
+def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
+    """Rows that a CTA sorts by key at once; 1 if it takes them as they come.
+
+    Rows shorter than a line are sorted if they have one destination each and arrive as they leave,
+    and if a tile has lines of most keys.
+    """
+    row = sum(map(row_bytes, shuffle.fields))
+    if shuffle.num_keys > MAX_SORTED_KEYS or shuffle.source_fields:
+        return 1
+    if row >= BULK_LINE or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
+        return 1
+    fits = (
+        rows
+        for rows in SORTED_ROWS
+        if RUN_BYTES * shuffle.num_keys <= rows * row <= SORTED_BYTES
+        and sorting_bytes(rows, row, shuffle.num_keys) <= target.room
+    )
+    return next(fits, 1)
+
+
 def num_passes(
     fields: Sequence[CudaField],
     leaving: Sequence[CudaField],
@@ -233,11 +264,14 @@ def copied_rows(shuffle: CudaShuffle) -> int:
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
-    scattered = scattered_layout(shuffle, target)
+    in_tile = sorted_rows(shuffle, target)
+    scattered = scattered_layout(shuffle, target) if in_tile == 1 else None
     rows = 1 if scattered is None else WARP
     layout = scattered or buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
     arriving, leaving = field_sizes(shuffle, layout, passes)
     warps = min(MAX_DISPATCH_WARPS, target.room // (rows * layout.nbytes))
+    if in_tile > 1:
+        warps = PLAN_THREADS // WARP
     vectors = [row_bytes(field) // unit_bytes(field) for field in shuffle.leaving]
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:
@@ -266,6 +300,7 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     return CudaSizes(
         dispatch_warps=warps,
         dispatch_rows=rows,
+        sorted_rows=in_tile,
         buffer_bytes=layout.nbytes,
         num_passes=passes,
         arriving=arriving,

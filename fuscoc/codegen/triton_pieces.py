@@ -27,7 +27,7 @@ PLAN_WARPS = 1
 LONG = 36
 """Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
-"""Those of ``kernels/device/boxes.py`` and ``pieces.py``: words before loops, and of a loop."""
+"""Those of ``kernels/device/boxes.py`` and ``made_boxes.py``: words before loops, and of a loop."""
 
 
 class TritonText(CudaText):
@@ -234,6 +234,7 @@ class _Printer:
             "sizes": "sizes" if self.shuffle.ragged else "None",
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
+            "fixed": not self.op.looks_up(),
         }
         parameters = {**counts, **parameters}
         return self.kernel("meet", "pieces.meet", parameters, given, PLAN_WARPS, declared)
@@ -247,6 +248,7 @@ class _Printer:
             "item_lines": self.sizes.item_lines,
             "fanout": self.shuffle.fanout,
             "ragged": self.shuffle.ragged,
+            "fixed": not self.op.looks_up(),
             "comes_back": self.shuffle.combine is not None,
         }
         return self.kernel("place", "pieces.place", self.given, given, PLAN_WARPS)

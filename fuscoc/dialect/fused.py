@@ -17,7 +17,7 @@ from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Merge, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
-from fuscoc.dialect.relation import Point
+from fuscoc.dialect.relation import Lookup, Point
 from fuscoc.dialect.runs import RUNS
 
 
@@ -178,6 +178,10 @@ class NodePieces(NodeOp, name="node_pieces", traits=[ir.NoTerminatorTrait]):
     counts: ext.Operand[CountsType]
     slots: ext.Result[SlotsType]
     entry: ext.Region
+
+    def looks_up(self) -> bool:
+        """Whether inputs say where points are; else extents and the number of ranks alone do."""
+        return bool(self.read("outer") or ops_of(self, Lookup))
 
     @classmethod
     def check(cls, op):

@@ -15,9 +15,12 @@ from fuscoc.codegen.cuda_tiles import (
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     PLACE_BYTES,
+    PLAN_THREADS,
+    SORTED_ROWS,
     TARGETS,
     WARP,
     bulk_room,
+    sorting_bytes,
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
@@ -66,20 +69,23 @@ class CudaTile(Op, name="cuda_tile"):
     ``buffer_bytes``, one or one a lane, move rows in ``num_passes`` parts. A field is moved in
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
+    Short rows a CTA may take ``sorted_rows`` at once, in the order of their keys.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
     vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
     team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
 
     ``"fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes =
     14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64,
-    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 4 : i64,
-    team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()``
+    dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, sorted_rows = 1 : i64,
+    team_batch = 4 : i64, team_vectors = 1 : i64, team_warps = 7 : i64, teams = 4 : i64} : () ->
+    ()``
     """
 
     attrs = attributes(
         arch=Text(*(target.arch for target in TARGETS)),
         dispatch_warps=Integer(1),
         dispatch_rows=Integer(1),
+        sorted_rows=Integer(1),
         buffer_bytes=Integer(1),
         num_passes=Integer(1),
         arriving=Array(FIELD_SIZES),
@@ -112,6 +118,8 @@ class CudaTile(Op, name="cuda_tile"):
         _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         if op.read("dispatch_rows") > 1:
             _check_scattered(op)
+        if op.read("sorted_rows") > 1:
+            _check_sorted(op, arrived)
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         rows = op.read("dispatch_warps") * op.read("dispatch_rows")
         needed = rows * op.read("buffer_bytes")
@@ -317,6 +325,23 @@ def _check_scattered(op):
     ends.append((op.read("buffer_bytes"), 0))
     if any(at + room > behind for (at, room), (behind, _) in pairwise(ends)):
         raise VerifyError("needs room in buffers to place rows as in their slots")
+
+
+def _check_sorted(op, arrived):
+    """A CTA plans and sorts rows of segments that have one slot each, which they are assigned."""
+    node, rows = op.operation.parent, op.read("sorted_rows")
+    (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
+    if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
+        raise VerifyError("must not sort rows but of one slot each, which it is assigned")
+    if op.read("leaving") or op.read("num_passes") > 1 or op.read("dispatch_rows") > 1:
+        raise VerifyError("must sort whole rows, as they arrive")
+    if op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
+        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
+    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys)
+    if needed > target.room:
+        raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
 
 def _check_copied(op):

@@ -13,7 +13,9 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
     PLACE_BYTES,
+    PLAN_THREADS,
     ROWS_IN_FLIGHT,
+    SORTED_BYTES,
     STATIC_SHARED,
     VECTORS_IN_FLIGHT,
     WARP,
@@ -67,6 +69,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
+    if tile["sorted_rows"] > 1:
+        found = {
+            "sorted_rows": f"a CTA sorts so many rows of {row_bytes:,} B by key, "
+            f"{SORTED_BYTES:,} B at most; two times as many {fits}",
+            "dispatch_warps": f"{PLAN_THREADS:,} threads, which plan, too",
+        }
     if combines and tile["combine_rows"] > 1:
         places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
         found |= {

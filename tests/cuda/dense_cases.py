@@ -49,6 +49,19 @@ SUMS = """shuffle sums {
   combine reverse reduce sum(w)
 }
 """
+# One place for all rows of a rank, which an input says and no index does.
+SHIFTED = """shuffle shifted {
+  index t : tokens
+  index z : 1
+  index p : places
+  segment row { x : f32[20] }
+  layout table[t] of row
+  layout there[p] of row
+  route to(z) -> (rank, slot) = input place_of : int64[2]
+  dispatch table[t] -> there[to(0).slot + t] on to(0).rank
+  combine reverse
+}
+"""
 # Rows that arrive as something else.
 CASTS = """shuffle casts {
   index t : tokens
@@ -258,6 +271,7 @@ CASES = {
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
     "spread": DenseCase(specs.SPREAD),
+    "shifted": DenseCase(SHIFTED, 12),
 }
 
 GIVEN = tuple(name for name in CASES if not name.startswith("packed"))

@@ -139,10 +139,12 @@ class Run:
                 if not torch.equal(in_bytes(found)[batch.filled], wanted[batch.filled]):
                     wrong.append("rows differ")
             if batch.worked is not None:
-                one = len(batch.worked) == 1
-                [worked] = batch.worked.values() if one else [batch.worked]
+                fields = shuffle.spec.declared.source_fields
+                worked = {
+                    each.name: batch.worked[each.name].view(-1, *each.shape) for each in fields
+                }
                 found = shuffle.combine(worked, handle)
-                result = {next(iter(batch.source)): found} if one else found
+                result = {fields[0].name: found} if len(fields) == 1 else found
                 wrong += ["results differ"] * bool(self.dense.wrong_result(batch, result))
             shuffle.check()
         shuffle.close()

@@ -42,8 +42,19 @@ COPIED = (
     Model(hidden=4, experts=64, topk=1, dtype="f32", align=1),
     Model(hidden=100, experts=64, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "i32", 1))),
 )
-GUARDED = (Model(hidden=512, experts=8, topk=2), Model(hidden=512, experts=8, topk=1))
-"""Rows that warps move, and rows that lanes move."""
+SORTED = (
+    COPIED[3],
+    Model(hidden=1, experts=13, topk=1, dtype="f32", placement="cyclic", align=1),
+    Model(hidden=25, experts=60, topk=1, dtype="f32", placement="expert_to_rank", align=8),
+    Model(hidden=12, experts=8, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "u8", 6))),
+)
+"""Rows that a CTA sorts by key."""
+GUARDED = (
+    Model(hidden=512, experts=8, topk=2),
+    Model(hidden=512, experts=8, topk=1),
+    Model(hidden=4, experts=8, topk=1, dtype="f32"),
+)
+"""Rows that warps move, that lanes move, and that are sorted."""
 COPIED_BACK = Model(hidden=4, experts=8, topk=1, dtype="f32")
 UNSTAGED = MAX_STAGED_PLANS * PLAN_POINTS + 1
 MANY = 70_000
@@ -101,7 +112,7 @@ def copies(device: torch.device, most: Sequence[int] = (TOKENS, UNSTAGED, MANY))
     """Rows of any type come back bit by bit, many and few; those that went nowhere are zeros."""
     return any(
         settle(copy_problems(model, each, device), f"copies {model} of {each}")
-        for model, each in product(COPIED, most)
+        for model, each in product((*COPIED, *SORTED[1:]), most)
     )
 
 
@@ -124,6 +135,47 @@ def copy_problems(model: Model, most: int, device: torch.device) -> list[str]:
         for (field, *_), result, each in zip(model.fields, results, source, strict=True):
             if not torch.equal(result, each * (topk_idx >= 0)):
                 wrong.append(f"'{field}' of {tokens} tokens did not come back")
+    return wrong
+
+
+def full(device: torch.device) -> bool:
+    """Sorted rows beyond the capacity are dropped and counted; the others come, and come back."""
+    return any(settle(full_problems(model, device), f"full {model}") for model in SORTED)
+
+
+def full_problems(model: Model, device: torch.device, tokens: int = 3000) -> list[str]:
+    """What is wrong with a call for which the ranks have half of the slots."""
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
+    generator = torch.Generator(device).manual_seed(11 + rank)
+    limits, owner = Limits(tokens, tokens // 2), owners(model, num_ranks, device)
+    engine = CudaNode(taking_back(model, "copy"), limits, dist.group.WORLD, device)
+    topk_idx = routing("messy", tokens, model, num_ranks, generator)
+    source = [each.view(torch.uint8) for each in make_source(model, tokens, generator)]
+    everyone = gather_ragged(topk_idx, None)
+    sources = [gather_ragged(each, None) for each in source]
+    fits, wrong = torch.zeros(tokens, 1, dtype=torch.bool, device=device), list[str]()
+    handle = engine.dispatch(source, [topk_idx, owner], [tokens], tokens)
+    torch.cuda.synchronize()
+    for r in range(num_ranks):
+        expected = expected_rows(everyone, owner, model.align, r)
+        there = expected.slots < limits.capacity
+        fits[expected.tokens[there & (expected.ranks == rank)]] = True
+        for rows, theirs in zip(engine.rows, sources, strict=True) if r == rank else ():
+            came = rows.view(torch.uint8)[expected.slots[there]]
+            base = torch.tensor([0, *map(len, theirs)], device=device).cumsum(0)
+            origins = base[expected.ranks] + expected.tokens
+            if not torch.equal(came, torch.cat(theirs)[origins[there]]):
+                wrong.append("rows within the capacity did not come")
+    overflowed = parse_state(engine.state.tolist()).overflowed
+    if overflowed != int(((topk_idx >= 0) & ~fits).sum()):
+        wrong.append(f"{overflowed} rows are said not to fit")
+    results = [torch.full_like(each, 7) for each in source]
+    engine.combine(engine.rows, handle, results)
+    torch.cuda.synchronize()
+    if not all(
+        torch.equal(*each) for each in zip(results, [x * fits for x in source], strict=True)
+    ):
+        wrong.append("rows did not come back")
     return wrong
 
 
@@ -264,4 +316,4 @@ def refusals(device: torch.device) -> bool:
     return False
 
 
-EDGES = (guards, copies, maxima, casts, wide_partials, refusals)
+EDGES = (guards, copies, full, maxima, casts, wide_partials, refusals)

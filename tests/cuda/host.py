@@ -21,6 +21,8 @@ static Dim threadIdx, blockIdx, blockDim, gridDim;
 inline void __syncthreads() {}
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) {}
+inline int __clz(int of) { return __builtin_clz(of); }
+struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 template <class T> T min(T a, T b) { return a < b ? a : b; }
 template <class T> T max(T a, T b) { return a < b ? b : a; }

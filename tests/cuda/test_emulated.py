@@ -87,6 +87,18 @@ def test_extents_change(folder: Path) -> None:
         assert world.run(calls) == []
 
 
+def test_inputs_change(folder: Path) -> None:
+    """That say where all rows go: of the next call of the same handle, and the one after."""
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "shifted", HOST, range(2))
+        first, other = run.batches
+        return [each for batch in (first, other, other, first) for each in run.call(batch)]
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
+
+
 @pytest.mark.parametrize(
     "check", [dense_run.mistakes, dense_run.piece_mistakes, dense_run.ragged_mistakes]
 )

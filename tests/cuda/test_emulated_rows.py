@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.moe_cases import Model, program
+from fuscoc_runtime.kernels import cuda
 from tests.cuda import edges, node_run
 from tests.cuda.emulation.ranks import emulated_ranks
 
@@ -32,7 +33,7 @@ FIELDS = Model(
 def test_calls(model: Model, num_ranks: int) -> None:
     """Many and few rows of any destinations, of ranks that have none, too."""
     printed = program(model)
-    assert printed.scatters
+    assert printed.scatters or printed.sorts
 
     def calls() -> list[str]:
         failed = node_run.model_cases(model, printed, edges.UNSTAGED, 160, HOST)
@@ -45,7 +46,7 @@ def test_calls(model: Model, num_ranks: int) -> None:
 @pytest.mark.parametrize(
     ("number", "most", "num_ranks"),
     [
-        (3, edges.MANY, 2),
+        (3, 9000, 2),
         (4, edges.TOKENS, 2),
         *(
             pytest.param(number, most, num_ranks, marks=pytest.mark.nightly)
@@ -59,6 +60,26 @@ def test_copies(number: int, most: int, num_ranks: int) -> None:
     with emulated_ranks(num_ranks) as world:
         model = edges.COPIED[number]
         assert world.run(lambda: edges.copy_problems(model, most, HOST)) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "num_ranks", "arch"),
+    [
+        (2, 3, 80),
+        (3, 2, 90),
+        *(
+            pytest.param(number, num_ranks, 90, marks=pytest.mark.nightly)
+            for number in range(len(edges.SORTED))
+            for num_ranks in (1, 4)
+        ),
+    ],
+)
+def test_full(number: int, num_ranks: int, arch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorted rows of any size and several fields, half of which do not fit, on any GPU."""
+    monkeypatch.setenv(cuda.ARCH_VARIABLE, f"sm_{arch}")
+    assert edges.taking_back(edges.SORTED[number], "copy").sorts
+    with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(lambda: edges.full_problems(edges.SORTED[number], HOST, 1100)) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels import cuda
 from tests.cuda.dense_cases import CASES, GIVEN
-from tests.cuda.edges import COPIED, LARGEST, taking_back
+from tests.cuda.edges import COPIED, LARGEST, SORTED, taking_back
 from tests.cuda.models import MODELS
 from tests.specs import checked_example, cuda_of
 
@@ -78,11 +78,12 @@ def usage(code: bytes, arch: str, folder: Path) -> tuple[dict[str, str], dict[st
     ids=str,
 )
 def test_compiles_without_spills(model: Model, arch: str, cache: Path, tmp_path: Path) -> None:
-    stacks, shared = usage(cuda.cubin(program(model).text, arch, cache), arch, tmp_path)
-    kernels = {"moe_plan", "moe_dispatch", "moe_staged", "moe_refuse"} | (
-        {"moe_combine"} if model.sums else set()
-    )
-    assert set(stacks) == kernels
+    printed = program(model)
+    stacks, shared = usage(cuda.cubin(printed.text, arch, cache), arch, tmp_path)
+    kernels = {"dispatch", "refuse"}
+    kernels |= set() if printed.sorts else {"plan", "staged"}
+    kernels |= {"combine"} if model.sums else set()
+    assert set(stacks) == {f"moe_{kernel}" for kernel in kernels}
     assert set(stacks.values()) == {"0"}
     shared.pop("moe_combine", None)
     assert max(shared.values()) <= STATIC_SHARED, "tiles fill the rest"
@@ -130,9 +131,10 @@ def test_any_segments_compile_without_spills(
 @pytest.mark.parametrize(
     ("model", "arch"),
     [
-        pytest.param(model, arch, marks=[] if arch == "sm_90" else [pytest.mark.nightly])
-        for model in COPIED
+        pytest.param(model, arch, marks=marks)
+        for model in (*COPIED, *SORTED[1:])
         for arch in ("sm_80", "sm_90", "sm_100")
+        for marks in [[] if model in COPIED and arch == "sm_90" else [pytest.mark.nightly]]
     ],
     ids=str,
 )

@@ -200,6 +200,7 @@ TILED = [
     ("teams = ", "teams = 3", CUDA + "must not put more than 32 warps into a CTA"),
     ("dispatch_warps = 16", "dispatch_warps = 17", CUDA + "needs 243712 bytes of shared memory,"),
     ("dispatch_rows = 1", "dispatch_rows = 32", CUDA + "must not move a row a lane"),
+    ("sorted_rows = 1", "sorted_rows = 512", CUDA + "must not sort rows but of one slot each"),
     ("combine_rows = 1", "combine_rows = 2", CUDA + "must not copy several rows a warp where"),
     ("buffer_at = 0", "buffer_at = 64", CUDA + "needs a multiple of 128 where 'x' begins"),
     ("buffer_at = 0", "buffer_at = 128", CUDA + "has no room in its buffer for the fields of"),

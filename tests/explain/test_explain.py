@@ -268,6 +268,18 @@ def test_tiles_fill_what_they_say(name: str) -> None:
             assert values["team_batch"] * values["team_vectors"] == whys["team_batch"][0]
 
 
+def test_short_rows_are_sorted() -> None:
+    """Two tiles of them fit, and no larger ones are as short as they have to be."""
+    (shuffle,) = read_shuffles(EXAMPLES / "hash_buckets.fsc", {"width": 4})
+    for kernels in ("CUDA, sm_90", "CUDA, sm_80"):
+        found = {each.name: each for each in tiles.sizes(shuffle) if each.kernels == kernels}
+        size = found["sorted_rows"]
+        row_bytes, most, room = in_figures(size.why)
+        assert row_bytes == 16
+        assert size.value * row_bytes == most
+        assert 2 * most < room
+
+
 def in_figures(words: str) -> list[int]:
     return [int(number.replace(",", "")) for number in re.findall(r"[0-9][0-9,]*", words)]
 

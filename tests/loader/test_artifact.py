@@ -25,7 +25,7 @@ KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 7,
+    "schema": 8,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
@@ -224,7 +224,7 @@ def test_altered_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 7', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 8', "[" * 100_000])
 def test_manifest_cut_short(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
@@ -234,7 +234,7 @@ def test_manifest_cut_short(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 7"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 8"):
         load_artifact(root)
 
 

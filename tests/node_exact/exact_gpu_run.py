@@ -34,6 +34,7 @@ if SHARED:
     os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
 from fuscoc_runtime import Shuffle  # noqa: E402
+from fuscoc_runtime.comm import device_memory, windows  # noqa: E402
 from fuscoc_runtime.demo.verify import (  # noqa: E402
     MismatchError,
     by_slot,
@@ -173,6 +174,71 @@ def waits(artifact: Path, wrong: list[str]) -> None:
     for found, wanted in ((result, x * total), (other, (x + 1) * total)):
         if not torch.allclose(found, wanted, rtol=1e-4, atol=1e-5):
             wrong.append("waits: sums are off")
+    shuffle.check()
+    shuffle.close()
+
+
+def captures(artifact: Path, wrong: list[str]) -> None:
+    """Calls of exact sizes are refused while a graph is being captured; others are whole."""
+    shuffle = open_exact(artifact)
+    x, idx = torch.rand(8, 24, device=DEVICE), torch.randint(12, (8, 3), device=DEVICE)
+    weights = torch.rand(8, 3, device=DEVICE)
+    rows, handle = shuffle.dispatch(x, idx=idx)
+    held = rows.clone()
+    calls = (
+        partial(shuffle.dispatch, x, idx=idx),
+        partial(shuffle.dispatch, x, handle=handle),
+        partial(shuffle.combine, held, handle, weights=weights),
+    )
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        x.add_(0)
+        said = [said_by(call) for call in calls]
+    wrong += [f"captures: {each}" for each in said if "CUDA graph" not in each]
+    result = shuffle.combine(held, handle, weights=weights)
+    if int(_off(result, x * weights.sum(1, keepdim=True))):
+        wrong.append("captures: sums are off")
+    shuffle.check()
+    shuffle.close()
+
+
+def scarce(artifact: Path, wrong: list[str]) -> None:
+    """The last rank's GPU has no memory for a larger window: all ranks say so, and go on."""
+    shuffle = open_exact(artifact)
+    x, idx = torch.rand(8, 24, device=DEVICE), torch.randint(12, (8, 3), device=DEVICE)
+    weights = torch.rand(8, 3, device=DEVICE)
+    shuffle.dispatch(x, idx=idx)
+    allocator = device_memory if NUM_RANKS > 1 else windows
+    name = "_SymmetricMemory" if NUM_RANKS > 1 else "private_window"
+    real = getattr(allocator, name)
+
+    def none(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    large = x.repeat(64, 1), idx.repeat(64, 1)
+    most = shuffle.memory().window_bytes
+
+    def empty(size: tuple[int], *rest: Any) -> Any:
+        return none() if size[0] > most else real.empty_strided_p2p(size, *rest)
+
+    def private(nbytes: int, device: torch.device) -> Any:
+        return none() if nbytes > most else real(nbytes, device)
+
+    if RANK == NUM_RANKS - 1:
+        replaced = SimpleNamespace(empty_strided_p2p=empty) if NUM_RANKS > 1 else private
+        setattr(allocator, name, replaced)
+    try:
+        said = said_by(lambda: shuffle.dispatch(large[0], idx=large[1]))
+    finally:
+        setattr(allocator, name, real)
+    if "no memory" not in said or f"rank {NUM_RANKS - 1}" not in said:
+        wrong.append(f"scarce: {said}")
+    for given in ((x, idx, weights), (*large, weights.repeat(64, 1))):
+        rows, handle = shuffle.dispatch(given[0], idx=given[1])
+        result = shuffle.combine(rows, handle, weights=given[2])
+        if int(_off(result, given[0] * given[2].sum(1, keepdim=True))):
+            wrong.append("scarce: sums are off")
     shuffle.check()
     shuffle.close()
 
@@ -341,6 +407,8 @@ def main() -> int:
         stress(small / name, wrong)
     waits(small / "expanded", wrong)
     mistakes(small / "expanded", wrong)
+    captures(small / "expanded", wrong)
+    scarce(small / "expanded", wrong)
     if options.times:
         timed(options.folder / "large", wrong)
     everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]

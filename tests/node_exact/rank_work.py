@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm import device_memory
+from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.demo.rank import run_rank
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact
@@ -123,9 +129,9 @@ def close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def mistakes(group: Any, artifact: str, forced: bool) -> list[str]:
-    """Rank 1 makes one mistake after the other in calls that plan; what is said, and whether calls
-    in between are whole, and rows of one before are still there."""
+def mistakes(group: Any, artifact: str, num_mistakes: int, forced: bool) -> list[str]:
+    """Rank 1 makes so many mistakes, one after the other, in calls that plan; what is said, and
+    whether calls in between are whole, and rows of one before are still there."""
     shuffle = open_shuffle(group, artifact) if forced else Shuffle(artifact, group=group)
     said = []
 
@@ -142,7 +148,7 @@ def mistakes(group: Any, artifact: str, forced: bool) -> list[str]:
         lambda given: given.update(weights=given["weights"][:, :1]),
         lambda given: given.update(x=rows[:4] if len(rows) >= 4 else rows),
     )
-    for number, change in enumerate(changes):
+    for number, change in enumerate(changes[:num_mistakes]):
         good = data_of(shuffle.rank, 6 + number, number)
         rows, handle = shuffle.dispatch(**good)
         bad: dict[str, Any] = data_of(shuffle.rank, 4)
@@ -209,11 +215,11 @@ def told(shuffle: Shuffle) -> str:
 
 
 def left_out(group: Any, artifact: str) -> None:
-    """A call that kernels cannot count is carried out by the general engine, gradients too; those
-    around it are not."""
+    """A call that kernels cannot count is carried out by the general engine, gradients too; the
+    next one is not."""
     shuffle = open_shuffle(group, artifact)
     kinds = []
-    for most in (exact.MAX_POINTS, 3 * TOPK, exact.MAX_POINTS):
+    for most in (3 * TOPK, exact.MAX_POINTS):
         kept, exact.MAX_POINTS = exact.MAX_POINTS, most
         try:
             given = data_of(shuffle.rank, 5)
@@ -232,9 +238,123 @@ def left_out(group: Any, artifact: str) -> None:
         with torch.no_grad():
             _, plain = shuffle.dispatch(given["x"], handle=handle)
         kinds.append(type(plain))
-    assert kinds == [ExactHandle, Handle, ExactHandle]
+    assert kinds == [Handle, ExactHandle]
     assert shuffle.memory().window_bytes > 0
     shuffle.close()
+
+
+def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
+    """Windows of more than so many bytes cannot be mapped by the last rank: what is said of two
+    calls that need them. Smaller calls, handles and larger windows later are whole."""
+    shuffle = open_shuffle(group, artifact)
+    last = shuffle.rank == shuffle.topology.num_ranks - 1
+    given = data_of(shuffle.rank, 2)
+    rows, handle = shuffle.dispatch(**given)
+    held = by_slot(rows, handle)
+    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 12))
+    map_file = SharedAllocator._map
+
+    def scarce(self: SharedAllocator, file: str, nbytes: int) -> Any:
+        if last and nbytes > most_bytes:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return map_file(self, file, nbytes)
+
+    with mock.patch.object(SharedAllocator, "_map", scarce):
+        said = [said_by(large)]
+        if most_bytes:  # else there is no window at all
+            close(shuffle.combine(held, handle), summed(given))
+            run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
+        said.append(said_by(large))
+    if most_bytes:
+        rows, new = large()
+        close(shuffle.combine(by_slot(rows, new), new), summed(data_of(shuffle.rank, 12)))
+        shuffle.check()
+    else:
+        said += [said_by(call) for call in (large, partial(shuffle.combine, held, handle))]
+        assert shuffle.memory().window_bytes == 0
+        assert said_by(shuffle.check) == said[0]
+    shuffle.close()
+    return said
+
+
+def out_of_scratch(group: Any, artifact: str) -> str:
+    """What is said of a call for which the last rank has no memory; the next is whole."""
+    shuffle, none = open_shuffle(group, artifact), torch.OutOfMemoryError("no memory")
+    last = shuffle.rank == shuffle.topology.num_ranks - 1
+    with mock.patch.object(exact, "new_scratch", side_effect=none if last else exact.new_scratch):
+        said = said_by(partial(shuffle.dispatch, **data_of(shuffle.rank, 3)))
+    run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
+    shuffle.check()
+    shuffle.close()
+    return said
+
+
+def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
+    """What a rank without peers says of two calls, if but the smallest window fits, or none."""
+    shuffle = open_shuffle(group, artifact)
+    node, given = shuffle.engine.node, data_of(0, 12)
+    most_bytes = node.window_bytes * fits
+
+    def scarce(nbytes: int) -> Any:
+        return torch.empty(1 << 62) if nbytes > most_bytes else allocate(nbytes)
+
+    allocate, node._allocate = node._allocate, scarce
+    said = [said_by(lambda: shuffle.dispatch(**given)) for _ in range(2)]
+    node._allocate = allocate
+    if fits:
+        rows, handle = shuffle.dispatch(**given)
+        close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+    shuffle.close()
+    return said
+
+
+def gpus_out_of_memory(group: Any) -> list[str]:
+    """What is said of a window of GPU memory that rank 1 has no room for, and of one that both
+    have; memory, its mapping and the GPU are replaced."""
+    rank = torch.distributed.get_rank(group)
+
+    def empty(size: tuple[int], *_: Any) -> Tensor:
+        if rank == 1 and size[0] > 64:
+            raise torch.OutOfMemoryError("out of memory")
+        return torch.empty(size, dtype=torch.uint8)
+
+    def rendezvous(local: Tensor, _: Any) -> Any:
+        return mock.Mock(buffer_ptrs=[local.data_ptr()] * 2)
+
+    with (
+        mock.patch.object(device_memory._SymmetricMemory, "empty_strided_p2p", empty),
+        mock.patch.object(device_memory.symmetric_memory, "rendezvous", rendezvous),
+        mock.patch.object(torch.cuda, "synchronize"),
+    ):
+        return [
+            said_by(partial(device_memory.allocate_symmetric, nbytes, group, torch.device("cpu")))
+            for nbytes in (128, 32, 96)
+        ]
+
+
+def captured(group: Any, artifact: str) -> list[str]:
+    """What is said of calls while a CUDA graph is being captured, as far as torch says; others are
+    whole."""
+    shuffle = open_shuffle(group, artifact)
+    given = data_of(shuffle.rank, 4)
+    rows, handle = shuffle.dispatch(**given)
+    held = by_slot(rows, handle)
+    calls = (
+        lambda: shuffle.dispatch(**given),
+        lambda: shuffle.dispatch(given["x"], handle=handle),
+        lambda: shuffle.combine(held, handle),
+    )
+    with (
+        mock.patch.object(torch.cuda, "is_available", return_value=True),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True),
+    ):
+        said = [said_by(call) for call in calls]
+    close(shuffle.combine(held, handle), summed(given))
+    _, again = shuffle.dispatch(given["x"], handle=handle)
+    close(shuffle.combine(held, again), summed(given))
+    shuffle.check()
+    shuffle.close()
+    return said
 
 
 def absent(group: Any, artifact: str) -> str:

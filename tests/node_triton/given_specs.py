@@ -56,6 +56,11 @@ EXAMPLES = {
         {"max_sources": 20},
         FIXED,
     ),
+    "spread": Small(
+        specs.SPREAD,
+        {"max_sources": 24, "capacity": 24},
+        [(1, 2, 3, 0), (5, 2, 6, 1), (1, 2, 3, 0)],
+    ),
     "vit_patches": Small(
         specs.patches(p=2, c=3),
         {"max_sources": 60, "capacity": 400},

@@ -332,6 +332,38 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
     shuffle.check()
 
 
+def changing_extents(
+    group: Any, artifact: str, calls: Sequence[tuple[Sequence[int], Sequence[int]]], first: int
+) -> list[tuple[int, str]]:
+    """Dispatches, and combines where every rank joins and every point has a slot, of ``rows[rank]``
+    and ``length[rank]``, with two handles in turn and as if there had been ``first`` calls before.
+    Whether each made boxes, and what it says."""
+    shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    pretend(shuffle, first)
+    taken, seen = shuffle.engine.node._scratch["taken"], []
+    for number, (rows, lengths) in enumerate(calls):
+        random = torch.Generator().manual_seed(number)
+        ranks = [
+            RankData(
+                {"x": torch.randn(rows[r], num_ranks, 3, generator=random)},
+                {},
+                {"rows": rows[r], "length": lengths[r]},
+            )
+            for r in range(num_ranks)
+        ]
+        if 7 <= min(lengths) <= max(lengths) <= 8:
+            run(shuffle, ranks, combines=1)
+            said = said_by(shuffle.check)
+        else:
+            own = ranks[rank]
+            said = said_by(lambda own=own: shuffle.dispatch(**own.source, **own.extents))
+            said += said_by(shuffle.check)
+            shuffle.engine.members.meet("test")  # nothing of the call is under way any more
+        seen.append((int(taken[4]), said))
+    return seen
+
+
 def guarded_sizes(group: Any, artifact: str, widths: Sequence[int]) -> tuple[str, int]:
     """What a dispatch of rows in 4 parts of so many sizes says, and how many slots it fills: a read
     beyond an input of the relation ends the process."""

@@ -231,6 +231,40 @@ def test_handles_keep_where_segments_lie(pool: Pool, text: str) -> None:
     pool.run(given_work.older_handles, 2, path(text), options)
 
 
+MOVING = """
+    shuffle moving {
+      const most = 4
+      index i : rows   index k : ranks   index s : length
+      segment row { x : f32[3] }
+      layout mine[i, k] of row dense(rows, ranks)
+      layout theirs[s] of row dense(length)
+      dispatch mine[i, k] -> theirs[rank * most + i] on k
+      combine reverse
+    }"""
+
+
+def test_boxes_are_made_when_something_has_changed(pool: Pool) -> None:
+    """Of the ring entry that a call has, whatever the other one is for; again where a point was
+    dropped, which is told in every call, or a rank refused. Epochs wrap meanwhile."""
+    a, b = ((2, 3), (8, 8)), ((4, 1), (8, 8))
+    other_rows, other_length = ((2, 1), (8, 8)), ((2, 1), (8, 7))
+    too_long, too_short = ((2, 3), (8, 9)), ((2, 3), (8, 6))
+    calls = [a, a, a, a, b, a, b, other_rows, b, other_length]
+    made = [[1, 1, 0, 0, 1, 0, 0, 0, 0, 1], [1, 1, 0, 0, 1, 0, 0, 1, 0, 1]]
+    calls += [too_long, too_short, b, too_short, b, b]
+    made[0] += [1, 1, 1, 0, 0, 1]
+    # The rank that refuses makes none, and finds its own of the call before with that entry.
+    made[1] += [1, 1, 0, 1, 0, 1]
+    found = pool.run(given_work.changing_extents, 2, path(MOVING), calls, 2**31 - 6)
+    for rank, seen in enumerate(found):
+        assert [stale for stale, _ in seen] == made[rank]
+        for call, (_, said) in zip(calls, seen, strict=True):
+            if call is too_short:
+                assert "[FSR019] 6 points of rank 1" in said if rank else said == "no error" * 2
+            elif call is not too_long:
+                assert said == "no error"
+
+
 @pytest.mark.parametrize("name", ["summed", "copied"])
 def test_compiled(pool: Pool, name: str) -> None:
     fan = 1 if name == "copied" else 3

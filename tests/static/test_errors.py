@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.errors import (
     DivisorError,
     FuscoRuntimeError,
@@ -52,6 +53,13 @@ def test_divisors_that_are_not_positive() -> None:
     error = failure(specs.PARTS, "2x2", 1, 2, rows=4)
     assert isinstance(error, DivisorError)
     assert str(error) == "[FSR016] the divisor `rows / 6` is 0 on rank 0: it must be positive"
+
+
+def test_a_length_that_so_few_ranks_cannot_have() -> None:
+    shuffle = specs.artifact("reshard.fsc").shuffle()
+    assert fixed_length(shuffle, 2) == fixed_length(shuffle, 3)
+    with pytest.raises(DivisorError, match=r"`32 \* \(ranks // 2\)` is 0 on rank 0"):
+        fixed_length(shuffle, 1)
 
 
 @pytest.mark.usefixtures("no_kernels")

@@ -5,14 +5,20 @@ The only file that knows ``torch.distributed._symmetric_memory``, whose interfac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
-from torch._C._distributed_c10d import _SymmetricMemory
+from torch._C._distributed_c10d import PrefixStore, _SymmetricMemory
+from torch.distributed.distributed_c10d import _get_process_group_store
 
+from fuscoc_runtime.comm.group import patience
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.errors import NetworkError
 
@@ -28,21 +34,46 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
     """A zeroed window of ``nbytes`` for every rank of ``node_group``; collective inside it.
 
     Raises:
-        NetworkError: the GPUs of the node cannot map each other's memory.
+        NetworkError: a GPU of the node has too little memory, and then all ranks raise it; or the
+            GPUs cannot map each other's memory.
     """
-    rank = dist.get_rank(node_group)
+    rank, problem = dist.get_rank(node_group), ""
+    operation = f"mapping {nbytes} bytes of {device} for its node"
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
         local = _SymmetricMemory.empty_strided_p2p((max(nbytes, 1),), (1,), torch.uint8, device)
         # Zeros must have landed before a peer can address the window: rendezvous is a barrier.
         local.zero_()
         torch.cuda.synchronize(device)
-        handle = symmetric_memory.rendezvous(local, node_group)
     except RuntimeError as error:
-        operation = f"mapping {nbytes} bytes of {device} for its node"
+        problem = str(error)
+    try:
+        # At the rendezvous, ranks would wait in vain for one that has no memory.
+        problems = _tell(problem, node_group, device)
+        for peer, each in enumerate(problems):
+            if each:
+                raise NetworkError(dist.get_global_rank(node_group, peer), operation, each)
+        handle = symmetric_memory.rendezvous(local, node_group)
+    except NetworkError:
+        raise
+    except RuntimeError as error:
         raise NetworkError(dist.get_rank(), operation, str(error)) from error
     offset = local.data_ptr() - handle.buffer_ptrs[rank]
     bases = [base + offset for base in handle.buffer_ptrs]
     return MappedWindow(
         local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
     )
+
+
+def _tell(problem: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
+    """What stops each rank of a group; collective. By the store, since NCCL needs memory itself,
+    and other threads may use the group meanwhile."""
+    number = next(_allocations.setdefault(group, count()))
+    store = PrefixStore(f"fuscoc/window/{number}", _get_process_group_store(group))
+    names = [str(rank) for rank in range(dist.get_world_size(group))]
+    store.set(names[dist.get_rank(group)], problem)
+    store.wait(names, timedelta(seconds=patience(group, device)))
+    return [store.get(name).decode() for name in names]
+
+
+_allocations: WeakKeyDictionary[dist.ProcessGroup, Iterator[int]] = WeakKeyDictionary()

@@ -28,17 +28,27 @@ def check_divisions(shuffle: ShuffleSpec, rank: int, extents: Mapping[str, int])
     Raises:
         DivisorError, InexactDivisionError: naming the expression.
     """
+    check_divisors([*size_scalars(shuffle), *_places(shuffle)], rank, extents)
     scope = Scope(extents)
-    for part in _divisions([*size_scalars(shuffle), *_places(shuffle)]):
-        divisor = part.rhs if isinstance(part.rhs, int) else evaluate(part.rhs, scope)
-        if divisor <= 0:
-            raise DivisorError(rank, render(part.rhs), divisor)
     for part in _divisions(size_scalars(shuffle)):
         if part.op != "/" or not _known(part):
             continue
         value, divisor = evaluate(part.lhs, scope), evaluate(part.rhs, scope)
         if value % divisor:
             raise InexactDivisionError(rank, None, None, render(part.lhs), value, divisor)
+
+
+def check_divisors(scalars: Iterable[Scalar], rank: int, extents: Mapping[str, int]) -> None:
+    """Check that every divisor in ``scalars`` is positive with this rank's extents.
+
+    Raises:
+        DivisorError: naming the divisor.
+    """
+    scope = Scope(extents)
+    for part in _divisions(scalars):
+        divisor = part.rhs if isinstance(part.rhs, int) else evaluate(part.rhs, scope)
+        if divisor <= 0:
+            raise DivisorError(rank, render(part.rhs), divisor)
 
 
 def size_scalars(shuffle: ShuffleSpec) -> list[Scalar]:

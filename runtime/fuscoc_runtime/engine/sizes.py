@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
+from fuscoc_runtime.engine.divisions import check_divisors
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import (
     BinaryOp,
@@ -77,15 +78,23 @@ def target_length(checker: Checker, arguments: Arguments) -> int | None:
 
 
 def fixed_length(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
-    """Slots that the rank with the most has in a dense target; None if a call's extents decide."""
+    """Slots that the rank with the most has in a dense target; None if a call's extents decide.
+
+    Raises:
+        DivisorError: so many ranks make a divisor of the length zero.
+    """
     target = shuffle.declared.target
     assert target.kind == "dense"
     builtins = builtin_extents(0, num_ranks).keys()
     parts = subexpressions(target.length)
     if any(isinstance(part, Extent) and part.name not in builtins for part in parts):
         return None
-    scopes = (Scope(builtin_extents(rank, num_ranks)) for rank in range(num_ranks))
-    return max(evaluate(target.length, scope) for scope in scopes)
+    lengths = []
+    for rank in range(num_ranks):
+        extents = builtin_extents(rank, num_ranks)
+        check_divisors([target.length], rank, extents)
+        lengths.append(evaluate(target.length, Scope(extents)))
+    return max(lengths)
 
 
 def check_capacity(checker: Checker, num_slots: int, capacity: int) -> None:

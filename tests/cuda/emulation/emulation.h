@@ -165,6 +165,7 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
 }
 
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
+inline int __clz(int value) { return value ? __builtin_clz(unsigned(value)) : 32; }
 inline int __ffs(unsigned value) { return __builtin_ffs(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b) >> 32); }
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }

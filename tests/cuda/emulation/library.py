@@ -64,6 +64,11 @@ INSTEAD = {
         "cp.async.bulk.global": "emulation::copy_bulk(global, emulation::shared(shared), bytes)",
         "": "(void)0",
     },
+    "sort.cuh": {
+        "cp.async.cg": "memcpy(shared, global, kBytes)",
+        "cp.async.ca": "memcpy(shared, global, kBytes)",
+        "": "(void)0",
+    },
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
     "vector.cuh": {
         "cvt.rn.bf16x2": BF16,

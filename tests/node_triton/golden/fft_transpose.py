@@ -66,6 +66,7 @@ def fft_transpose_node_meet(
         sizes=None,
         fanout=1,
         ragged=False,
+        fixed=True,
     )
 
 
@@ -83,6 +84,7 @@ def fft_transpose_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks
         item_lines=1024,
         fanout=1,
         ragged=False,
+        fixed=True,
         comes_back=True,
     )
 

@@ -64,6 +64,7 @@ def kv_pages_node_meet(
         sizes=None,
         fanout=1,
         ragged=False,
+        fixed=False,
     )
 
 
@@ -89,6 +90,7 @@ def kv_pages_node_place(
         item_lines=1024,
         fanout=1,
         ragged=False,
+        fixed=False,
         comes_back=False,
     )
 

@@ -101,6 +101,7 @@ def redistribute_node_meet(
         sizes=None,
         fanout=1,
         ragged=False,
+        fixed=True,
     )
 
 
@@ -118,6 +119,7 @@ def redistribute_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks:
         item_lines=1024,
         fanout=1,
         ragged=False,
+        fixed=True,
         comes_back=True,
     )
 

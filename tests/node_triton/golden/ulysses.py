@@ -68,6 +68,7 @@ def ulysses_node_meet(
         sizes=None,
         fanout=1,
         ragged=False,
+        fixed=True,
     )
 
 
@@ -85,6 +86,7 @@ def ulysses_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks: tl.i
         item_lines=1024,
         fanout=1,
         ragged=False,
+        fixed=True,
         comes_back=True,
     )
 

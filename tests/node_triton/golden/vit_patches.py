@@ -93,6 +93,7 @@ def vit_patches_node_meet(
         sizes=sizes,
         fanout=1,
         ragged=True,
+        fixed=False,
     )
 
 
@@ -118,6 +119,7 @@ def vit_patches_node_place(
         item_lines=1024,
         fanout=1,
         ragged=True,
+        fixed=False,
         comes_back=True,
     )
 

@@ -71,6 +71,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         teams=variant.tile.get("teams", 0),
         compact=program.is_compact,
         scatters=variant.tile.get("dispatch_rows", 1) > 1,
+        sorts=variant.tile.get("sorted_rows", 1) > 1,
         given_slots=program.target.kind == "dense",
         places_results=shuffle.cuda.places_results,
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.comm.windows import allocator, outlast_calls
+from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import model_programs
@@ -32,13 +33,16 @@ from fuscoc_runtime.engine.node.triton_memory import (
     segment_words,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.plan.agree import attempt
 
 MAX_POINTS = 1 << 30
 """Of all ranks: kernels count slots in 32 bits, with padding, which is as many at the most."""
 MAX_SLOTS = (1 << SLOT_BITS) - 1
+SMALLEST = Limits(1, 1)
 ENTRY = RingEntry(0, 1, 0, captured=False)  # handles have memory of their own: there is one entry
 PLAN_EPOCH, MEETINGS = 0, 6  # words of the state
 POINTS_TOLD = 1024  # by a program at once
@@ -68,6 +72,15 @@ class Known:
         """All memory that it keeps."""
         held = [self.segments, self.first_slots, *vars(self.launched).values()]
         return [each for each in held if isinstance(each, Tensor)]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Memory of one dispatch that plans: what its handle keeps, and what its kernels alone need."""
+
+    buffers: dict[str, Tensor]
+    segments: Tensor
+    scratch: dict[str, Tensor]
 
 
 class ExactNode:
@@ -100,7 +113,7 @@ class ExactNode:
             self._most_slots = min(MAX_SLOTS, program.target.capacity)
         members.meet("opening")  # a rank that has no kernels does not come
         self._allocate = allocator(members)
-        self._memory = TritonMemory(program, Limits(1, 1), self._allocate, 1, is_exact=True)
+        self._memory = self._new_memory(SMALLEST)
 
     @property
     def limits(self) -> Limits:
@@ -122,6 +135,18 @@ class ExactNode:
         the latest dispatch."""
         return self._memory.points()
 
+    def new_work(self, num_sources: int, num_slots: int) -> Work | None:
+        """Memory of a dispatch, before peers wait for it; None if kernels cannot count it."""
+        program = self._program
+        num_points = num_sources * self._fanout * program.num_ranks
+        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+            return None
+        return Work(
+            new_buffers(program, num_sources),
+            new_segments(program, num_sources),
+            new_scratch(program, num_sources),
+        )
+
     def dispatch(
         self,
         number: int,
@@ -131,19 +156,24 @@ class ExactNode:
         num_sources: int,
         weights: Tensor | None,
         num_slots: int,
-    ) -> Known | Planned:
+        work: Work | None,
+    ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
+
+        ``work`` is that of ``new_work``.
 
         Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
         for points that cannot be moved among other reasons, there are more slots than may be, or
-        waits were ended.
+        waits were ended. Returns an error of all ranks if one has no memory for a larger window;
+        nothing was moved, and calls may follow.
+
+        Raises:
+            FuscoRuntimeError: the ranks are out of step for good.
         """
-        program = self._program
-        num_points = num_sources * self._fanout * program.num_ranks
-        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+        if work is None:
             self.refuse_dispatch()
             return Planned((), (-1,), 0, is_aborted=False)
-        buffers, segments = new_buffers(program, num_sources), new_segments(program, num_sources)
+        program, buffers, segments = self._program, work.buffers, work.segments
         values = program.given(inputs, extents) | {"num_slots": num_slots}
         columns = program.shuffle.program.relation.addresses
         values |= zip(columns, map(address, segments), strict=True)
@@ -152,7 +182,7 @@ class ExactNode:
             buffers["routing"], weights, num_slots=num_slots,
         )  # fmt: skip
         while True:
-            self._launch(values, launched, buffers, segments, source)
+            self._launch(values, launched, work, source)
             planned = self.report.wait(self._epoch)
             if planned.is_aborted or min(planned.sources) < 0:
                 return planned
@@ -161,7 +191,9 @@ class ExactNode:
             wanted = Limits(max(planned.sources), max(planned.slots))
             if _fits(wanted, self.limits):
                 break
-            self._grow(wanted)
+            problem = self._grow(wanted)
+            if problem is not None:
+                return problem
         rank = self._members.rank
         launched = self._kept(replace(launched, num_slots=planned.slots[rank]))
         first = buffers["first_slots"]
@@ -223,20 +255,18 @@ class ExactNode:
         self,
         values: dict[str, int],
         launched: Launched,
-        buffers: dict[str, Tensor],
-        segments: Tensor,
+        work: Work,
         source: Sequence[Tensor],
     ) -> None:
         """All of a dispatch that plans."""
         program, num_sources = self._program, launched.num_sources
-        scratch = new_scratch(program, num_sources)
-        words = call_words(program, scratch, segments, buffers)
+        words = call_words(program, work.scratch, work.segments, work.buffers)
         table = self._upload(self._memory.table(0, self._programs, **self._words(words)))
         launched.routing.zero_()
         if program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         values = values | program.values(table.data_ptr(), launched, 0)
-        values |= {name: address(column) for name, column in scratch.items()}
+        values |= {name: address(column) for name, column in work.scratch.items()}
         program.evaluate(values, num_sources)
         program.plan(values, num_sources)
         if program.is_dense:
@@ -300,10 +330,17 @@ class ExactNode:
             return torch.tensor(table)
         return torch.tensor(table, pin_memory=True).to(self._members.device, non_blocking=True)
 
-    def _grow(self, wanted: Limits) -> None:
+    def _new_memory(self, limits: Limits) -> TritonMemory:
+        return TritonMemory(self._program, limits, self._allocate, 1, is_exact=True)
+
+    def _grow(self, wanted: Limits) -> FuscoRuntimeError | None:
         """Make a window for calls of that size, and of some more where it has to be larger;
         collective. The ranks meet before they let go of the old one: a peer's kernels may still
-        tell this rank that it has nothing to store."""
+        tell this rank that it has nothing to store.
+
+        Returns what is wrong if a rank has no memory for it, the same on all. Then the window is
+        the smallest, which the next call lets grow.
+        """
         held = self.limits
         limits = Limits(
             _grown(wanted.max_sources, held.max_sources),
@@ -311,15 +348,19 @@ class ExactNode:
         )
         epoch, meetings = self.state[[PLAN_EPOCH, MEETINGS]].tolist()  # waits for the device
         self._members.meet("window allocation")
-        outlast_calls(self._memory.window.local)
-        outlast_calls(self._memory.window.peer_bases)
-        program = self._program
-        del self._memory  # both at once might not fit
-        self._memory = TritonMemory(program, limits, self._allocate, 1, is_exact=True)
+        self._memory.free()  # both at once might not fit
+        problem, rank = None, self._members.rank
+        memory = attempt(rank, partial(self._new_memory, limits))
+        if isinstance(memory, FuscoRuntimeError):
+            problem, memory = memory, attempt(rank, partial(self._new_memory, SMALLEST))
+            if isinstance(memory, FuscoRuntimeError):
+                raise memory
+        self._memory = memory
         self._memory.pretend(epoch, meetings)
-        if not program.interpreted:
+        if not self._program.interpreted:
             torch.cuda.current_stream(self._members.device).synchronize()
         self._members.meet("window allocation")
+        return problem
 
 
 def _fits(wanted: Limits, held: Limits) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,7 @@ from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.engine import current_device, readable
-from fuscoc_runtime.engine.node.exact import ExactNode, Known
+from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch
@@ -27,7 +28,6 @@ from fuscoc_runtime.engine.process import ProcessEngine, lasting
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
-    HopTimeoutError,
     InputError,
     OptionError,
     RefusedCallError,
@@ -56,6 +56,7 @@ class _Prepared:
     weights: Tensor | None
     num_sources: int
     num_slots: int
+    work: Work | None
 
 
 class ExactEngine:
@@ -147,6 +148,7 @@ class ExactEngine:
             InputError: an argument does not fit the dispatch. For the other ranks sums that need
                 this one's rows are NaN, and their ``check`` raises RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
+            OptionError: a CUDA graph is being captured.
         """
         if isinstance(handle, Handle):
             return self.general.combine(rows, handle, named)
@@ -216,13 +218,15 @@ class ExactEngine:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Around a call, of which autograd may use later what it leaves."""
-        with current_device(self.members.device), self.order.turn(), lasting():
-            self._watch.raise_loss()
-            self._find()
+        with current_device(self.members.device):
+            # The order of calls would take a refused one for a part of the graph.
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
                 raise OptionError("max_sources", problem)
-            yield
+            with self.order.turn(), lasting():
+                self._watch.raise_loss()
+                self._find()
+                yield
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None
@@ -241,7 +245,9 @@ class ExactEngine:
         weights = self._weights(arguments.weights, arguments.extents) if arguments.weights else None
         num_slots = sizes.target_length(checker, arguments) or 0
         sizes.num_points(checker, arguments)  # raises for what are no sizes
-        return _Prepared(arguments, weights, sizes.num_sources(checker, arguments), num_slots)
+        num_sources = sizes.num_sources(checker, arguments)
+        work = self.node.new_work(num_sources, num_slots) if earlier is None else None
+        return _Prepared(arguments, weights, num_sources, num_slots, work)
 
     def _move(
         self, prepared: _Prepared | FuscoRuntimeError, earlier: ExactHandle | None
@@ -267,10 +273,13 @@ class ExactEngine:
                 prepared.num_sources,
                 prepared.weights,
                 prepared.num_slots,
+                prepared.work,
             )
-        except HopTimeoutError as error:  # while windows were to grow: ranks are out of step
-            self._watch.loss = replace(error)
+        except FuscoRuntimeError as error:  # while windows were to grow
+            self._watch.loss = copy(error)
             raise
+        if isinstance(known, FuscoRuntimeError):
+            raise known
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known

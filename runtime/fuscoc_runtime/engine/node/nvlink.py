@@ -80,7 +80,7 @@ class CudaNode:
         arch = kernels_arch(capability)
         code = program.cubins.get(arch) or cubin(program.text, arch)
         kernels = load_kernels(code, program.launches)
-        self._plan = kernels[f"{program.name}_plan"]
+        self._plan = kernels.get(f"{program.name}_plan")
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels.get(f"{program.name}_staged")
         self._refuse = kernels[f"{program.name}_refuse"]
@@ -204,7 +204,7 @@ class CudaNode:
         program, most = self.program, self.limits.max_sources
         if self._is_staged:
             return most
-        waits = program.compact or program.places_results or program.scatters
+        waits = program.compact or program.places_results or program.scatters or program.sorts
         if num_ranks == 1 or waits or not self._is_hopper:
             return 0
         return min(most, num_early(num_ranks, program.fanout, sum(self._row_bytes)))
@@ -284,6 +284,9 @@ class CudaNode:
         call.plan_ctas = self._num_plan_ctas(num_sources)
         if self._is_staged and self._staged is not None:
             self._launch(self._staged, max(self._ctas, call.plan_ctas + 1), address)
+        elif self._plan is None:
+            call.plan_ctas = min(self._ctas, call.plan_ctas)
+            self._launch(self._dispatch, call.plan_ctas, address)
         else:
             # Both at once only where they may have all SMs; senders find some that do not plan.
             early = self._is_hopper and self._ctas == self.num_sms

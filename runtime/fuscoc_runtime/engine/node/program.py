@@ -24,7 +24,8 @@ class NodeProgram:
     are (dtype, elements of a row), and so are ``summed``, of rows that come back; the second of
     these has a ``_combine_1``, and so on. ``cubins`` is machine code of ``text`` by GPU, for those
     that need not compile it. The target is ``compact`` if it has one row for a segment and a rank.
-    Dispatch ``scatters`` if a lane moves a row, whose slot it knows by then.
+    Dispatch ``scatters`` if a lane moves a row, whose slot it knows by then. If it
+    ``sorts`` rows by key it plans, too: there is no ``_plan`` and no ``_staged``.
     With ``given_slots`` the relation gives every point its slot, and there are no keys. With
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
@@ -43,6 +44,7 @@ class NodeProgram:
     cubins: Mapping[str, bytes] = field(default_factory=dict)
     compact: bool = False
     scatters: bool = False
+    sorts: bool = False
     given_slots: bool = False
     places_results: bool = False
     num_strides: int = 0

@@ -93,7 +93,7 @@ class Programs:
     combine_group: int = 2
 
 
-def model_programs(device: torch.device, num_sms: int | None) -> Programs:
+def model_programs(device: torch.device, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
     """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
 
     The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
@@ -103,4 +103,5 @@ def model_programs(device: torch.device, num_sms: int | None) -> Programs:
         return Programs(1, 1, 1, 1)
     available = torch.cuda.get_device_properties(device).multi_processor_count
     sms = min(num_sms or available, available)
-    return Programs(dispatch=7 * sms, senders=2 * sms, combine=4 * sms, reducers=2 * sms)
+    combine = combine_an_sm * sms
+    return Programs(dispatch=7 * sms, senders=2 * sms, combine=combine, reducers=2 * sms)

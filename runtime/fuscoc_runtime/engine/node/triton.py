@@ -36,6 +36,7 @@ class TritonNode:
 
     max_entries: int | None = None
     rails: Rails | None = None
+    _combine_an_sm = 4  # programs, as many as registers hold
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class TritonNode:
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]
-        self.configure(model_programs(self._device, num_sms))
+        self.configure(model_programs(self._device, num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""

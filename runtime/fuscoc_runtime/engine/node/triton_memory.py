@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.windows import Allocate
+from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS
 from fuscoc_runtime.engine.node.schedule import Programs
@@ -52,6 +53,14 @@ class TritonMemory:
             .view(-1, field.num_elems)
             for at, size, field in parts
         )
+
+    def free(self) -> None:
+        """Let go of the window, when the calls so far have ended; none may follow."""
+        local, bases = self.window.local, self.window.peer_bases
+        outlast_calls(local)
+        outlast_calls(bases)
+        self.window = Window(local.new_empty(0), bases.new_empty(0))
+        self.rows = tuple(each.new_empty(0, each.shape[1]) for each in self.rows)
 
     def part(self, name: str, dtype: torch.dtype, count: int, entry: int = 0) -> Tensor:
         """So many numbers of a part of the window."""

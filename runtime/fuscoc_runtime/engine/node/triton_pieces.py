@@ -79,6 +79,8 @@ class TritonPiecesNode(TritonNode):
         OptionError: segments of a rank have more lines than kernels can count.
     """
 
+    _combine_an_sm = 6
+
     def __init__(
         self,
         artifact: Artifact,
@@ -176,16 +178,23 @@ class TritonPiecesNode(TritonNode):
     def _new_scratch(self) -> dict[str, torch.Tensor]:
         """What the planner alone needs, or hands to dispatch."""
         assert self.max_entries is not None
-        num_boxes = self._max_boxes * self._num_fields
         sizes = {
-            "boxes_forth": num_boxes * self._pieces.box_bytes // 8,
-            "forth_before": num_boxes + 1,
             "points_before": self.max_entries,
             "cells_before": self.max_entries,
-            "taken": 4,
+            "taken": 5,
             "sent_items": self._program.num_ranks * self._max_boxes,
         }
-        return {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
+        made = {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
+        return made | (self._boxes_forth() if self._pieces.outer else {})
+
+    def _boxes_forth(self) -> dict[str, torch.Tensor]:
+        """What dispatch copies. Boxes of looked-up entries are made in every call, and many; the
+        few others are a ring entry's own, which keeps them as long as they are right."""
+        num_boxes = self._max_boxes * self._num_fields
+        return {
+            "boxes_forth": self._zeros(torch.int64, num_boxes * self._pieces.box_bytes // 8),
+            "forth_before": self._zeros(torch.int64, num_boxes + 1),
+        }
 
     def _allocate_segments(self) -> list[torch.Tensor]:
         return []
@@ -200,7 +209,14 @@ class TritonPiecesNode(TritonNode):
             "num_boxes": self._zeros(torch.int64, 1),
             "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
             "moved": self._zeros(torch.int64, 2 + MAX_RANKS),
+            "made_of": self._zeros(torch.int64, self._num_made_of),
+            **({} if self._pieces.outer else self._boxes_forth()),
         }
+
+    @property
+    def _num_made_of(self) -> int:
+        """Whether fixed boxes are whole; slots of every rank; extents, the rank, ranks."""
+        return 1 + MAX_RANKS + len(self.shuffle.program.extents) + 2
 
     def _zeros(self, dtype: torch.dtype, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype, device=self._device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -103,10 +104,11 @@ class NodeWatch:
     """Looks after the kernels of one engine: logs what goes wrong, ends waits that are in vain.
 
     Attributes:
-        loss: the error of a wait that was ended; the kernels wait for nobody any more.
+        loss: what has put the ranks out of step for good, such as a wait that was ended, after
+            which the kernels wait for nobody any more.
     """
 
-    loss: HopTimeoutError | None = None
+    loss: FuscoRuntimeError | None = None
 
     def __init__(self, node: Watched, shuffle: ShuffleSpec, members: Membership) -> None:
         self._shuffle, self._members, self._limits = shuffle, members, node.limits
@@ -142,7 +144,7 @@ class NodeWatch:
         """Raise if a rank did not come to an earlier call: ranks are out of step for good."""
         if self.loss is not None:
             self._loss_told = True
-            raise replace(self.loss)
+            raise copy(self.loss)
 
     def raise_new(self) -> None:
         """Wait for the current stream and raise what went wrong and has not been raised yet, one
@@ -202,10 +204,10 @@ class NodeWatch:
         else:
             local, stage = parse_wait(waiting)
             peer = topology.node_ranks(topology.node(self._members.rank))[local]
-        self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
+        self.loss = loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.
         culprit = self._members.liveness.find_missing(peer)
         if culprit is not None:
-            self.loss = replace(self.loss, peer=culprit)
+            self.loss = replace(loss, peer=culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)

@@ -12,7 +12,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, back = load("words"), load("vectors"), load("sync"), load("combine")
-boxes, lines, pieces = load("boxes"), load("lines"), load("pieces")
+boxes, lines = load("boxes"), load("lines")
 
 CLEARED = tl.constexpr(2048)  # words of 8 bytes at once
 

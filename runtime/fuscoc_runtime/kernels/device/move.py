@@ -1,6 +1,6 @@
-"""Dispatch where slots follow from pieces: programs copy the boxes that `pieces` has made, straight
-to their slots. A program takes the next item of all, with the cells of a box in turn, so that no
-two ranks store to the same one for long, and own rows go with the others.
+"""Dispatch where slots follow from pieces: programs copy the boxes that `made_boxes` makes,
+straight to their slots. A program takes the next item of all, with the cells of a box in turn, so
+that no two ranks store to the same one for long, and own rows go with the others.
 
 Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
 twice, by either, and counted. The last one to leave tells the peers that everything has come, and
@@ -13,7 +13,8 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
-boxes, lines, pieces = load("boxes"), load("lines"), load("pieces")
+boxes, lines = load("boxes"), load("lines")
+of_piece, made_boxes = load("cells"), load("made_boxes")
 
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
@@ -62,7 +63,7 @@ def copy(
     rank = tl.load(box + boxes.RANK) + cell * tl.load(box + boxes.RANK_STEP)
     start = tl.load(box + boxes.FROM) + cell * tl.load(box + boxes.CELL_FROM)
     end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO) + sync.word(call, rank)
-    if pieces.refuses(call, rank) == 0:
+    if of_piece.refuses(call, rank) == 0:
         for field in tl.static_range(len(rows)):
             if index % len(rows) == field:
                 lines.copy_item(
@@ -96,7 +97,7 @@ def tell_arrived(call, epoch):
     flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
-        if pieces.refuses(call, peer) == 0:
+        if of_piece.refuses(call, peer) == 0:
             stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
             sync.wait(call, flags + peer * stride, epoch, stage, peer, rank * 0)
 
@@ -107,13 +108,13 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
     state = sync.array(call, words.STATE, tl.int32)
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    size: tl.constexpr = pieces.LOOPS + 2 * num_loops
+    size: tl.constexpr = made_boxes.LOOPS + 2 * num_loops
     told = sync.section(call, rank, words.TOLD_AT, tl.int64)
     flags = sync.section(call, rank, words.TOLD_FLAGS_AT, tl.int32)
     most = num_ranks * 0
     for step in range(num_ranks):
         peer = (rank + step) % num_ranks
-        if (pieces.refuses(call, peer) == 0) & (peer != rank):
+        if (of_piece.refuses(call, peer) == 0) & (peer != rank):
             stage: tl.constexpr = words.STAGED_SLOTS
             sync.wait(call, flags + peer, epoch, stage, peer, rank * 0)
         most = tl.maximum(most, num_told(call, told + peer, peer, epoch))
@@ -131,23 +132,23 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
 def num_told(call, told, peer, epoch):
     """How many boxes a peer has told this rank for the running dispatch."""
     told = tl.load(told)
-    came = ((told >> 32).to(tl.int32) == epoch) & (pieces.refuses(call, peer) == 0)
+    came = ((told >> 32).to(tl.int32) == epoch) & (of_piece.refuses(call, peer) == 0)
     return tl.where(came, told & 0xFFFFFFFF, 0)
 
 
 @triton.jit
 def mark(call, marks, num_loops: tl.constexpr):
     """Mark the slots of a cell: a lane has a word of a range."""
-    length = tl.load(marks + pieces.RANGE)
+    length = tl.load(marks + made_boxes.RANGE)
     num_words = length // 32 + 2  # of a range, wherever it begins
-    num = tl.load(marks + pieces.NUM_RANGES) * num_words
+    num = tl.load(marks + made_boxes.NUM_RANGES) * num_words
     filled = sync.array(call, words.FILLED, tl.int32)
     for begin in range(0, num, MARKS):
         at = begin + tl.arange(0, MARKS).to(tl.int64)
         number = at // num_words
-        slot = tl.load(marks + pieces.FIRST) + number * 0
+        slot = tl.load(marks + made_boxes.FIRST) + number * 0
         for i in tl.static_range(num_loops):
-            loop = marks + pieces.LOOPS + 2 * (num_loops - 1 - i)
+            loop = marks + made_boxes.LOOPS + 2 * (num_loops - 1 - i)
             count = tl.load(loop)
             slot += number % count * tl.load(loop + 1)
             number = number // count

@@ -72,26 +72,28 @@ MAX_ENTRIES = tl.constexpr(60)
 MAX_BOXES = tl.constexpr(61)
 STAGING_BYTES = tl.constexpr(62)
 MAX_FLAGS = tl.constexpr(63)
-TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points
+TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
+# and whether boxes are stale
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
+MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 # Of several nodes, whose source segments this rank takes on; see `slabs`.
-NUM_NODES = tl.constexpr(66)  # 1: windows reach all ranks
-NODE = tl.constexpr(67)  # this rank's
-STRIDE = tl.constexpr(68)  # source segments of node n, and of this place there, are from n * STRIDE
-NUM_KNOWN = tl.constexpr(69)  # ranks of all nodes, or more
-OWN_RANKS = tl.constexpr(70)  # address of i64 [points] of this rank, as RANKS, of all nodes,
-OWN_KEYS = tl.constexpr(71)  # and as KEYS
-WEIGHTS = tl.constexpr(72)  # address of f32 [max_sources][fanout] that have come with the segments
-SLABS_OUT = tl.constexpr(73)  # address of a slab for every node, and how many bytes it has,
-SLABS_IN = tl.constexpr(74)  # of one from every node
-SLAB_BYTES = tl.constexpr(75)
-BACKS_OUT = tl.constexpr(76)  # the same on the way back
-BACKS_IN = tl.constexpr(77)
-BACK_BYTES = tl.constexpr(78)
-BACK_ROWS = tl.constexpr(79)  # where sums begin in such a slab
-RECEIPTS_OUT = tl.constexpr(80)  # address of i64 [nodes]: points of each that had no slot here,
-RECEIPTS_IN = tl.constexpr(81)  # and of this rank's that had none there
-NUM_WORDS = tl.constexpr(82)
+NUM_NODES = tl.constexpr(67)  # 1: windows reach all ranks
+NODE = tl.constexpr(68)  # this rank's
+STRIDE = tl.constexpr(69)  # source segments of node n, and of this place there, are from n * STRIDE
+NUM_KNOWN = tl.constexpr(70)  # ranks of all nodes, or more
+OWN_RANKS = tl.constexpr(71)  # address of i64 [points] of this rank, as RANKS, of all nodes,
+OWN_KEYS = tl.constexpr(72)  # and as KEYS
+WEIGHTS = tl.constexpr(73)  # address of f32 [max_sources][fanout] that have come with the segments
+SLABS_OUT = tl.constexpr(74)  # address of a slab for every node, and how many bytes it has,
+SLABS_IN = tl.constexpr(75)  # of one from every node
+SLAB_BYTES = tl.constexpr(76)
+BACKS_OUT = tl.constexpr(77)  # the same on the way back
+BACKS_IN = tl.constexpr(78)
+BACK_BYTES = tl.constexpr(79)
+BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
+RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes]: points of each that had no slot here,
+RECEIPTS_IN = tl.constexpr(82)  # and of this rank's that had none there
+NUM_WORDS = tl.constexpr(83)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks

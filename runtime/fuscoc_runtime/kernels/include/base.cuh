@@ -10,6 +10,19 @@ using u64 = unsigned long long;
 using u32 = unsigned int;
 using u16 = unsigned short;
 
+template <int kBytes>
+struct UnitOf;
+template <>
+struct UnitOf<16> { using type = uint4; };
+template <>
+struct UnitOf<8> { using type = uint2; };
+template <>
+struct UnitOf<4> { using type = u32; };
+template <>
+struct UnitOf<2> { using type = u16; };
+template <>
+struct UnitOf<1> { using type = unsigned char; };
+
 constexpr int kWarp = 32;
 constexpr u32 kAllLanes = 0xffffffffu;
 constexpr int kMaxRanks = 8;

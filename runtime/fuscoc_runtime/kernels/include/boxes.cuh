@@ -141,17 +141,6 @@ __device__ __forceinline__ T read(const char* at) {
   else return *reinterpret_cast<const T*>(at);
 }
 
-template <int kUnit>
-struct UnitOf;
-template <>
-struct UnitOf<8> { using type = uint2; };
-template <>
-struct UnitOf<4> { using type = u32; };
-template <>
-struct UnitOf<2> { using type = u16; };
-template <>
-struct UnitOf<1> { using type = unsigned char; };
-
 // Where runs are, of those that a warp looks at together: computed once, and looked up by every lane.
 struct Places {
   static constexpr int kPairs = 36, kReads = 2 * kPairs;

@@ -146,11 +146,28 @@ constexpr bool kPlaced = false;
 template <class Layout>
 constexpr bool kPlaced<Layout, decltype(void(Layout::num_strides))> = true;
 
+// Rows of a group that comes back as copies, at most; 1 where rows are summed up, or do not come back.
+template <class Shape, class = void>
+constexpr int kCopiedRows = 1;
+template <class Shape>
+constexpr int kCopiedRows<Shape, decltype(void(Shape::combine_rows))> = Shape::combine_rows;
+
+// Whether dispatch sorts rows by key: then, of rows that come back as copies, slots are told and not points.
+template <class Shape, class = void>
+constexpr bool kSorted = false;
+template <class Shape>
+constexpr bool kSorted<Shape, decltype(void(Shape::sorted_rows))> = true;
+
 // Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
 // it refused the call.
 __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {
   return reinterpret_cast<u64*>(call.window[window] + call.counts_at) +
          (i64(epoch & 1) * call.num_ranks + from) * (call.columns + 1);
+}
+
+// Where a window has the slots of the rows there of a group of rank `from`, which begins with a segment.
+__device__ __forceinline__ int* told_slots(const Call& call, int window, int from, i64 first) {
+  return reinterpret_cast<int*>(call.window[window] + call.points_at) + from * call.max_sources + first;
 }
 
 // What the slot of a code refers to in a compact target, in the window of its rank.
@@ -244,9 +261,12 @@ __device__ __forceinline__ bool wait_until(const Call& call, Stage stage, int pe
 
 // Source segments signalled together: fewer when every rank has few, so that a small batch still
 // spreads over the machine. All ranks see the same counts, hence the same size.
+__device__ __forceinline__ int group_size(int most_sources, int most) { return min(most, max(1, most_sources / 2048)); }
 __device__ __forceinline__ int group_size(const Call& call, int most) {
-  return min(most, max(1, call.routing->most_sources / 2048));
+  return group_size(call.routing->most_sources, most);
 }
+// The same of rows that are copied, a power of two: so tiles of a dispatch have whole groups.
+__device__ __forceinline__ int copied_group(int group) { return 1 << (31 - __clz(group)); }
 
 // Remote items (segments or groups) are visited round-robin over their source ranks, nearest
 // following rank first, so that ranks do not all work for the same peer at once.

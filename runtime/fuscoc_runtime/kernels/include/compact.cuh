@@ -13,7 +13,7 @@ template <class Shape, class Relation>
 struct CompactDispatch : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::row, Base::keep, Base::epoch, Base::lane;
-  using Base::source_row, Base::store_all, Base::finish;
+  using Base::source_row, Base::store_all;
   using Base::segment_lanes, Base::tell_points, Base::leaders, Base::take;
   using Base::Base;
 
@@ -51,7 +51,7 @@ struct CompactDispatch : Segments<Shape, Relation> {
          num_warps * gridDim.x, [&](u32 item) { send(i64(item) * group, group); });
     row.arrived();
     __syncthreads();
-    if (warp == 0) finish();
+    if (warp == 0) finish(call, epoch);
   }
 };
 

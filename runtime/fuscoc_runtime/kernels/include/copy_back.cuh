@@ -23,6 +23,7 @@ struct CopyBack : Back<BackWords> {
   static constexpr int chunks = int(ceil_div(Shape::combine_rows, kWarp));  // of a group: a point a lane
   static constexpr u64 kNone = 0, kLost = 1;  // where rows lie that do not come, and that should have
 
+  const int group;      // segments of a group
   const int warp, lane;
   u64* const places;  // where a group's rows lie, in this warp's memory
 
@@ -62,12 +63,10 @@ struct CopyBack : Back<BackWords> {
     }
   }
 
-  // A group of a peer: what is here of it, to there.
-  __device__ void send(const RemoteItem& at) const {
-    const int first = at.index * shared.group;
-    const int num_points = min(shared.group, call.routing->num_sources_of[at.source_rank] - first);
-    const u64* const points = reinterpret_cast<const u64*>(call.window[call.rank] + call.points_at) +
-                              at.source_rank * call.max_sources + first;
+  // Where the rows lie that are here of a peer's group, as its points say; how many they are.
+  __device__ __forceinline__ int find_points(int source_rank, int first, int num_points) const {
+    const u64* const points =
+        reinterpret_cast<const u64*>(call.window[call.rank] + call.points_at) + source_rank * call.max_sources + first;
     int code[chunks], num_rows = 0;
 #pragma unroll
     for (int c = 0; c < chunks; ++c)
@@ -79,6 +78,31 @@ struct CopyBack : Back<BackWords> {
       if (here) places[num_rows + __popc(lanes & lanes_below())] = own_row(code[c]);
       num_rows += __popc(lanes);
     }
+    return num_rows;
+  }
+  // The same of slots that the peer has told: all before the first -1.
+  __device__ __forceinline__ int find_slots(int source_rank, int first, int num_points) const {
+    const int* const slots = told_slots(call, call.rank, source_rank, first);
+    int slot[chunks], num_rows = 0;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) slot[c] = c * kWarp + lane < num_points ? __ldcg(slots + c * kWarp + lane) : -1;
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+      const u32 ends = __ballot_sync(kAllLanes, slot[c] < 0);
+      if (num_rows < c * kWarp) continue;
+      num_rows += ends ? __ffs(ends) - 1 : kWarp;
+      if (c * kWarp + lane < num_rows) places[c * kWarp + lane] = own_row(slot[c]);
+    }
+    return num_rows;
+  }
+
+  // A group of a peer: what is here of it, to there.
+  __device__ void send(const RemoteItem& at) const {
+    const int first = at.index * group;
+    const int num_points = min(group, call.routing->num_sources_of[at.source_rank] - first);
+    int num_rows;
+    if constexpr (kSorted<Shape>) num_rows = find_slots(at.source_rank, first, num_points);
+    else num_rows = find_points(at.source_rank, first, num_points);
     if (num_rows == 0) return;
     __syncwarp();
     char* const to = staging(at.source_rank, call.rank, first);
@@ -111,8 +135,8 @@ struct CopyBack : Back<BackWords> {
 
   // A group of this rank, to its places.
   __device__ void receive(u32 item) const {
-    const i64 first = i64(item) * shared.group;
-    const int num_rows = int(min(i64(shared.group), call.num_sources - first));
+    const i64 first = i64(item) * group;
+    const int num_rows = int(min(i64(group), call.num_sources - first));
     int code[chunks];
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
@@ -141,8 +165,8 @@ struct CopyBack : Back<BackWords> {
   }
 
   __device__ void run() const {
-    const u32 num_sent = num_remote_items(call, shared.group);
-    const u32 num_own = u32(ceil_div(call.num_sources, shared.group));
+    const u32 num_sent = num_remote_items(call, group);
+    const u32 num_own = u32(ceil_div(call.num_sources, group));
     u32* const next_sent = &call.state->next_reduce[shared.parity];
     u32* const next_own = &call.state->next_finalise[shared.parity];
 #pragma unroll 1
@@ -160,7 +184,7 @@ __device__ __forceinline__ void copy_back(const Call& call) {
   begin_back(call, shared, Shape::combine_rows);
   const int warp = int(threadIdx.x) / kWarp;
   u64* const places = reinterpret_cast<u64*>(memory) + warp * Shape::combine_rows;
-  const CopyBack<Shape, Result> state{{call, shared}, warp, int(threadIdx.x) % kWarp, places};
+  const CopyBack<Shape, Result> state{{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places};
   if (goes_on(call, state, Result<Shape>::result_bytes(call))) state.run();
 }
 

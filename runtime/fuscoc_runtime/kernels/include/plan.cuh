@@ -120,6 +120,15 @@ struct Plan {
     return num_points;
   }
 
+  // A key, or -1 where it is none.
+  __device__ __forceinline__ i64 known(i64 key, bool count_errors) const {
+    if (key < -1 || key >= num_keys || (key >= 0 && shared.owner[key] < 0)) {
+      if (count_errors) note_dropped(call, call.state->bad_keys, dropped);
+      return -1;
+    }
+    return key;
+  }
+
   // One tile of keys. Leaves in `chunk` the rows of every key in each warp; returns the point's key
   // (-1: none), its rank in the warp and, in a compact target, that of its segment's row.
   struct Point {
@@ -131,10 +140,7 @@ struct Plan {
     const int warp = threadIdx.x / kWarp;
     uint4* const chunks = reinterpret_cast<uint4*>(&shared.chunk[0][0]);
     for (int i = threadIdx.x; i < int(sizeof(shared.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
-    if (key < -1 || key >= num_keys || (key >= 0 && shared.owner[key] < 0)) {
-      if (count_errors) note_dropped(call, call.state->bad_keys, dropped);
-      key = -1;
-    }
+    key = known(key, count_errors);
     __syncthreads();
     const u32 same = __match_any_sync(kAllLanes, int(key));
     const int rank_in_warp = __popc(same & lanes_below());
@@ -284,10 +290,8 @@ struct Plan {
     __syncthreads();
   }
 
-  // Calls emit(point, code, row) for every point of this CTA; only compact targets tell the row.
-  template <class Emit>
-  __device__ void run(Emit emit) {
-    i64 key = load_key(first_tile);
+  // Nothing is counted yet.
+  __device__ __forceinline__ void begin() {
     for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       shared.next[k] = shared.local[k] = shared.total[k] = 0;
       if (k >= num_keys) continue;
@@ -296,15 +300,11 @@ struct Plan {
     }
     if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
     __syncthreads();
+  }
 
-    Point point{-1, 0, 0};
-    for (i64 t = first_tile; t < end_tile; ++t) {
-      point = tile(key, true);
-      if (t + 1 < end_tile) key = load_key(t + 1);
-      prefix_over_warps();
-      if (t + 1 < end_tile) advance();
-    }
-    // `total` now holds this CTA's counts (zero when it had no tile).
+  // `total` holds this CTA's counts (zero when it had no tile). All ranks get the counts of all, and `next`
+  // becomes the first slot of every key that this CTA fills.
+  __device__ __forceinline__ void exchange() {
     for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       const int mine = shared.total[k];
       store_relaxed(&call.cta_counts[i64(cta) * columns + k], tagged(mine, epoch));
@@ -326,6 +326,21 @@ struct Plan {
     add_peers();
     if (cta == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
     add_starts();
+  }
+
+  // Calls emit(point, code, row) for every point of this CTA; only compact targets tell the row.
+  template <class Emit>
+  __device__ void run(Emit emit) {
+    i64 key = load_key(first_tile);
+    begin();
+    Point point{-1, 0, 0};
+    for (i64 t = first_tile; t < end_tile; ++t) {
+      point = tile(key, true);
+      if (t + 1 < end_tile) key = load_key(t + 1);
+      prefix_over_warps();
+      if (t + 1 < end_tile) advance();
+    }
+    exchange();
 
     const bool again = first_tile + 1 < end_tile;  // the chunks of a lone tile are still there
     if (again) key = load_key(first_tile);

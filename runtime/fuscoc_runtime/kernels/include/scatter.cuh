@@ -15,7 +15,7 @@ template <class Shape, class Relation>
 struct Scatter : Segments<Shape, Relation> {
   using Base = Segments<Shape, Relation>;
   using Base::call, Base::row, Base::keep, Base::epoch, Base::lane;
-  using Base::source_row, Base::target_row, Base::tell_points, Base::take, Base::finish;
+  using Base::source_row, Base::target_row, Base::tell_points, Base::take;
   using Base::Base;
   static_assert(Shape::fanout == 1 && Shape::num_passes == 1 && Shape::dispatch_rows == kWarp);
 
@@ -71,7 +71,7 @@ struct Scatter : Segments<Shape, Relation> {
     bulk_arrived();
 #endif
     __syncthreads();
-    if (warp == 0) finish();
+    if (warp == 0) finish(call, epoch);
   }
 };
 

@@ -7,6 +7,30 @@
 
 namespace fuscoc {
 
+// The flag of a group of a rank's segments in a window.
+__device__ __forceinline__ u32* dispatch_flag(const Call& call, int window, int source_rank, i64 index) {
+  return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + source_rank * call.max_sources + index;
+}
+
+// By one warp, where warps only send: the rows of this CTA have arrived. The last one tells the peers, and
+// waits for them.
+__device__ __forceinline__ void finish(const Call& call, u32 epoch) {
+  const int lane = threadIdx.x % kWarp;
+  bool last = false;
+  if (lane == 0) {
+    fence_system();
+    last = atomicAdd(&call.state->sent[epoch & 1], 1u) == gridDim.x - 1;
+    fence_system();
+  }
+  if (!__shfl_sync(kAllLanes, last, 0)) return;
+  __syncwarp();
+  if (lane >= call.num_ranks || lane == call.rank) return;
+  fence_system();
+  store_relaxed(dispatch_flag(call, lane, call.rank, 0), epoch);
+  const u32* const told = dispatch_flag(call, call.rank, lane, 0);
+  wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch); });
+}
+
 template <class Shape, class Relation>
 struct Segments {
   const Call& call;
@@ -33,8 +57,7 @@ struct Segments {
            (source_rank * call.max_sources + source) * Shape::fanout;
   }
   __device__ __forceinline__ u32* flag(int window, int source_rank, i64 index) const {
-    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) +
-           source_rank * call.max_sources + index;
+    return dispatch_flag(call, window, source_rank, index);
   }
   __device__ __forceinline__ auto source_row(i64 source) const {
     if constexpr (kPlaced<typename Shape::Source>) {
@@ -124,23 +147,6 @@ struct Segments {
       row.store(pass, target_row(code_rank(to), code_slot(to)), policy);
     }
     row.commit();
-  }
-
-  // By one warp, where warps only send: the rows of this CTA have arrived. The last one tells the peers, and
-  // waits for them.
-  __device__ void finish() {
-    bool last = false;
-    if (lane == 0) {
-      fence_system();
-      last = atomicAdd(&call.state->sent[epoch & 1], 1u) == gridDim.x - 1;
-      fence_system();
-    }
-    if (!__shfl_sync(kAllLanes, last, 0)) return;
-    __syncwarp();
-    if (lane >= call.num_ranks || lane == call.rank) return;
-    fence_system();
-    store_relaxed(flag(lane, call.rank, 0), epoch);
-    wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(flag(call.rank, lane, 0)), epoch); });
   }
 };
 

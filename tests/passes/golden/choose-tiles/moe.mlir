@@ -169,8 +169,8 @@ module {
     %9 = "fsc.node_signal"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_wait"(%9) {per = "group"} : (!fsc.token) -> !fsc.token
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
-    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 11 : i64, num_passes = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 16 : i64, num_passes = 1 : i64, sorted_rows = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
+    "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], buffer_bytes = 14336 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 11 : i64, num_passes = 1 : i64, sorted_rows = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
     "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64, pieces = [2048]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64, summed = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}]} : () -> ()
   }) : () -> ()
 }
