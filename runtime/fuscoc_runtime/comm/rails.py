@@ -57,15 +57,29 @@ class Rails:
         """Post it; the current stream goes on when it has ended.
 
         Raises:
-            HopTimeoutError, NetworkError: on the CPU, a rank has ended or does not come in time.
+            HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
         group = self._known_group() if self._known_group is not None else None
         if group is None:
             raise ClosedError("the process group")
-        if not self._is_gpu:
-            self._wait(post(group, what))
-            return
+        started = time.monotonic()
+        awaited: int | None = None
+        try:
+            if self._is_gpu:
+                self._post(group, what)
+                return
+            works = post(group, what)
+            keep_until_next([work for _, work in works])
+            for peer, work in works:
+                awaited = peer
+                work.wait(timedelta(seconds=self._members.timeout))
+        except (RuntimeError, TimeoutError) as error:
+            seconds = time.monotonic() - started
+            suspect = awaited if seconds >= self._members.timeout else None
+            raise self._members.liveness.explain(NETWORK, seconds, error, suspect) from error
+
+    def _post(self, group: dist.ProcessGroup, what: StartRound) -> None:
         self._number += 1
         self._words.write(0, self._number)
         group._start_coalescing(self._members.device)
@@ -77,15 +91,3 @@ class Rails:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
         begun, ended = self._words[0], self._words[1]
         return begun if begun != ended else 0
-
-    def _wait(self, works: list[tuple[int, dist.Work]]) -> None:
-        keep_until_next([work for _, work in works])
-        timeout = self._members.timeout
-        for peer, work in works:
-            started = time.monotonic()
-            try:
-                work.wait(timedelta(seconds=timeout))
-            except (RuntimeError, TimeoutError) as error:
-                waited = time.monotonic() - started
-                suspect = peer if waited >= timeout else None
-                raise self._members.liveness.explain(NETWORK, waited, error, suspect) from error

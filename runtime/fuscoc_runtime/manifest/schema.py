@@ -80,8 +80,9 @@ class NodeSpec:
     ``place``, ``dispatch`` and, before ``combine``, ``clear``. Of a packed target between nodes
     ``pack`` and ``forward`` are in the stead of ``dispatch``, ``collect`` and ``finish`` in that of
     ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
-    ``padded_keys`` and exchanged by ``key_block``. A rank sends ``partial_bytes`` back for a segment. With ``places_results`` what
-    combine makes of a segment goes where the segment lies, into a result that is 0 before.
+    ``padded_keys`` and exchanged by ``key_block``. A rank sends ``partial_bytes`` back for a
+    segment. With ``places_results`` what combine makes of a segment goes where the segment lies,
+    into a result that is 0 before.
     ``tile``: the sizes that the text was made with.
     """
 

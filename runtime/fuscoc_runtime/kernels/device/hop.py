@@ -13,7 +13,7 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points = load("slabs"), load("points")
 
-POINTS = tl.constexpr(256)  # that a program lays out at once
+POINTS = tl.constexpr(256)  # that a program lays out, or drops, at once
 
 
 @triton.jit
@@ -24,11 +24,19 @@ def pack(
 ):  # fmt: skip
     """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
     begin = tl.program_id(0).to(tl.int64)
-    for place in range(begin, sync.word(call, words.STRIDE), tl.num_programs(0)):
+    for place in range(begin, num_sources, tl.num_programs(0)):
         pack_place(
-            call, place, num_sources, weights, source_fields, slab_at, load_source, store_row,
-            fanout, lanes, parts, weighted, strided,
+            call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
+            parts, weighted, strided,
         )  # fmt: skip
+    num_points = sync.word(call, words.STRIDE) * fanout
+    for first in range(
+        num_sources * fanout + begin * POINTS, num_points, tl.num_programs(0) * POINTS
+    ):
+        at = first + tl.arange(0, POINTS).to(tl.int64)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            of_points = slabs.point_words(slabs.leaving(call, node)) + at
+            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
     if tl.program_id(0) == 0:
         status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
         for node in range(sync.word(call, words.NUM_NODES)):
@@ -37,14 +45,14 @@ def pack(
 
 @triton.jit
 def pack_place(
-    call, place, num_sources, weights, source_fields, slab_at, load_source: tl.constexpr,
+    call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """The row and the points of a segment to every node that it goes to; -1 to the others."""
     lane = tl.arange(0, lanes)
     at = place * fanout + lane
-    exists = lane < tl.where(place < num_sources, fanout, 0)
+    exists = lane < fanout
     key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
     rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
     # As planning inside a node has it, see `plan.count_tile`.
@@ -60,7 +68,7 @@ def pack_place(
     word = (bits.to(tl.int64) << 32) | (rank % num_ranks << words.SLOT_BITS) | key
     for node in range(sync.word(call, words.NUM_NODES)):
         of_points = slabs.point_words(slabs.leaving(call, node)) + at
-        tl.store(of_points, tl.where(to == node, word, -1), mask=lane < fanout)
+        tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
     if vectors.largest(to, 0) >= 0:
         cell = points.cell_of(call, place, fanout, strided)
         for part in range(parts):

@@ -69,25 +69,26 @@ def collect_one(
 ):  # fmt: skip
     """The sum of a segment of another node into the slab, and whether there is one."""
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
-    slots = points.slots_here(call, codes)
-    there = back.sent_here(call, source)
-    lacks = back.lacking(there, absent)
     slab = slabs.going_back(call, source // sync.word(call, words.STRIDE))
     place = source % sync.word(call, words.STRIDE)
     flag = tl.full((), 0, tl.int32)
-    if vectors.largest(lacks, 0) == 1:
-        flag += slabs.LOST
-        bits_lost = vectors.total(lacks << tl.arange(0, words.MAX_RANKS), 0)
-        tl.atomic_or(slabs.status_of(slab), bits_lost, sem="relaxed")
-    elif (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0):
-        flag += slabs.SUMMED
-        row = slabs.row_back(call, slab, place, partial_bytes)
-        for part in range(parts):
-            _, sums = back.sum_here(
-                call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
-                partial_bytes, fanout, lanes, weighted,
-            )  # fmt: skip
-            store_partial(part, row, sums)
+    if vectors.largest(codes, 0) >= 0:
+        slots = points.slots_here(call, codes)
+        there = back.sent_here(call, source)
+        lacks = back.lacking(there, absent)
+        if vectors.largest(lacks, 0) == 1:
+            flag += slabs.LOST
+            ranks = vectors.total(lacks << tl.arange(0, words.MAX_RANKS), 0)
+            tl.atomic_or(slabs.status_of(slab), ranks, sem="relaxed")
+        else:
+            flag += slabs.SUMMED
+            row = slabs.row_back(call, slab, place, partial_bytes)
+            for part in range(parts):
+                _, sums = back.sum_here(
+                    call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
+                    partial_bytes, fanout, lanes, weighted,
+                )  # fmt: skip
+                store_partial(part, row, sums)
     tl.store(slabs.flag_of(slab, place), flag)
 
 
