@@ -79,13 +79,16 @@ def combine_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[s
 
 
 def dispatch_is_refused(group: Any, artifact: str, topology: str) -> list[str]:
-    """Rank 1 has too many segments; what is said on every rank."""
+    """All ranks have too many segments, then rank 1 alone; what is said on every rank."""
     shuffle = open_shuffle(group, artifact, topology)
-    given = points(rank_work.MAX_SOURCES + 1 if shuffle.rank == 1 else 2, shuffle.rank)
-    said = [said_by(lambda: shuffle.dispatch(**given))]
+    few, many = (points(tokens, shuffle.rank) for tokens in (2, rank_work.MAX_SOURCES + 1))
+    said = [said_by(lambda: shuffle.dispatch(**many)), said_by(shuffle.check)]
+    run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
+    given = many if shuffle.rank == 1 else few
+    said += [said_by(lambda: shuffle.dispatch(**given)), said_by(shuffle.check)]
     if shuffle.rank == 1:
-        return [*said, said_by(lambda: shuffle.dispatch(**points(1, 1)))]
-    return [*said, said_by(shuffle.check), said_by(shuffle.check)]
+        said.append(said_by(lambda: shuffle.dispatch(**few)))
+    return said
 
 
 def one_dies(group: Any, artifact: str, topology: str) -> list[str]:

@@ -63,7 +63,6 @@ class NodeEngine:
         self._ragged = ragged
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
-        self._is_out_of_step = False  # across nodes: what the peers do next is not known
         self._own_keys: Tensor | None = None
         self._held = 0  # the ticket of the latest dispatch that was not captured
         self._newest = 0  # the ticket of the latest dispatch,
@@ -123,7 +122,6 @@ class NodeEngine:
                 num_sources, ragged = self._num_sources(arguments)
             except Exception:
                 self._entered(self.node.refuse_dispatch())
-                self._leave()  # of what is combined later it has no handle
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
@@ -186,7 +184,7 @@ class NodeEngine:
     def _in_turn(self) -> Iterator[None]:
         with current_device(self.members.device), self.order.turn():
             self._watch.raise_loss()
-            if self._is_out_of_step:
+            if self.node.is_out_of_step:
                 problem = "has refused a call, and cannot follow what others have made of it"
                 raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
             try:
@@ -194,12 +192,6 @@ class NodeEngine:
             except HopTimeoutError as error:
                 self._watch.lose(error)
                 raise
-
-    def _leave(self) -> None:
-        """A call that others may have joined is not matched. Inside a node they find that out; what
-        is posted between nodes is received by whatever call comes next."""
-        has_combine = self.shuffle.program.combine is not None
-        self._is_out_of_step = has_combine and self.members.topology.num_nodes > 1
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
@@ -297,7 +289,8 @@ class NodeEngine:
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self._out_of_step = self._newest
-            self._leave()
+            # Inside a node the peers find that out; between nodes they wait for what is not posted.
+            self.node.is_out_of_step = self.node.rails is not None
         elif handle.is_live and handle.launched.entry.ticket > self._out_of_step:
             self.node.refuse_combine(handle.launched)
 

@@ -48,6 +48,7 @@ class CudaNode:
 
     max_entries: int | None = None
     rails: Rails | None = None
+    is_out_of_step = False
 
     @property
     def zeroes_results(self) -> bool:

@@ -39,6 +39,7 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
 POINTS_LANDED = 256  # by a program at once
+PLAN_EPOCH = 0  # a word of the state
 
 
 class RailNode(TritonNode):
@@ -128,9 +129,12 @@ class RailNode(TritonNode):
         return results
 
     def refuse_dispatch(self) -> RingEntry:
-        """Take a dispatch's turn without segments: those of others are taken on all the same."""
+        """Take a dispatch's turn without segments: those of others are taken on all the same. If
+        any rank has joined it, how often it will be combined is not known here. Waits for the
+        device."""
         entry = self._next_entry()
         self._carry_out(entry, self._no_source, 0, 0, self._program.placement({}), refuses=True)
+        self.is_out_of_step = self._program.combines and self._someone_joined()
         return entry
 
     def refuse_combine(self, handle: Launched) -> None:
@@ -200,6 +204,13 @@ class RailNode(TritonNode):
         if self._may_overflow:
             self._rails.exchange(self._receipts)
             self._acknowledge.launch(call, 1)
+
+    def _someone_joined(self) -> bool:
+        """Whether any rank has joined the dispatch, which is the latest one."""
+        num_ranks, columns = self._members.topology.num_ranks, self._program.num_columns
+        counts = self._memory.part("counts", torch.int32, 2 * num_ranks * (columns + 1))
+        parity = int(self.state[PLAN_EPOCH]) & 1
+        return bool((counts.view(2, num_ranks, columns + 1)[parity, :, columns] >= 0).any())
 
     def _send_back(self, handle: Launched, values: dict[str, int], programs: int) -> None:
         """A combine, of ``programs`` on both sides of the network."""

@@ -73,10 +73,13 @@ class NodeKernels(Protocol):
         max_entries: outer indices of a ragged source that kernels evaluate by themselves; None if
             they are evaluated before.
         rails: what goes over the network; None inside one node.
+        is_out_of_step: between nodes, whether peers may make calls that this rank cannot match, so
+            that none can follow.
     """
 
     max_entries: int | None
     rails: Rails | None
+    is_out_of_step: bool
 
     limits: Limits
     rows: tuple[Tensor, ...]

@@ -36,6 +36,7 @@ class TritonNode:
 
     max_entries: int | None = None
     rails: Rails | None = None
+    is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
 
     def __init__(

@@ -411,11 +411,14 @@ def store_sources(call, counts, columns: tl.constexpr, failed):
     routing = sync.array(call, words.ROUTING, tl.int32)
     num_ranks = sync.word(call, words.NUM_RANKS)
     num_nodes = sync.word(call, words.NUM_NODES)
+    me = sync.first_rank(call) + sync.word(call, words.RANK)
+    own = tl.load(counts + me * (columns + 1) + columns)
+    tells = (failed == 0) & (own >= 0)  # whether this rank has joined the call itself
     most = 0
     refusing = 0
     for peer in range(num_ranks * num_nodes):
         sent = tl.load(counts + peer * (columns + 1) + columns)
-        if (sent < 0) & (failed == 0):  # it refused the call
+        if (sent < 0) & tells:  # it refused the call
             sync.note(call, words.REFUSALS + peer, 1)
             if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
                 refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
