@@ -15,8 +15,17 @@ from fuscoc.codegen.cuda_pieces import PieceLayout
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
+from fuscoc.codegen.triton_many import COMBINED as COMBINED_MANY
+from fuscoc.codegen.triton_many import DISPATCHED as DISPATCHED_MANY
+from fuscoc.codegen.triton_many import many_functions
 from fuscoc.codegen.triton_pieces import print_pieces
-from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
+from fuscoc.codegen.triton_rows import (
+    as_tuple,
+    crosses_nodes,
+    is_strided,
+    partial_bytes,
+    row_functions,
+)
 from fuscoc.codegen.triton_tiles import (
     LineSizes,
     PieceSizes,
@@ -76,10 +85,11 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     printer = _Printer(shuffle, tile, words)
     modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine is not None else []
-    if not shuffle.given_slots:
+    if crosses_nodes(shuffle, tile):
         modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     header = print_header(shuffle.name, spec, modules)
-    text = "\n\n".join([header, *row_functions(shuffle, tile), *printer.texts()])
+    own = many_functions if tile.tile_rows > 1 else row_functions
+    text = "\n\n".join([header, *own(shuffle, tile), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
@@ -133,7 +143,7 @@ class _Printer:
         combines = self.shuffle.combine is not None
         planned = self.place() if self.shuffle.given_slots else self.plan()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
-        if self.shuffle.given_slots:
+        if not crosses_nodes(self.shuffle, self.tile):
             return inside
         across = [self.pack(), self.forward(), *(self.back() if combines else [])]
         return [*inside, *across]
@@ -174,13 +184,15 @@ class _Printer:
     def dispatch(self) -> str:
         sources = self.of_fields("source", self.shuffle.leaving)
         places = self.of_fields("rows_at", self.shuffle.fields)
-        functions = ["load_source", "load_row", "store_row"]
+        functions = {name: name for name in ("load_source", "load_row", "store_row")}
         if self.shuffle.compact:  # rows that have arrived stay where they are
-            functions.remove("load_row")
+            del functions["load_row"]
+        if self.tile.tile_rows > 1:
+            functions = DISPATCHED_MANY
         constants = {
             "source_fields": as_tuple(list(sources)),
             "rows_at": as_tuple(list(places)),
-            **{name: name for name in functions},
+            **functions,
             **self.row_sizes(),
         }
         if is_strided(self.shuffle):
@@ -189,7 +201,9 @@ class _Printer:
         return self.kernel("dispatch", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def combine(self) -> str:
-        functions = ("zero", "add_row", "add_partial", "store_partial", "store_result", "lost")
+        functions: tuple[str, ...] = COMBINED_MANY if self.tile.tile_rows > 1 else (
+            "zero", "add_row", "add_partial", "store_partial", "store_result", "lost",
+        )  # fmt: skip
         given = {what: self.of_fields(what, self.shuffle.leaving) for what in COMBINED}
         constants = {
             **{what: as_tuple(list(fields)) for what, fields in given.items()},
@@ -274,6 +288,7 @@ class _Printer:
             "lanes": self.lanes,
             "parts": self.tile.row_parts,
             "weighted": self.shuffle.weighted,
+            **({"tile_rows": self.tile.tile_rows} if self.tile.tile_rows > 1 else {}),
         }
 
     def kernel(

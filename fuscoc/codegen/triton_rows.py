@@ -98,14 +98,14 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
     those of a combine, if there is one."""
     elements = {cast.field for cast in shuffle.casts} | {cast.scales for cast in shuffle.casts}
     leaving = [
-        _taken(field, taken, sizes.row_parts, field.name in elements)
-        for field, taken in zip(shuffle.leaving, sizes.moved, strict=True)
+        taken(field, cut, sizes.row_parts, field.name in elements)
+        for field, cut in zip(shuffle.leaving, sizes.moved, strict=True)
     ]
     arriving = [replace(field, runs=None) for field in leaving]
     if sizes.arriving:
         arriving = [
-            _taken(field, taken, sizes.row_parts, field.name in elements)
-            for field, taken in zip(shuffle.fields, sizes.arriving, strict=True)
+            taken(field, cut, sizes.row_parts, field.name in elements)
+            for field, cut in zip(shuffle.fields, sizes.arriving, strict=True)
         ]
     sources = [f"source[{i}] + {_first_cell(shuffle, i)}" for i in range(len(leaving))]
     rows = [f"base + at[{i}] + slot * {field.row_bytes}" for i, field in enumerate(arriving)]
@@ -113,19 +113,19 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
     lines = [*_strides(shuffle), *loads, *_casts(shuffle, arriving, tiles)]
     found, held = _loads(arriving, rows)
     functions = [
-        _function("load_source(part, source, cell)", [*lines, _returns(arriving, tiles)]),
-        _function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
-        _function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
+        function("load_source(part, source, cell)", [*lines, _returns(arriving, tiles)]),
+        function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
+        function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
     ]
-    if not shuffle.given_slots:  # a cell there is a slab and a place
+    if crosses_nodes(shuffle, sizes):  # a cell there is a slab and a place
         landed = ["return load_row(part, cell[0], source, cell[1])"]
-        functions.append(_function("load_landed(part, source, cell)", landed))
+        functions.append(function("load_landed(part, source, cell)", landed))
     if any(cast.scales and not cast.applied for cast in shuffle.casts):
         functions.insert(0, AMAX_TEXT)
     if shuffle.combine is not None:
         summed = [
-            _taken(field, taken, sizes.row_parts, True)
-            for field, taken in zip(shuffle.leaving, sizes.summed, strict=bool(sizes.summed))
+            taken(field, cut, sizes.row_parts, True)
+            for field, cut in zip(shuffle.leaving, sizes.summed, strict=bool(sizes.summed))
         ]
         functions += _combines(shuffle, summed or leaving)
     return functions
@@ -142,6 +142,12 @@ def partial_bytes(shuffle: CudaShuffle) -> tuple[tuple[int, ...], int]:
         if len(shuffle.leaving) > 1:
             size = -(-size // ACCESS_BYTES) * ACCESS_BYTES
     return tuple(places), size
+
+
+def crosses_nodes(shuffle: CudaShuffle, sizes: TritonSizes) -> bool:
+    """Whether there are kernels for what has crossed the network: for packed targets, of rows that
+    are not moved many at once."""
+    return not shuffle.given_slots and sizes.tile_rows == 1
 
 
 def is_strided(shuffle: CudaShuffle) -> bool:
@@ -211,23 +217,23 @@ def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
     narrow = [f".to({field.dtype})" if reduces else "" for field in partials]
     results = [f"result[{i}] + source * {field.row_bytes}" for i, field in enumerate(rows)]
     functions = [
-        _function("zero()", [f"return {zeros}"]),
-        _function(
+        function("zero()", [f"return {zeros}"]),
+        function(
             "add_row(part, rows, slot, weight, has, sums)",
             _adds(shuffle.combine, rows, slots, sums, weight),
         ),
-        _function(
+        function(
             "add_partial(part, row, has, sums)", _adds(shuffle.combine, partials, sent, sums, "")
         ),
-        _function("store_partial(part, row, tiles)", _stores(partials, sent, narrow)),
-        _function("lost()", [f"return {lost}"]),
+        function("store_partial(part, row, tiles)", _stores(partials, sent, narrow)),
+        function("lost()", [f"return {lost}"]),
     ]
     if shuffle.is_placed:
         at = [f"result[{i}] + {_first_cell(shuffle, i)}" for i in range(len(fields))]
         stores = [*_strides(shuffle), *_stores(fields, at, casts)]
-        return [*functions, _function("store_result(part, result, cell, tiles)", stores)]
+        return [*functions, function("store_result(part, result, cell, tiles)", stores)]
     stored = _stores(rows, results, casts)
-    return [*functions, _function("store_result(part, result, source, tiles)", stored)]
+    return [*functions, function("store_result(part, result, source, tiles)", stored)]
 
 
 def _adds(
@@ -285,21 +291,21 @@ def _in_source(field: CudaField, word_bytes: int) -> Runs | None:
     return Runs(field.run_elems * item // word_bytes, counts, tuple(strides))
 
 
-def _taken(field: CudaField, taken: PieceSizes, parts: int, is_elements: bool) -> RowField:
+def taken(field: CudaField, sizes: PieceSizes, parts: int, is_elements: bool) -> RowField:
     """A field in what it is moved in: elements, or words whatever its type."""
-    word, word_bytes = WORDS[taken.align_bytes]
+    word, word_bytes = WORDS[sizes.align_bytes]
     if is_elements:
         word, word_bytes = field.dtype, ITEM_BYTES[field.dtype]
-    starts = accumulate(taken.pieces[:-1], initial=0)
-    limit = taken.part_elems
+    starts = accumulate(sizes.pieces[:-1], initial=0)
+    limit = sizes.part_elems
     return RowField(
         name=field.name,
         elem=word,
         row_words=row_bytes(field) // word_bytes,
         part_words=limit,
         num_parts=parts,
-        align=taken.align_bytes,
-        tiles=tuple(Tile(at, size, limit) for at, size in zip(starts, taken.pieces, strict=True)),
+        align=sizes.align_bytes,
+        tiles=tuple(Tile(at, size, limit) for at, size in zip(starts, sizes.pieces, strict=True)),
         runs=_in_source(field, word_bytes),
     )
 
@@ -354,7 +360,7 @@ def _stores(
     return lines
 
 
-def _function(head: str, body: Sequence[str]) -> str:
+def function(head: str, body: Sequence[str]) -> str:
     lines = [part for line in body for part in wrapped("    ", line)]
     return "\n".join(["@triton.jit", f"def {head}:", *lines]) + "\n"
 

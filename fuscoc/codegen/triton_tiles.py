@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, unit_bytes
@@ -13,6 +13,8 @@ LINE_BYTES = 16
 LINES_PER_LANE = 8
 """Lines that a lane copies at once: as many as registers hold, of wide words."""
 COPY_WARPS = 4
+TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
+"""The longest row that is moved with others at once, and how many that are at most."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -48,6 +50,7 @@ class TritonSizes:
     plan_block: int
     row_parts: int
     row_warps: int
+    tile_rows: int
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
@@ -113,6 +116,8 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         for cast in shuffle.casts
         if cast.scales and cast.block
     }
+    moved = _moved(leaving, cuts, parts)
+    tile_rows = rows_at_once(shuffle, moved)
     return TritonSizes(
         plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
         plan_warps=PLAN_WARPS,
@@ -120,11 +125,24 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         plan_tiles=max(1, keys // PLAN_COUNTS),
         plan_block=min(keys, PLAN_COUNTS),
         row_parts=parts,
-        row_warps=warps_for(whole // parts),
-        moved=_moved(leaving, cuts, parts),
+        row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
+        tile_rows=tile_rows,
+        moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),
     )
+
+
+def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
+    """How many short rows a program moves at once: those of segments that have one each, which
+    leaves and comes back as it is. As many words as a copy of pieces has in flight."""
+    as_it_is = not shuffle.source_fields and shuffle.combine in ("copy", None)
+    one_each = shuffle.fanout == 1 and not shuffle.compact
+    if not (as_it_is and one_each and sum(map(row_bytes, shuffle.fields)) <= TILE_ROW_BYTES):
+        return 1
+    words = COPY_WARPS * LANES * 2 * LINES_PER_LANE
+    fitting = words // sum(sum(each.pieces) for each in moved)
+    return min(power_of_two(fitting + 1) // 2, MAX_TILE_ROWS)
 
 
 Cut = tuple[int, tuple[int, ...]]

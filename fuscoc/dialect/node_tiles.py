@@ -201,7 +201,8 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
 class TritonTile(Op, name="triton_tile"):
     """Triton kernels: a program of the planner has ``plan_warps`` warps, takes ``plan_tiles`` times
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
-    ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps.
+    ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps;
+    short rows ``tile_rows`` at once.
 
     A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
     aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
@@ -210,7 +211,7 @@ class TritonTile(Op, name="triton_tile"):
     ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
     pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64,
     plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64,
-    row_warps = 4 : i64} : () -> ()``
+    row_warps = 4 : i64, tile_rows = 1 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -221,6 +222,7 @@ class TritonTile(Op, name="triton_tile"):
         plan_block=Integer(1),
         row_parts=Integer(1),
         row_warps=Integer(1),
+        tile_rows=Integer(1),
         moved=Array(PIECE_SIZES),
         arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
@@ -229,7 +231,8 @@ class TritonTile(Op, name="triton_tile"):
     @classmethod
     def check(cls, op):
         loads, stores = _rows(op)
-        for name in ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps"):
+        powers = ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps", "tile_rows")
+        for name in powers:
             _check_power(op.read(name), f"'{name}'")
         if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
@@ -261,6 +264,8 @@ class TritonTile(Op, name="triton_tile"):
         if sums:
             _check_pieces(op, "summed", loads, _elem_bytes(loads))
             _check_words(op.read("summed"), "align_bytes", loads)
+        if op.read("tile_rows") > 1:
+            _check_tiled(op, points, loads, bool(casts or sums))
 
 
 def _rows(op):
@@ -342,6 +347,16 @@ def _check_sorted(op, arrived):
     needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys)
     if needed > target.room:
         raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+
+
+def _check_tiled(op, points, loads, changes):
+    """A program moves tiles of rows of segments that have one each, as wide as these."""
+    assigns = ops_of(op.operation.parent, NodeAssign)
+    compact = bool(assigns) and assigns[0].read("compact")
+    if points.read("fanout") > 1 or compact or op.read("row_parts") > 1:
+        raise VerifyError("must not move several whole rows at once but to one slot each")
+    if changes or any(load.read("run_dims") for load in loads):
+        raise VerifyError("must not move several rows at once but as they lie")
 
 
 def _check_copied(op):

@@ -22,7 +22,7 @@ from fuscoc.codegen.cuda_tiles import (
     WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
-from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES
+from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES, TILE_ROW_BYTES
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -110,4 +110,6 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
         f"fit into registers, {PART_BYTES:,} B",
         "row_warps": f"a power of two that holds a part, {BYTES_PER_LANE} B a lane",
+        "tile_rows": "rows that a program moves at once: several where none has more than "
+        f"{TILE_ROW_BYTES:,} B, and each goes to one slot and comes back as it is",
     }

@@ -43,6 +43,21 @@ def routed(
     }}"""
 
 
+def copied(dtype: str, hidden: int = 24) -> str:
+    """Rows to one key each, and back as they are."""
+    return f"""
+    shuffle copied {{
+      index t : tokens   index e : 12
+      segment row {{ x : {dtype}[{hidden}] }}
+      layout by_row[t] of row
+      layout by_key[e, s] of row packed(s)
+      place e on rank by block
+      route r(t) -> e = input idx : int64
+      dispatch by_row[t] -> by_key[r(t), *]
+      combine reverse
+    }}"""
+
+
 def patches(p: int = 2, c: int = 3) -> str:
     """``vit_patches.fsc`` with other constants."""
     text = (EXAMPLES / "vit_patches.fsc").read_text()
@@ -59,6 +74,19 @@ FIELDS = """
       route r(t, k) -> e = input idx : int64
       dispatch source[t] -> target[r(t, k), *]
     }"""
+
+SINGLE = """
+    shuffle single {
+      index t : tokens   index e : 12
+      segment item { x : f32[5], y : u8[210], id : i64 }
+      layout source[t] of item
+      layout target[e, s] of item packed(s) align 4
+      place e on rank by cyclic
+      route r(t) -> e = input idx : int64
+      dispatch source[t] -> target[r(t), *]
+      combine reverse
+    }"""
+"""Short rows with one destination each, which come back as they are."""
 
 MOVED = """
     shuffle moved {

@@ -249,13 +249,16 @@ def one_refuses(group: Any, artifact: str) -> list[str]:
     tokens = MAX_SOURCES + 1 if rank == 1 else 4
     x, weights = torch.rand(tokens, 24), torch.rand(tokens, 3)
     idx = torch.arange(3 * tokens).view(tokens, 3) % 12
+    if shuffle.spec.program.fanout == 1:
+        idx = idx[:, 0]
     own = idx // (12 // num_ranks)
-    needs_one = (own == 1).any(1)
+    needs_one = (own == 1).view(tokens, -1).any(1)
+    weighted = {"weights": weights} if shuffle.spec.declared.combine.weight else {}
     handle: Any = None
 
     def dispatch() -> None:
         nonlocal handle
-        _, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        _, handle = shuffle.dispatch(x, idx=idx, **weighted)
 
     said.append(said_by(dispatch))
     if handle is not None:
@@ -265,7 +268,8 @@ def one_refuses(group: Any, artifact: str) -> list[str]:
         assert torch.equal(lost.all(1), needs_one)
     said.append(said_by(shuffle.check))
     whole(1)
-    x, idx, weights = (each[:4] for each in (x, idx, weights))
+    x, idx = x[:4], idx[:4]
+    weighted = {name: each[:4] for name, each in weighted.items()}
     for wrong in (torch.rand(1, 24), None):
         dispatch()
         given = torch.rand(handle.num_slots, 24)

@@ -15,6 +15,7 @@ from tests.node_triton import rank_work
 MOST = rank_work.MAX_SOURCES
 SMALL = specs.routed("f32")
 COMPACT = specs.routed("f32", capacity="compact")
+COPIED = specs.copied("f32")
 SPECS = {
     "bf16": specs.routed("bf16", hidden=40),
     "cyclic": specs.routed("f32", hidden=7, keys=5, topk=4, align=1, placement="cyclic"),
@@ -22,6 +23,7 @@ SPECS = {
     "unweighted": specs.routed("bf16", hidden=5, topk=2, reduce="sum", options="dedup(rank)"),
     "long": specs.routed("f32", hidden=9001, keys=3, topk=2, placement="cyclic"),
     "fields": specs.FIELDS,
+    "single": specs.SINGLE,
     "compact": specs.routed(
         "bf16", keys=6, topk=5, reduce="sum", placement="cyclic", capacity="compact"
     ),
@@ -88,7 +90,7 @@ def test_one_bad_index(pool: Pool) -> None:
     assert messages[1::2] == ["no error"] * 2
 
 
-@pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
+@pytest.mark.parametrize("text", [SMALL, COMPACT, COPIED], ids=["expanded", "compact", "copied"])
 def test_calls_that_one_rank_refuses(pool: Pool, text: str) -> None:
     """The others go on without its rows, and their check names it; every other call is whole."""
     first, second, third = pool.run(rank_work.one_refuses, 3, path(text))

@@ -105,6 +105,8 @@ def _between_nodes(
     target = shuffle.program.target
     if target.kind == "dense":
         return "its target is dense, and between nodes only packed ones have a fixed capacity"
+    if "pack" not in node.kernels:
+        return "its rows are short and moved many at once, which is done inside one node only"
     if target.placement.kind == "table":
         return "a table places its keys, which the ranks of several nodes would have to compare"
     if target.num_keys >> SLOT_BITS:

@@ -11,70 +11,49 @@ from fuscoc_runtime.kernels.device import load
 plan = load("plan")
 dispatch = load("dispatch")
 combine = load("combine")
-slabs = load("slabs")
-hop = load("hop")
-hop_back = load("hop_back")
 
 
 @triton.jit
-def load_source(part, source, cell):
-    row_0 = tl.multiple_of((source[0] + cell * 512).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+def load_sources(source, cells, has):
+    row_0 = tl.multiple_of((source[0] + cells * 512).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 64)[None, :], mask=has[:, None], other=0)
     return (tile_0,)
 
 
 @triton.jit
-def load_row(part, base, at, slot):
-    row_0 = tl.multiple_of((base + at[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+def store_rows(bases, at, slots, has, tiles):
+    row_0 = tl.multiple_of((bases + at[0] + slots * 512).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 64)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_rows(rows, slots, has):
+    row_0 = tl.multiple_of((rows[0] + slots * 512).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 64)[None, :], mask=has[:, None], other=0)
     return (tile_0,)
 
 
 @triton.jit
-def store_row(part, base, at, slot, tiles):
-    row_0 = tl.multiple_of((base + at[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 64), tiles[0])
+def store_sent(to, has, tiles):
+    row_0 = tl.multiple_of(to.to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 64)[None, :], tiles[0], mask=has[:, None])
 
 
 @triton.jit
-def load_landed(part, source, cell):
-    return load_row(part, cell[0], source, cell[1])
-
-
-@triton.jit
-def zero():
-    return (tl.full((64,), 0, tl.int64),)
-
-
-@triton.jit
-def add_row(part, rows, slot, weight, has, sums):
-    row_0 = tl.multiple_of((rows[0] + slot * 512).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 64))
+def load_back(rows, slots, here, sent, has, lost):
+    row_0 = tl.multiple_of(
+        tl.where(here, rows[0] + slots * 512, sent).to(tl.pointer_type(tl.int64)),
+        16,
+    )
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 64)[None, :], mask=has[:, None], other=0)
+    tile_0 = tl.where(lost[:, None], -1, tile_0)
     return (tile_0,)
 
 
 @triton.jit
-def add_partial(part, row, has, sums):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 64))
-    return (tile_0,)
-
-
-@triton.jit
-def store_partial(part, row, tiles):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 64), tiles[0])
-
-
-@triton.jit
-def lost():
-    return (tl.full((64,), -1, tl.int64),)
-
-
-@triton.jit
-def store_result(part, result, source, tiles):
-    row_0 = tl.multiple_of((result[0] + source * 512).to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 64), tiles[0])
+def store_results(result, places, has, tiles):
+    row_0 = tl.multiple_of((result[0] + places * 512).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 64)[None, :], tiles[0], mask=has[:, None])
 
 
 @triton.jit(do_not_specialize=range(2))
@@ -145,13 +124,13 @@ def hash_buckets_node_dispatch(
         weights,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
-        load_source=load_source,
-        load_row=load_row,
-        store_row=store_row,
+        load_source=load_sources,
+        store_row=store_rows,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
+        tile_rows=32,
     )
 
 
@@ -184,156 +163,15 @@ def hash_buckets_node_combine(
         rows=(rows_0,),
         result=(result_0,),
         result_bytes=(result_bytes_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_partial=store_partial,
-        store_result=store_result,
-        lost=lost,
+        load_rows=load_rows,
+        store_sent=store_sent,
+        load_back=load_back,
+        store_results=store_results,
         num_fields=1,
         partial_bytes=512,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
-    )
-
-
-@triton.jit(do_not_specialize=range(6))
-def hash_buckets_node_pack(
-    call: tl.int64,
-    num_sources: tl.int64,
-    refuses: tl.int64,
-    weights: tl.int64,
-    source_0: tl.int64,
-    slab_at_0: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    refuses = refuses.to(tl.int64)
-    weights = weights.to(tl.int64)
-    source_0 = source_0.to(tl.int64)
-    slab_at_0 = slab_at_0.to(tl.int64)
-    hop.pack(
-        call,
-        num_sources,
-        refuses,
-        weights,
-        source_fields=(source_0,),
-        slab_at=(slab_at_0,),
-        load_source=load_source,
-        store_row=store_row,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-    )
-
-
-@triton.jit(do_not_specialize=range(6))
-def hash_buckets_node_forward(
-    call: tl.int64,
-    num_sources: tl.int64,
-    ticket: tl.int64,
-    weights: tl.int64,
-    slab_at_0: tl.int64,
-    rows_at_0: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    ticket = ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
-    slab_at_0 = slab_at_0.to(tl.int64)
-    rows_at_0 = rows_at_0.to(tl.int64)
-    dispatch.dispatch(
-        call,
-        num_sources,
-        ticket,
-        weights,
-        source_fields=(slab_at_0,),
-        rows_at=(rows_at_0,),
-        load_source=load_landed,
-        load_row=load_row,
-        store_row=store_row,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-        cell_of=slabs.cell_of,
-    )
-
-
-@triton.jit(do_not_specialize=range(6))
-def hash_buckets_node_collect(
-    call: tl.int64,
-    num_sources: tl.int64,
-    ticket: tl.int64,
-    rows_ticket: tl.int64,
-    weights: tl.int64,
-    rows_0: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    ticket = ticket.to(tl.int64)
-    rows_ticket = rows_ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
-    rows_0 = rows_0.to(tl.int64)
-    hop_back.collect(
-        call,
-        num_sources,
-        ticket,
-        rows_ticket,
-        weights,
-        rows=(rows_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_partial=store_partial,
-        partial_bytes=512,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
-    )
-
-
-@triton.jit(do_not_specialize=range(8))
-def hash_buckets_node_finish(
-    call: tl.int64,
-    num_sources: tl.int64,
-    ticket: tl.int64,
-    rows_ticket: tl.int64,
-    weights: tl.int64,
-    rows_0: tl.int64,
-    result_0: tl.int64,
-    result_bytes_0: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_sources = num_sources.to(tl.int64)
-    ticket = ticket.to(tl.int64)
-    rows_ticket = rows_ticket.to(tl.int64)
-    weights = weights.to(tl.int64)
-    rows_0 = rows_0.to(tl.int64)
-    result_0 = result_0.to(tl.int64)
-    result_bytes_0 = result_bytes_0.to(tl.int64)
-    hop_back.finish(
-        call,
-        num_sources,
-        ticket,
-        rows_ticket,
-        weights,
-        rows=(rows_0,),
-        result=(result_0,),
-        result_bytes=(result_bytes_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_result=store_result,
-        lost=lost,
-        num_fields=1,
-        partial_bytes=512,
-        fanout=1,
-        lanes=1,
-        parts=1,
-        weighted=False,
+        tile_rows=32,
     )

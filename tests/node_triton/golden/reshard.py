@@ -14,59 +14,46 @@ combine = load("combine")
 
 
 @triton.jit
-def load_source(part, source, cell):
-    row_0 = tl.multiple_of((source[0] + cell * 16).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+def load_sources(source, cells, has):
+    row_0 = tl.multiple_of((source[0] + cells * 16).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 2)[None, :], mask=has[:, None], other=0)
     return (tile_0,)
 
 
 @triton.jit
-def load_row(part, base, at, slot):
-    row_0 = tl.multiple_of((base + at[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+def store_rows(bases, at, slots, has, tiles):
+    row_0 = tl.multiple_of((bases + at[0] + slots * 16).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 2)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_rows(rows, slots, has):
+    row_0 = tl.multiple_of((rows[0] + slots * 16).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 2)[None, :], mask=has[:, None], other=0)
     return (tile_0,)
 
 
 @triton.jit
-def store_row(part, base, at, slot, tiles):
-    row_0 = tl.multiple_of((base + at[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 2), tiles[0])
+def store_sent(to, has, tiles):
+    row_0 = tl.multiple_of(to.to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 2)[None, :], tiles[0], mask=has[:, None])
 
 
 @triton.jit
-def zero():
-    return (tl.full((2,), 0, tl.int64),)
-
-
-@triton.jit
-def add_row(part, rows, slot, weight, has, sums):
-    row_0 = tl.multiple_of((rows[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+def load_back(rows, slots, here, sent, has, lost):
+    row_0 = tl.multiple_of(
+        tl.where(here, rows[0] + slots * 16, sent).to(tl.pointer_type(tl.int64)),
+        16,
+    )
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 2)[None, :], mask=has[:, None], other=0)
+    tile_0 = tl.where(lost[:, None], -1, tile_0)
     return (tile_0,)
 
 
 @triton.jit
-def add_partial(part, row, has, sums):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tile_0 = tl.load(row_0 + tl.arange(0, 2))
-    return (tile_0,)
-
-
-@triton.jit
-def store_partial(part, row, tiles):
-    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 2), tiles[0])
-
-
-@triton.jit
-def lost():
-    return (tl.full((2,), -1, tl.int64),)
-
-
-@triton.jit
-def store_result(part, result, cell, tiles):
-    row_0 = tl.multiple_of((result[0] + cell * 16).to(tl.pointer_type(tl.int64)), 16)
-    tl.store(row_0 + tl.arange(0, 2), tiles[0])
+def store_results(result, places, has, tiles):
+    row_0 = tl.multiple_of((result[0] + places * 16).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0[:, None] + tl.arange(0, 2)[None, :], tiles[0], mask=has[:, None])
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -109,13 +96,13 @@ def reshard_node_dispatch(
         weights,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
-        load_source=load_source,
-        load_row=load_row,
-        store_row=store_row,
+        load_source=load_sources,
+        store_row=store_rows,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
+        tile_rows=512,
     )
 
 
@@ -148,18 +135,17 @@ def reshard_node_combine(
         rows=(rows_0,),
         result=(result_0,),
         result_bytes=(result_bytes_0,),
-        zero=zero,
-        add_row=add_row,
-        add_partial=add_partial,
-        store_partial=store_partial,
-        store_result=store_result,
-        lost=lost,
+        load_rows=load_rows,
+        store_sent=store_sent,
+        load_back=load_back,
+        store_results=store_results,
         num_fields=1,
         partial_bytes=16,
         fanout=1,
         lanes=1,
         parts=1,
         weighted=False,
+        tile_rows=512,
         places=True,
         strided=False,
     )

@@ -11,7 +11,8 @@ timing.
 and ``store_partial(part, row, sums)`` are the shuffle's own: they make one part of all fields of a
 row, of those in slots or of one that has been sent, to an address; ``has`` says whether a row has
 been added before. ``store_result(part, result, place, sums)`` stores it for a segment of this rank,
-and ``lost()`` is a sum that cannot be made.
+and ``lost()`` is a sum that cannot be made. With ``tile_rows`` above 1 rows are copied, many at
+once, by the functions of ``many``.
 """
 
 import triton
@@ -20,6 +21,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
+many = load("many")
 
 BYTES = tl.constexpr(1024)  # poisoned at once
 
@@ -315,11 +317,13 @@ def refuse(call, tag):
 @triton.jit
 def combine(
     call, num_sources, ticket, rows_ticket, weights, rows, result, result_bytes,
-    zero: tl.constexpr, add_row: tl.constexpr, add_partial: tl.constexpr,
-    store_partial: tl.constexpr, store_result: tl.constexpr, lost: tl.constexpr,
     num_fields: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-    places: tl.constexpr = False, strided: tl.constexpr = False,
+    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr, zero: tl.constexpr = None,
+    add_row: tl.constexpr = None, add_partial: tl.constexpr = None,
+    store_partial: tl.constexpr = None, store_result: tl.constexpr = None,
+    lost: tl.constexpr = None, load_rows: tl.constexpr = None, store_sent: tl.constexpr = None,
+    load_back: tl.constexpr = None, store_results: tl.constexpr = None,
+    places: tl.constexpr = False, strided: tl.constexpr = False, tile_rows: tl.constexpr = 1,
 ):  # fmt: skip
     """Results of a field lie one behind the other in ``result_bytes``, or, if it ``places`` them,
     anywhere there, where all is 0 before. ``rows_ticket`` is the dispatch that put the rows into
@@ -330,8 +334,8 @@ def combine(
     if joins == 1:
         sum_rows(
             call, num_sources, tag, 1, weights, rows, result, zero, add_row, add_partial,
-            store_partial, store_result, lost, partial_bytes, fanout, lanes, parts, weighted,
-            places, strided,
+            store_partial, store_result, lost, load_rows, store_sent, load_back, store_results,
+            partial_bytes, fanout, lanes, parts, weighted, places, strided, tile_rows,
         )  # fmt: skip
     else:
         give_up(call, turn, rows_ticket, result, result_bytes, num_fields)
@@ -410,10 +414,11 @@ def finish(call, turn):
 def sum_rows(
     call, num_sources, tag, reduces: tl.constexpr, weights, rows, result, zero: tl.constexpr,
     add_row: tl.constexpr, add_partial: tl.constexpr, store_partial: tl.constexpr,
-    store_result: tl.constexpr, lost: tl.constexpr, partial_bytes: tl.constexpr,
-    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-    places: tl.constexpr, strided: tl.constexpr, finalise: tl.constexpr = finalise,
-    source_at: tl.constexpr = same_source,
+    store_result: tl.constexpr, lost: tl.constexpr, load_rows: tl.constexpr,
+    store_sent: tl.constexpr, load_back: tl.constexpr, store_results: tl.constexpr,
+    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr, tile_rows: tl.constexpr,
+    finalise: tl.constexpr = finalise, source_at: tl.constexpr = same_source,
 ):  # fmt: skip
     """Reduce the rows of other ranks' segments, if it ``reduces`` any, and ``finalise`` so many of
     this rank's own, of which ``source_at`` says which they are."""
@@ -422,6 +427,8 @@ def sum_rows(
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
+    if tile_rows > 1:
+        size = tile_rows
     num_items = points.num_remote_items(call, size) * reduces
     num_groups = (num_sources + size - 1) // size
     reduces_first = tl.program_id(0) < sync.word(call, words.NUM_REDUCERS) * reduces
@@ -440,23 +447,43 @@ def sum_rows(
                 absent |= wait_for_flags(call, flag, tag)
                 there = True
         if there:
-            for place in range(group * size, tl.minimum(group * size + size, num_sources)):
-                finalise(
-                    call, source_at(call, place), tag, absent, weights, rows, result, zero, add_row,
-                    add_partial, store_partial, store_result, lost, partial_bytes, fanout, lanes,
-                    parts, weighted, places, strided,
+            limit = tl.minimum(group * size + size, num_sources)
+            if tile_rows > 1:
+                sent = staging(call, rank, 0, 0, partial_bytes)
+                lacking = many.take_back(
+                    call, group * size, limit, absent, rows, result, sent, load_back,
+                    store_results, partial_bytes, places, tile_rows,
                 )  # fmt: skip
+                for peer in range(tl.where(lacking != 0, words.MAX_RANKS, 0)):
+                    if (((lacking >> peer) & 1) == 1) & joins(call, peer):
+                        note_refusal(call, peer)
+            else:
+                for place in range(group * size, limit):
+                    finalise(
+                        call, source_at(call, place), tag, absent, weights, rows, result, zero,
+                        add_row, add_partial, store_partial, store_result, lost, partial_bytes,
+                        fanout, lanes, parts, weighted, places, strided,
+                    )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
         elif reduces:  # then something may be left
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
                 source_rank, index = points.remote_item(call, item)
                 limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
-                for source in range(index * size, tl.minimum(index * size + size, limit)):
-                    reduce(
-                        call, source_rank, source, rows, zero, add_row, store_partial,
-                        partial_bytes, fanout, lanes, parts, weighted,
+                first = index * size
+                last = tl.minimum(first + size, limit)
+                if tile_rows > 1:
+                    to = staging(call, source_rank, rank, first, partial_bytes)
+                    many.send_back(
+                        call, source_rank, first, last, rows, load_rows, store_sent, to,
+                        partial_bytes, tile_rows,
                     )  # fmt: skip
+                else:
+                    for source in range(first, last):
+                        reduce(
+                            call, source_rank, source, rows, zero, add_row, store_partial,
+                            partial_bytes, fanout, lanes, parts, weighted,
+                        )  # fmt: skip
                 if index * size < limit:
                     flags = sync.section(call, source_rank, words.COMBINE_FLAGS_AT, tl.int64)
                     tl.debug_barrier()  # the stores of every thread come first

@@ -6,7 +6,8 @@ rank's own rows, then remote rows as they are flagged, one group at a time so th
 evenly. Senders never wait, and join the others when they have finished.
 
 ``load_source(part, source, cell)``, ``load_row(part, base, at, slot)`` and ``store_row(part, base,
-at, slot, tiles)`` are the shuffle's own: they move one part of all fields.
+at, slot, tiles)`` are the shuffle's own: they move one part of all fields. With ``tile_rows`` above
+1 a segment has one destination, nothing has further slots, and the functions are those of ``many``.
 """
 
 import triton
@@ -15,6 +16,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
+many = load("many")
 
 
 @triton.jit
@@ -93,9 +95,9 @@ def store_all(
 @triton.jit
 def dispatch(
     call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
-    load_row: tl.constexpr, store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
-    parts: tl.constexpr, weighted: tl.constexpr, strided: tl.constexpr = False,
-    cell_of: tl.constexpr = points.cell_of,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, load_row: tl.constexpr = None, strided: tl.constexpr = False,
+    tile_rows: tl.constexpr = 1, cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
     """``cell_of`` says where a segment is read."""
     state = sync.array(call, words.STATE, tl.int32)
@@ -105,15 +107,24 @@ def dispatch(
     num_ranks = sync.word(call, words.NUM_RANKS)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
+    if tile_rows > 1:
+        size = tile_rows
     num_groups = (num_sources + size - 1) // size
     senders = sync.word(call, words.NUM_SENDERS)
     sends = (tl.program_id(0) < senders) & (num_ranks > 1)
     if sends & (sync.aborted(call) == 0):
         for group in range(tl.program_id(0), num_groups, senders):
-            send(
-                call, group, size, num_sources, weights, source_fields, rows_at, load_source,
-                store_row, fanout, lanes, parts, weighted, False, strided, cell_of,
-            )  # fmt: skip
+            if tile_rows > 1:
+                first = group * size
+                many.move(
+                    call, first, tl.minimum(first + size, num_sources), source_fields, rows_at,
+                    load_source, store_row, True, tile_rows,
+                )  # fmt: skip
+            else:
+                send(
+                    call, group, size, num_sources, weights, source_fields, rows_at, load_source,
+                    store_row, fanout, lanes, parts, weighted, False, strided, cell_of,
+                )  # fmt: skip
             sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
 
     num_items = num_groups + points.num_remote_items(call, size)
@@ -121,19 +132,29 @@ def dispatch(
     item = sync.take(state, words.NEXT_ITEM)
     while item < num_items:
         if item < num_groups:
-            for source in range(item * size, tl.minimum(item * size + size, num_sources)):
-                expand_own(
-                    call, source, source_fields, rows_at, load_source, store_row, fanout,
-                    lanes, parts, strided, cell_of,
+            first = item * size
+            limit = tl.minimum(first + size, num_sources)
+            if tile_rows > 1:
+                many.move(
+                    call, first, limit, source_fields, rows_at, load_source, store_row, False,
+                    tile_rows,
                 )  # fmt: skip
+            else:
+                for source in range(first, limit):
+                    expand_own(
+                        call, source, source_fields, rows_at, load_source, store_row, fanout,
+                        lanes, parts, strided, cell_of,
+                    )  # fmt: skip
         else:
             source_rank, group = points.remote_item(call, item - num_groups)
             limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
             if group * size < limit:
                 flag = flags + source_rank * max_sources + group
                 stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
-                if sync.wait(call, flag, epoch, stage, source_rank, group):
-                    for source in range(group * size, tl.minimum(group * size + size, limit)):
+                there = sync.wait(call, flag, epoch, stage, source_rank, group)
+                if tile_rows == 1:
+                    limit = tl.where(there, tl.minimum(group * size + size, limit), 0)
+                    for source in range(group * size, limit):
                         expand_sent(
                             call, source_rank, source, rows_at, load_row, store_row, fanout,
                             lanes, parts,

@@ -42,8 +42,8 @@ def collect(
     if joins == 1:
         back.sum_rows(
             call, num_sources, tag, 1, weights, rows, rows, zero, add_row, add_partial,
-            store_partial, zero, zero, partial_bytes, fanout, lanes, parts, weighted, False, False,
-            collect_one, others_source,
+            store_partial, None, None, None, None, None, None, partial_bytes, fanout, lanes, parts,
+            weighted, False, False, 1, collect_one, others_source,
         )  # fmt: skip
     else:
         if tl.program_id(0) == 0:
@@ -114,9 +114,9 @@ def finish(
     joins, tag = turn[0], turn[1]
     if joins == 1:
         back.sum_rows(
-            call, num_sources, tag, 0, weights, rows, result, zero, add_row, add_partial, zero,
-            store_result, lost, partial_bytes, fanout, lanes, parts, weighted, places, strided,
-            finish_one, own_source,
+            call, num_sources, tag, 0, weights, rows, result, zero, add_row, add_partial, None,
+            store_result, lost, None, None, None, None, partial_bytes, fanout, lanes, parts,
+            weighted, places, strided, 1, finish_one, own_source,
         )  # fmt: skip
     elif rows_ticket >= 0:
         back.poison_all(result, result_bytes, num_fields)
