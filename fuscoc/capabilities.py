@@ -110,6 +110,12 @@ def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
         yield Fault(fan_out[sizes.index(max(sizes))].span, reason)
 
 
+def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
+    if shuffle.every_rank is not None:
+        reason = "a segment goes to all ranks, and these kernels are made for a number"
+        yield Fault(shuffle.every_rank.span, reason)
+
+
 def has_many_fields(shuffle: CheckedShuffle) -> Faults:
     fields = max(shuffle.fields, shuffle.source.fields, key=len)
     if len(fields) > MAX_FIELDS:
@@ -184,7 +190,7 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
 
 CUDA: Table = (
     demands_triton,

@@ -28,7 +28,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.program import program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 8
+SCHEMA = 9
 NOT_LOWERED = "it was lowered without them"
 
 

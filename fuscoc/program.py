@@ -31,6 +31,7 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
         "inputs": [each.read("sym_name") for each in inputs],
         "extents": [name for name in extents if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
+        "every_rank": bool(shuffle.read("every_rank")),
         "relation": _relation(shuffle, kernel_name),
         "target": _target(shuffle),
         "runs": [

@@ -98,6 +98,11 @@ EXAMPLES = {
         "k",
         "a segment has 34 destinations, more than 32",
     ),
+    "goes_everywhere": Example(
+        spec().replace("index k : 2", "index k : ranks"),
+        "k",
+        "a segment goes to all ranks, and these kernels are made for a number",
+    ),
     "has_many_fields": Example(
         spec(fields=", ".join(f"f{i} : f32" for i in NINE)),
         "f8",

@@ -104,8 +104,11 @@ def build_relation(shuffle: Any) -> str:
             stored = {name: region.value(value) for name, value in results.items()}
             ends = region.destination(point, values["num_ranks"], packed)
             stored |= zip(("rank", "key" if packed else "slot"), ends, strict=True)
-            fanout = shuffle.read("fanout")
-            stored["source"] = at if fanout == 1 else arith.divsi(at, constant(fanout))
+            fanout = constant(shuffle.read("fanout"))
+            if shuffle.read("every_rank"):
+                fanout = arith.muli(values["num_ranks"], fanout)
+            is_one = shuffle.read("fanout") == 1 and not shuffle.read("every_rank")
+            stored["source"] = at if is_one else arith.divsi(at, fanout)
             for output in ("source", *results):
                 StoreScalar.build(values[output], at, stored[output])
     return name

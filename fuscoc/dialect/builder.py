@@ -137,6 +137,7 @@ class _Builder:
             indices=[index.name for index in checked.domain],
             num_source_dims=checked.num_source_dims,
             fanout=checked.fanout,
+            every_rank=(checked.every_rank is not None) or None,
             ragged=self.ragged,
             casts=tuple(
                 {"field": cast.field, "scales": cast.scales, "block": cast.block}

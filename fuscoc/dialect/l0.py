@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from fuscoc.dialect.attrs import (
+    SPEC,
     Array,
     Flag,
     Integer,
@@ -21,7 +22,7 @@ from fuscoc.dialect.attrs import (
 )
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import TensorType, num_bytes
-from fuscoc.dialect.expressions import expression
+from fuscoc.dialect.expressions import Node, expression
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Owner, Point, Relate
 from fuscoc.dialect.runs import RUNS, UNITS
@@ -37,11 +38,13 @@ CASTS = Array(
     Record({"field": Text(), "scales": Text(optional=True), "block": Integer(1, optional=True)}),
     optional=True,
 )
+ALL_RANKS = Node("fsc.extent", f"@{SPEC}ranks", ())
 # What says how the points of a relation are counted.
 RELATION = {
     "indices": Array(Text(), distinct=True),
     "num_source_dims": Integer(1),
     "fanout": Integer(1),
+    "every_rank": Flag(optional=True),
     "ragged": Flag(),
 }
 
@@ -134,8 +137,9 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
     """A relation between source blocks and destination slots, over a domain: one a module.
 
     ``indices`` names the domain's indices. The first ``num_source_dims`` enumerate the source
-    segments; each of the others has a constant extent, and ``fanout`` is their product. In a
-    ``ragged`` shuffle, extents may look inputs up at the outermost index. ``casts`` says which
+    segments; each of the others has a constant extent, and ``fanout`` is their product; where
+    segments go to ``every_rank``, one of them runs over the ranks instead. In a ``ragged`` shuffle,
+    extents may look inputs up at the outermost index. ``casts`` says which
     fields arrive as another element type than they leave as. ``runs`` is added by
     coalesce-segments: see ``fuscoc.dialect.runs``; ``relation_kernel`` and, in a ragged shuffle,
     ``extents_kernel`` are the regions as kernels, which specialise-kernels adds. ``node`` says
@@ -230,6 +234,10 @@ def check_relation(op):
 def _check_fanout(op, extents):
     """The points of a segment are as many everywhere."""
     known = [expression(extent) for extent in extents]
+    if op.read("every_rank"):
+        if ALL_RANKS not in known:
+            raise VerifyError("has no fan-out extent that is the number of ranks")
+        known.remove(ALL_RANKS)
     if not all(isinstance(extent, int) for extent in known) or prod(known) != op.read("fanout"):
         raise VerifyError(f"has fan-out extents whose product is not {op.read('fanout')}")
 

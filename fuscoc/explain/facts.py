@@ -157,7 +157,7 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
         return of_scalar(target.length)
     if target.capacity is not None:
         return target.capacity
-    points = product(RANKS, segments, shuffle.program.fanout)
+    points = product(RANKS, segments, num_destinations(shuffle))
     keys: Formula = target.num_keys  # of this rank, at most
     if target.placement.kind == "block":
         keys = arithmetic("/", keys, RANKS)
@@ -205,11 +205,16 @@ def _run_time_strides(shuffle: ShuffleSpec) -> list[Formula]:
     return found
 
 
+def num_destinations(shuffle: ShuffleSpec) -> Formula:
+    """Slots that a segment goes to at most."""
+    return product(shuffle.program.fanout, RANKS if shuffle.program.every_rank else 1)
+
+
 def hops(shuffle: ShuffleSpec) -> tuple[Hop, ...]:
     """The way out and how many copies of a segment each leg carries at most."""
-    fanout = shuffle.program.fanout
+    fanout = num_destinations(shuffle)
     copied = shuffle.program.copies_once("rank") and not shuffle.program.is_compact
-    local = fanout - 1 if copied else 0
+    local = arithmetic("-", fanout, 1) if copied else 0
     network = least(fanout, _network_copies(shuffle))
     handed = [Hop("NVLink", "source → another sender of its node", network)]
     return (
@@ -232,7 +237,7 @@ def _network_copies(shuffle: ShuffleSpec) -> Formula:
 
 def _copies_to(shuffle: ShuffleSpec, ranks: Formula) -> Formula:
     """Copies of a segment to some ranks, if it goes to all of them."""
-    return ranks if shuffle.program.copies_once("rank") else shuffle.program.fanout
+    return ranks if shuffle.program.copies_once("rank") else num_destinations(shuffle)
 
 
 def buffers(shuffle: ShuffleSpec, segments: Formula) -> tuple[Buffer, ...]:
@@ -263,7 +268,7 @@ def window_bytes(shuffle: ShuffleSpec, rows: Mapping[str, Formula]) -> Formula:
 
 def buffer_rows(shuffle: ShuffleSpec, segments: Formula) -> dict[str, Formula]:
     """The rows that the buffers of a rank have at most, if each rank has so many segments."""
-    fanout = shuffle.program.fanout
+    fanout = num_destinations(shuffle)
     others = arithmetic("-", NODES, 1)
     network, in_node = _network_copies(shuffle), _copies_to(shuffle, PER_NODE)
     by_node = shuffle.program.copies_once("node")  # then a forwarder makes the copies in its node

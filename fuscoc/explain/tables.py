@@ -72,9 +72,9 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         f"A segment, `{shuffle.declared.segment}`, is {num_bytes:,} bytes: {_fields(shuffle)}.",
         f"Segments of a rank, in `{shuffle.declared.source.layout}`: {_number(segments, values)}.",
     ]
-    fanout = [index.name for index in shuffle.declared.domain[shuffle.declared.num_source_dims :]]
+    fanout = [index.name for index in shuffle.declared.fan_out]
     if fanout:
-        most = f"{shuffle.program.fanout:,}"
+        most = _number(facts.num_destinations(shuffle), values)
         lines.append(f"Each goes to up to {most} slots, one for each {', '.join(fanout)}.")
     if target.kind == "packed":
         placement = target.placement

@@ -255,6 +255,11 @@ class On(Node):
 
 
 @dataclass(frozen=True)
+class Clip(Node):
+    """``clip``: what has no place in the target is dropped."""
+
+
+@dataclass(frozen=True)
 class Dedup(Node):
     """``dedup(node, rank)``."""
 
@@ -298,7 +303,7 @@ class Dispatch(Node):
 
     source: Access
     target: Access
-    options: tuple[On | Dedup | Choice | Slice | Cast, ...]
+    options: tuple[On | Clip | Dedup | Choice | Slice | Cast, ...]
 
 
 @dataclass(frozen=True)

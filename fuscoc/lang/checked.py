@@ -75,6 +75,8 @@ class Inside:
     limit: Scalar
 
 
+RANK, RANKS = ExtentRef("rank"), ExtentRef("ranks")
+
 Scalar: TypeAlias = Const | IndexRef | ExtentRef | Load | BinaryOp | Inside
 
 
@@ -247,10 +249,10 @@ class CheckedShuffle:
     """One shuffle, ready to lower.
 
     ``domain[:num_source_dims]`` enumerates source segments; the remaining indices fan each out
-    (their extents are constants). ``segment`` is what arrives; its fields correspond one to one to
-    ``source.fields``, but for element types and scales that ``casts`` change. ``extents`` are given
-    with every call; ``builtins`` (``rank``, ``ranks``) are those that the shuffle depends on
-    without being given them. ``bounds`` are left for a run to check.
+    (their extents are constants, or all ranks: ``RANKS``). ``segment`` is what arrives; its fields
+    correspond one to one to ``source.fields``, but for element types and scales that ``casts``
+    change. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are those that
+    the shuffle depends on without being given them. ``bounds`` are left for a run to check.
     ``option_spans`` says where ``policy`` comes from.
     """
 
@@ -276,9 +278,15 @@ class CheckedShuffle:
 
     @property
     def fanout(self) -> int:
-        """Destinations of a source segment."""
+        """Destinations of a source segment; of each rank, if it goes to ``every_rank``."""
         fan = [index.extent for index in self.domain[self.num_source_dims :]]
         return prod(extent.value for extent in fan if isinstance(extent, Const))
+
+    @property
+    def every_rank(self) -> DomainIndex | None:
+        """The index of all ranks, by which segments fan out."""
+        fan = self.domain[self.num_source_dims :]
+        return next((index for index in fan if index.extent == RANKS), None)
 
     @property
     def is_static(self) -> bool:

@@ -43,7 +43,8 @@ def check_combine(
 
     source_indices = [index.name for index in path.domain[: path.num_source_dims]]
     known = [*path.source.dims, *(index.extent for index in path.domain)]
-    facts = Facts(scope.extents, known, frozenset(scope.sizes))
+    sizes = {**scope.extents, **{index.name: index.extent for index in path.domain}}
+    facts = Facts(sizes, known, frozenset(scope.sizes))
     apart = are_apart(path.source.subscripts, source_indices, facts)
     if not isinstance(apart, Proved):
         does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"
@@ -68,6 +69,14 @@ def check_combine(
     if weight is None:
         return Combine(kind, None, combine.span)
     domain = tuple(index.name for index in path.domain)
+    if not scope.extents.keys() >= set(domain):  # the runs of a view
+        scope.sink.report(
+            "FSC063",
+            reduce.span,
+            "not yet supported: a weighed sum of what lies in a view",
+            secondary=[Label(dispatch.target.span, "the view")],
+        )
+        return None
     if weight.params != domain:
         scope.sink.report(
             "FSC054",

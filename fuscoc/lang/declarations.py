@@ -34,7 +34,9 @@ def check_index(index: ast.Index, scope: Scope) -> None:
         scope.extents.setdefault(index.ident.name, extent)
 
 
-def extent_not_constant(index: str, why: str, where: Label, scope: Scope) -> None:
+def extent_not_constant(
+    index: str, why: str, where: Label, scope: Scope, needed: str = "a constant"
+) -> None:
     """Report an extent that is only known at run time, and how it becomes a constant."""
     new = [name for name in extents(scope.extents[index]) if name in scope.symbols]
     span = scope.extent_spans[index]
@@ -44,7 +46,7 @@ def extent_not_constant(index: str, why: str, where: Label, scope: Scope) -> Non
     scope.sink.report(
         "FSC020",
         span,
-        f"{why}, so the extent of `{index}` must be a constant",
+        f"{why}, so the extent of `{index}` must be {needed}",
         f"only known at run time: no `const` declares `{new[0]}`" if new else "known at run time",
         secondary=[where],
         help=f"declare it: `const {new[0]} = …`" if new else None,

@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from fuscoc.lang import ast
-from fuscoc.lang.checked import DomainIndex, ExtentRef, IndexRef, Scalar
+from fuscoc.lang.checked import RANK, RANKS, DomainIndex, IndexRef, Scalar
 from fuscoc.lang.determined import are_as_many, determines
 from fuscoc.lang.proof import Facts, at, num_ranks
 from fuscoc.lang.scalars import extents, loads
@@ -24,7 +24,6 @@ from fuscoc.lang.scope import LayoutInfo, Scope
 if TYPE_CHECKING:
     from fuscoc.lang.presburger import System
 
-RANK, RANKS = ExtentRef("rank"), ExtentRef("ranks")
 MAX_TRIED = 3  # numbers of ranks
 
 
@@ -32,7 +31,8 @@ MAX_TRIED = 3  # numbers of ranks
 class Delivery:
     """A point of ``domain`` goes to ``places`` of ``rank``, whose target has ``dims`` there.
 
-    ``sizes`` are the target's extents as a rank has them.
+    ``sizes`` are the target's extents as a rank has them. What has no place there is dropped where
+    it ``is_clipped``.
     """
 
     domain: tuple[DomainIndex, ...]
@@ -40,6 +40,7 @@ class Delivery:
     places: tuple[Scalar, ...]
     dims: tuple[Scalar, ...]
     sizes: tuple[Scalar, ...]
+    is_clipped: bool = False
 
     @property
     def scalars(self) -> list[Scalar]:
@@ -112,12 +113,19 @@ def _tried(delivery: Delivery, count: int) -> Outcome | None:
     for scalar in delivery.own:
         system.text(scalar)
     runs = solution([*system.variables.values()], system.constraints) is not None
-    if not system.is_exact or not runs or system.counterexample(leaves) is not None:
+    if not system.is_exact or not runs:
+        return None
+    if not delivery.is_clipped and system.counterexample(leaves) is not None:
         return None
     pair = Pair(delivery.facts, fixed, delivery.own)
+    if delivery.is_clipped:
+        for value, end in ends:
+            pair.first.constraints.append(f"0 <= {pair.first.text(value)} < {pair.first.text(end)}")
     clash = pair.clash([(value, 1) for value, _ in ends])
     if clash is not None:
         return Outcome("FSC059", _two_segments(delivery, clash, count))
+    if delivery.is_clipped:
+        return Outcome(None)
     points = _total([index.extent for index in delivery.domain], count)
     slots = _total(delivery.sizes, count)
     if points == slots:

@@ -9,6 +9,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_access, find_unknown_names, reads_packed, right_arity
 from fuscoc.lang.checked import (
+    RANKS,
     Cast,
     Const,
     DenseTarget,
@@ -26,6 +27,7 @@ from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
 from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
+from fuscoc.lang.view_target import as_segment, can_be_cut, unrolled, view_target
 
 MAX_FAN_OUT = 2**16
 
@@ -48,29 +50,39 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
     """The path of a dispatch. Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
     target = _target(dispatch, scope)
-    layout = scope.layouts.get(dispatch.target.layout.name)
+    layout = target.element or scope.layouts.get(dispatch.target.layout.name)
     if source is None or layout is None:
         return None
     source_indices, access = source
+    if target.element is not None:
+        layout = as_segment(layout, access, scope)
     domain = _domain(source_indices, access, target, dispatch, scope)
     matched = match_fields(access, layout, dispatch, scope)
     if domain is None or matched is None or target.checked is None:
         return None
+    if not can_be_cut(access, target.split, dispatch, scope):
+        return None
     if isinstance(target.checked, DenseTarget):
-        places = Delivery(domain, target.checked.rank, target.places, target.dims, layout.extents)
+        assert target.rank is not None
+        is_clipped = target.rank != target.checked.rank
+        places = Delivery(
+            domain, target.rank, target.places, target.dims, layout.extents, is_clipped
+        )
         check_delivery(places, dispatch, layout, scope)
+    origin = Source(
+        layout=access.layout.ident.name,
+        fields=matched.cells,
+        dims=access.dims,
+        subscripts=access.subscripts,
+        span=dispatch.source.span,
+    )
+    segments, fields = unrolled(origin, matched.fields, target.split)
     return Path(
         domain=domain,
-        num_source_dims=len(source_indices),
+        num_source_dims=len(source_indices) + len(target.split),
         segment=matched.segment,
-        fields=matched.fields,
-        source=Source(
-            layout=access.layout.ident.name,
-            fields=matched.cells,
-            dims=access.dims,
-            subscripts=access.subscripts,
-            span=dispatch.source.span,
-        ),
+        fields=fields,
+        source=segments,
         target=target.checked,
         target_scalars=target.scalars,
         casts=matched.casts,
@@ -134,11 +146,9 @@ def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
     """The target of a dispatch, with its ``on`` clause."""
     access = dispatch.target
     on = scope.single(dispatch.options, ast.On, "on")
-    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout")
-    if kind == VIEW:
-        scope.sink.report("FSC063", access.span, "not yet supported: a view as a target")
+    kind = scope.find(access.layout, {LAYOUT, VIEW}, "a layout or a view")
     layout = scope.layouts.get(access.layout.name)
-    if layout is None:
+    if layout is None and access.layout.name not in scope.views:
         find_unknown_names(access, on, scope)
         return NOTHING
     for subscript in access.subscripts:
@@ -147,6 +157,8 @@ def _target(dispatch: ast.Dispatch, scope: Scope) -> TargetInfo:
                 "FSC036", subscript.span, "a segment goes to one slot, not to a range"
             )
             return NOTHING
+    if layout is None or kind == VIEW:
+        return view_target(dispatch, on, scope)
     return (packed_target if layout.packed else dense_target)(dispatch, layout, on, scope)
 
 
@@ -182,11 +194,21 @@ def _domain(
                 secondary=[Label(scope.symbols[name].span, "declared here")],
             )
             good = False
+    every_rank = [name for name in fan_out if scope.extents[name] == RANKS]
+    for name in every_rank[1:]:
+        scope.sink.report(
+            "FSC020",
+            scope.extent_spans[name],
+            f"each segment goes out once for each `{every_rank[0]}` already, which are all ranks",
+            "a constant is needed here",
+            secondary=[Label(scope.symbols[every_rank[0]].span, "declared here")],
+        )
+        good = False
     for name in fan_out:
-        if not isinstance(scope.extents[name], Const):
+        if not isinstance(scope.extents[name], Const) and name not in every_rank:
             why = f"each segment goes out once for each `{name}`"
             where = Label(dispatch.source.span, f"no `{name}` among the source's indices")
-            extent_not_constant(name, why, where, scope)
+            extent_not_constant(name, why, where, scope, "a constant, or `ranks`")
             good = False
     sizes = [scope.extents[name] for name in fan_out]
     copies = prod(size.value for size in sizes if isinstance(size, Const))
@@ -196,7 +218,8 @@ def _domain(
         good = False
     if not good:
         return None
-    return tuple(
-        DomainIndex(name, scope.extents[name], scope.symbols[name].span)
-        for name in (*source, *fan_out)
+    own, others = (
+        tuple(DomainIndex(name, scope.extents[name], scope.symbols[name].span) for name in names)
+        for names in (source, fan_out)
     )
+    return (*own, *target.split, *others)

@@ -5,13 +5,23 @@ The compiler assigns the slots of a packed one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
-from fuscoc.lang.checked import DIVISIONS, BinaryOp, Const, DenseTarget, PackedTarget, Scalar
+from fuscoc.lang.checked import (
+    DIVISIONS,
+    RANKS,
+    BinaryOp,
+    Const,
+    DenseTarget,
+    DomainIndex,
+    PackedTarget,
+    Scalar,
+)
 from fuscoc.lang.context import POINT, Context, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fold import fold, too_large
@@ -29,6 +39,9 @@ class TargetInfo:
     scalars: tuple[Scalar, ...]
     places: tuple[Scalar, ...] = ()  # the subscripts of a dense target
     dims: tuple[Scalar, ...] = ()  # its extents on the rank that a segment goes to
+    rank: Scalar | None = None  # that rank, also where the target is clipped
+    element: LayoutInfo | None = None  # what a segment is in a view, and the view's extents in runs
+    split: tuple[DomainIndex, ...] = ()  # the indices of its runs
 
 
 NOTHING = TargetInfo(None, ())
@@ -53,26 +66,73 @@ def dense_target(
     access = dispatch.target
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
-    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(access)))
-    rank = _rank(on.rank, of_rank, scope) if on is not None else None
+    rank = rank_of(dispatch, on, scope)
     taken = frozenset(ast.results(on)) if on is not None else frozenset()
     there = None if rank is None else tuple(on_rank(each, rank) for each in layout.extents)
     places = _places(dispatch, layout, there, replace(POINT, taken=taken), scope)
-    length = layout.extents[0]
-    for extent in layout.extents[1:]:
-        length = _product(length, extent)
-    if on is None and not scope.is_open:  # else what could not be read may say it
+    length = of_extents(layout.extents)
+    if on is None:
+        without_rank(access, scope)
+    clip = scope.single(dispatch.options, ast.Clip, "clip")
+    if places is None or rank is None or there is None:
+        return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
+    slot, end = row_major(places, there), rank
+    if clip is not None:
+        if not _can_clip(clip, (rank, *places), access, scope):
+            return TargetInfo(None, (slot, rank))
+        end = _clipped(rank, ((rank, RANKS), *zip(places, there, strict=True)))
+    checked = DenseTarget(layout.ident.name, slot, end, length, access.span)
+    return TargetInfo(checked, (slot, end), places, there, rank)
+
+
+def rank_of(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Scalar | None:
+    """The rank that ``on`` gives."""
+    if on is None:
+        return None
+    of_rank = replace(POINT, is_rank=True, taken=frozenset(ast.results(dispatch.target)))
+    return _rank(on.rank, of_rank, scope)
+
+
+def without_rank(access: ast.Access, scope: Scope) -> None:
+    """Report that nothing gives the rank, unless what could not be read may say it."""
+    if not scope.is_open:
         scope.sink.report(
             "FSC044",
             access.span,
             "nothing says which rank this goes to",
             help="add `on` and a rank, such as `on where(n).rank` or `on t % ranks`",
         )
-    if places is None or rank is None or there is None:
-        return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
-    slot = _row_major(places, there)
-    checked = DenseTarget(layout.ident.name, slot, rank, length, access.span)
-    return TargetInfo(checked, (slot, rank), places, there)
+
+
+def of_extents(extents: Sequence[Scalar]) -> Scalar:
+    """The product of a layout's extents."""
+    return reduce(_product, extents)
+
+
+def _can_clip(clip: ast.Clip, computed: Sequence[Scalar], access: ast.Access, scope: Scope) -> bool:
+    """A place that data names has to exist: to drop it would hide a mistake."""
+    if not any(loads(each) for each in computed):
+        return True
+    scope.sink.report(
+        "FSC032",
+        clip.span,
+        "only places that are computed of indices and extents alone are clipped",
+        secondary=[Label(access.span, "an input says where this goes")],
+        help="drop a point by a -1 of its route",
+    )
+    return False
+
+
+def _clipped(rank: Scalar, inside: Iterable[tuple[Scalar, Scalar]]) -> Scalar:
+    """``rank``, or -1 if one of the values is not below its limit, or is negative."""
+    one = Const(1)
+    distance: Scalar = Const(0)
+    for value, limit in inside:
+        above = BinaryOp("-", value, BinaryOp("-", limit, one))
+        beside = BinaryOp("max", BinaryOp("-", Const(0), value), above)
+        distance = BinaryOp("+", distance, BinaryOp("max", beside, Const(0)))
+    is_inside = BinaryOp("max", BinaryOp("-", one, distance), Const(0))
+    return BinaryOp("-", BinaryOp("*", BinaryOp("+", rank, one), is_inside), one)
 
 
 def _places(
@@ -89,6 +149,7 @@ def _places(
     shuffle runs, but one that runs over into the next row would be a wrong one.
     """
     access = dispatch.target
+    is_clipped = any(isinstance(option, ast.Clip) for option in dispatch.options)
     if any(is_ragged(extent) for extent in layout.extents):
         scope.sink.report(
             "FSC063",
@@ -108,7 +169,7 @@ def _places(
         return None
     places = list[Scalar]()
     good = same = check_indices(
-        access.subscripts, layout.dims, layout.ident, scope, domain=_may_occur(dispatch, scope)
+        access.subscripts, layout.dims, layout.ident, scope, domain=may_occur(dispatch, scope)
     )
     for position, subscript in enumerate(access.subscripts):
         if isinstance(subscript, ast.Wildcard | ast.Range):
@@ -125,7 +186,7 @@ def _places(
             good = False
             continue
         places.append(value)
-        if position and same and there is not None:
+        if position and same and there is not None and not is_clipped:
             good &= _is_inside(value, there[position], subscript, layout, position, scope)
     return tuple(places) if good else None
 
@@ -140,14 +201,15 @@ def _divides_alike(extent: Scalar) -> bool:
     )
 
 
-def _row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+def row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+    """The number of a slot in a layout with these extents."""
     slot, *inner = places
     for place, extent in zip(inner, extents[1:], strict=True):
         slot = BinaryOp("+", _product(slot, extent), place)
     return slot
 
 
-def _may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
+def may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
     """The indices that the domain can have: the source's, and those that could fan out."""
     constant = {name for name, extent in scope.extents.items() if isinstance(extent, Const)}
     return constant | {
@@ -219,6 +281,15 @@ def packed_target(
             "the rank follows from the placement of the key",
             secondary=[Label(layout.ident.span, "packed by key")],
             fix=scope.removal(on, "leave out the `on` clause"),
+        )
+    clip = scope.single(dispatch.options, ast.Clip, "clip")
+    if clip is not None:
+        scope.sink.report(
+            "FSC032",
+            clip.span,
+            "slots that are assigned always exist",
+            secondary=[Label(layout.ident.span, "packed by key")],
+            fix=scope.removal(clip, "leave out `clip`"),
         )
     if not isinstance(slot, ast.Wildcard):
         scope.sink.report(

@@ -93,6 +93,8 @@ def _check_combine(combine: Any) -> None:
     kind = combine.read("kind")
     if kind == "copy" and shuffle.read("fanout") != 1:
         raise PassError(combine, f"would copy {shuffle.read('fanout')} rows to one place")
+    if kind == "copy" and shuffle.read("every_rank"):
+        raise PassError(combine, "would copy a row of every rank to one place")
     weight = combine.follow("weight")
     if weight is not None and weight.read("type")[0] not in FLOATS:
         raise PassError(combine, "must weigh by floating-point factors")

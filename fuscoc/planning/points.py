@@ -81,7 +81,8 @@ def _points(
     indices = [of_point, *here.row_major(inner, names[1:], here.extents(names[2:], extents[1:]))]
     region = Region(tensors, dict(zip(op.relation.blocks[0].arguments, indices, strict=True)))
     columns = {
-        "source": torch.arange(len(of_point)) // shuffle.program.fanout,
+        "source": torch.arange(len(of_point))
+        // shuffle.program.num_points_each(topology.num_ranks),
         "src_offset": region.value(point.src_offset),
         **{f"src_stride{i}": region.value(each) for i, each in enumerate(point.src_strides)},
     }

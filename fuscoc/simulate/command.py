@@ -19,7 +19,15 @@ from fuscoc.planning.command import check_extra, open_shuffle
 from fuscoc.planning.points import each_points
 from fuscoc.planning.routing import make_routing
 from fuscoc.simulate.clusters import GB, MICROSECOND, Cluster, load_cluster
-from fuscoc.simulate.contenders import ABLATION, CONTENDERS, FUSCOC, Contender, Rewrite, contender
+from fuscoc.simulate.contenders import (
+    AUTO,
+    CONTENDERS,
+    FUSCOC,
+    Contender,
+    Rewrite,
+    ablated,
+    contender,
+)
 from fuscoc.simulate.counts import Counts, Int64Array, Sharing, count
 from fuscoc.simulate.record import AblationRow, Record, Run, SweepPoint
 from fuscoc.simulate.runs import PathProgress, simulate
@@ -103,7 +111,7 @@ class Workload:
         self.num_tokens = int(next(iter(self.counted.values())).sources.max())
 
     def _destinations(self, ranks: Sequence[RankData]) -> Iterator[Int64Array]:
-        fanout = self.shuffle.program.fanout
+        fanout = self.shuffle.program.num_points_each(self.topology.num_ranks)
         for points in each_points(self.module, self.shuffle, self.topology, ranks):
             rank = points.columns["rank"].numpy()
             live = (rank >= 0) & (rank < self.topology.num_ranks)
@@ -192,17 +200,17 @@ def simulate_all(
     """Contenders, ablation and sweep, as a record."""
     shuffle, cluster = workload.shuffle, workload.cluster
     made = [contender(name, each, workload.module) for name, each in rewrites.items()]
-    ablated = [
+    without = [
         contender(f"without {name}", each, workload.module)
-        for name, each in (ABLATION.items() if options.ablate else ())
+        for name, each in (ablated(AUTO).items() if options.ablate else ())
     ]
     with aside.status(f"counting {cluster.num_ranks} ranks"):
-        workload.count([*made, *ablated])
+        workload.count([*made, *without])
     with bars(aside) as progress:
         runs = [simulate(each, workload.counts(each), cluster, progress=progress) for each in made]
         rows = [
             simulate(each, workload.counts(each), cluster, detailed=False, progress=progress)
-            for each in ablated
+            for each in without
         ]
         points = list(sweep(workload, made, options.sweep)) if options.sweep is not None else []
     return Record(

@@ -142,7 +142,10 @@ class PlanFacts:
     @cached_property
     def source_begin(self) -> Ints:
         """int64 [num_ranks + 1]: the first source of every rank among all sources."""
-        counts = [len(each.columns["rank"]) // self.shuffle.program.fanout for each in self.points]
+        counts = [
+            len(each.columns["rank"]) // self.shuffle.program.num_points_each(len(self.points))
+            for each in self.points
+        ]
         return joined([ints([0]), np.cumsum(counts)])
 
     @cached_property
@@ -235,7 +238,7 @@ class PlanFacts:
 
     @cached_property
     def _source_addresses(self) -> list[Ints]:
-        fanout = self.shuffle.program.fanout
+        fanout = self.shuffle.program.num_points_each(len(self.points))
         names = self.shuffle.program.relation.addresses
         rank = np.repeat(np.arange(len(self.points)), np.diff(self.source_begin))
         columns = [joined([ints(p.columns[n])[::fanout] for p in self.points]) for n in names]

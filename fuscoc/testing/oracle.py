@@ -50,7 +50,7 @@ def expect(
     source_rank = np.repeat(np.arange(len(points)), lengths)[alive]
     point = joined([np.arange(length) for length in lengths])[alive]
     rank = joined(rank_columns)[alive]
-    source = point // shuffle.program.fanout
+    source = point // shuffle.program.num_points_each(topology.num_ranks)
     if shuffle.declared.target.kind == "dense":
         slot = joined([ints(each.columns["slot"]) for each in points])[alive]
         num_slots = ints([each.target_length or 0 for each in points])

@@ -143,7 +143,8 @@ def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
 def _points(shuffle: ShuffleSpec, topology: Topology, data: RankData) -> Points:
     domain, target = Domain(shuffle, data), shuffle.declared.target
     columns = {
-        "source": np.arange(domain.num_points) // shuffle.program.fanout,
+        "source": np.arange(domain.num_points)
+        // shuffle.program.num_points_each(topology.num_ranks),
         "src_offset": domain.cell_offsets(shuffle),
         **{name: domain.strides(shuffle, dim) for name, dim in stride_dims(shuffle).items()},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Extent, Load, Scalar, subexpressions
 from fuscoc_runtime.topology import Topology
+
+MOST_ROWS = 3
 
 
 class NoRoutingError(ValueError):
@@ -150,7 +152,13 @@ def _draw_slots(
     """Give every entry of the slots' table free slots; drop what then has no slot of its own."""
     used = digits(draw, topology.num_ranks, 3)
     load = slot_load(shuffle, target)
-    if load is not None:
+    step = 1 if load is None else slot_step(shuffle, target, load, ranks)
+    if load is not None and step != 1:
+        # It counts rows, say, of which other inputs choose a part: few of them, so that some meet.
+        for data in ranks:
+            _draw_entries(draw, shuffle, data, load, np.arange(MOST_ROWS))
+        used[:] = MOST_ROWS
+    elif load is not None:
         groups = [
             group
             for data, points in zip(ranks, points_of(shuffle, topology, ranks), strict=True)
@@ -169,6 +177,19 @@ def _draw_slots(
             assert isinstance(data.extents, dict)
             data.extents[target.length.name] = length
     _drop_collisions(shuffle, target, topology, ranks)
+
+
+def slot_step(
+    shuffle: ShuffleSpec, target: DenseTarget, load: Load, ranks: Sequence[RankData]
+) -> int:
+    """What one more in an input adds to the slots that are computed from it."""
+    for data in ranks:
+        before = Domain(shuffle, data).values(target.slot)
+        if len(before):
+            more = {**data.inputs, load.input: data.inputs[load.input] + 1}
+            after = Domain(shuffle, replace(data, inputs=more)).values(target.slot)
+            return int(after[0] - before[0])
+    return 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,10 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
     """
     num_ranks = topology.num_ranks
     inner = [index.extent for index in shuffle.declared.domain[1:]]
-    per_row = math.prod(extent if isinstance(extent, int) else MAX_MULTIPLE for extent in inner)
+    known: dict[Scalar, int] = {Extent("ranks"): num_ranks}
+    per_row = math.prod(
+        extent if isinstance(extent, int) else known.get(extent, MAX_MULTIPLE) for extent in inner
+    )
     most = min(MAX_ROWS, max(1, MAX_POINTS // (num_ranks * per_row)))
     outer = {
         part

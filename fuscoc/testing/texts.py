@@ -68,6 +68,8 @@ def casts(draw: st.DrawFn, fields: Sequence[FieldText], *, may_apply: bool) -> C
     return Cast(tuple(leaving), tuple(arriving), clause)
 
 
+# How segments go to several places, if they do: to some, or to one for each rank.
+FAN_OUTS = ("", *(f"const fan = {fan}\nindex k : fan" for fan in (1, 2, 3)), "index k : ranks")
 NUM_KEYS = (1, 2, 3, 5, 8, 16, 24, 64)
 DEDUPS = ("", "dedup(node)", "dedup(rank)", "dedup(none)")
 COMPACT_DEDUPS = ("", "dedup(rank)")
@@ -100,12 +102,13 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     With ``topology``, its ranks can own the keys.
     """
     source = draw(st.sampled_from(SOURCES).flatmap(lambda f: f()))
-    fan_out = draw(st.integers(0, 3)) if source.num_routed == len(source.indices) else 0
+    fans_out = source.num_routed == len(source.indices)
+    fan_out = draw(st.sampled_from(FAN_OUTS)) if fans_out else ""
     num_fields = draw(st.integers(1, 3)) if not source.cells else 1
     dtypes = draw(
         st.lists(st.sampled_from(sorted(TYPES)), min_size=num_fields, max_size=num_fields)
     )
-    summed = source.comes_back and (fan_out > 0 or draw(st.booleans()))
+    summed = source.comes_back and (bool(fan_out) or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
         num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
     weighted = summed and source.num_routed == len(source.indices) and draw(st.booleans())
@@ -115,7 +118,7 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
 
     lines = [f"index {source.indices[0]} : rows"]
     lines += source.declarations
-    lines += [f"const fan = {fan_out}", "index k : fan"] if fan_out else []
+    lines += fan_out.splitlines()
     fields = [
         FieldText(name, dtype, (*source.cells, *shape))
         for name, dtype, shape in zip("abc", dtypes, shapes, strict=False)
@@ -128,7 +131,12 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
         lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
     is_compact = False
-    if draw(st.booleans()):
+    goes_into_runs = num_fields == 1 and fields[0].shape and not (cast.clause or source.number)
+    if goes_into_runs and not weighted and draw(st.booleans()):
+        lines += draw(target_of_runs(fields[0]))
+        lines.append(f"route where({params}) -> (rank, u, v) = input places : int64[3]")
+        target = f"runs[where({params}).u, where({params}).v] on where({params}).rank"
+    elif draw(st.booleans()):
         number = source.number
         lines += [
             "index s : length",
@@ -151,6 +159,24 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     elif source.comes_back and draw(st.booleans()):
         lines.append("combine reverse")
     return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+@st.composite
+def target_of_runs(draw: st.DrawFn, field: FieldText) -> list[str]:
+    """A view of a tensor whose ranges are the outermost dimensions of a segment."""
+    num_ranges = draw(st.integers(1, len(field.shape)))
+    lengths, cell = field.shape[:num_ranges], field.shape[num_ranges:]
+    first = draw(st.integers(0, 2))
+    runs = [f"v*{lengths[0]}+{first} .. v*{lengths[0]}+{first + lengths[0]}"]
+    runs += [f"0 .. {length}" for length in lengths[1:]]
+    dims = ", ".join(f"d{number}" for number in range(num_ranges))
+    extents = ", ".join(map(str, (first + 3 * lengths[0], *lengths[1:])))
+    return [
+        "index u : length",
+        "index v : 3",
+        f"layout whole[u, {dims}] of {field.dtype}{_shape(cell)} dense({extents})",
+        f"view runs[u, v] = whole[u, {', '.join(runs)}]",
+    ]
 
 
 @st.composite

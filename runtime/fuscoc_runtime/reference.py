@@ -263,6 +263,7 @@ def route(
 def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Origin, Scope]]:
     """Every domain point of every rank that is not dropped, with the values of its indices."""
     drops = shuffle.declared.drops
+    fanout = math.prod(evaluate(each.extent, scopes[0]) for each in shuffle.declared.fan_out)
     for rank, scope in enumerate(scopes):
         entries = _cell_ids(shuffle, scope)
         for point, at in enumerate(_domain(shuffle.declared.domain, scope)):
@@ -270,7 +271,7 @@ def _points(shuffle: ShuffleSpec, scopes: Sequence[Scope]) -> Iterator[tuple[Ori
             if is_dropped(drops, here):
                 continue
             cells = partial(_segment_cells, shuffle, entries, here)
-            yield Origin(rank, point // shuffle.program.fanout, point, cells), here
+            yield Origin(rank, point // fanout, point, cells), here
 
 
 def _domain(

@@ -110,6 +110,10 @@ INVALID = [
         "'fsc.shuffle' op has fan-out extents whose product is not 2",
     ),
     (
+        shuffle(attributes=f"{ATTRIBUTES}, every_rank = 1 : i64"),
+        "'fsc.shuffle' op has no fan-out extent that is the number of ranks",
+    ),
+    (
         shuffle(attributes=DOUBLE + ', casts = [{field = "x"}, {field = "x"}]'),
         "'fsc.shuffle' op must not cast a field twice",
     ),

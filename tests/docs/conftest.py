@@ -16,7 +16,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "build" / "failures").mkdir(parents=True)
     (tmp_path / "build" / "failures" / "rows.rows.execution.npz").touch()
-    for name in ("moe", "my", "rows"):
+    for name in ("moe", "my", "reshard", "rows"):
         (tmp_path / f"{name}.fsc").write_text((ROOT / "examples" / "moe.fsc").read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "cache"))

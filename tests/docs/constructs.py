@@ -86,6 +86,30 @@ DENSE = """shuffle rows {
   combine reverse reduce sum
 }
 """
+CLIPPED = """shuffle halo {
+  const lines = 64   index i : lines / ranks   index n : 3
+  segment item { x : f32[8] }
+  layout table[i] of item
+  layout padded[q] of item dense(lines / ranks + 2)
+  dispatch table[i] -> padded[1 + (1 - n) * (lines / ranks) + i] on rank + n - 1 clip
+  combine reverse reduce sum
+}
+"""
+VIEWED = """shuffle heads {
+  const tokens = 64, heads = 8, block = 4
+  index b : tokens / block
+  index h : heads / ranks
+  segment head { x : bf16[block, 16] }
+  layout by_head[h, b] of head
+  layout by_token[t, g] of bf16[16] dense(tokens / block / ranks * block, heads)
+  view parts[a, g] = by_token[a*block .. a*block+block, g]
+  index a : tokens / block / ranks
+  index g : heads
+  dispatch by_head[h, b] -> parts[b % (tokens / block / ranks), rank * (heads / ranks) + h]
+    on b / (tokens / block / ranks)
+  combine reverse
+}
+"""
 ROWS: dict[str, dict[str, str]] = {
     "Sources": {
         "rows": spec(),
@@ -98,6 +122,7 @@ ROWS: dict[str, dict[str, str]] = {
         "ragged extents": RAGGED,
         "routes that look routes up": CHAINED,
         "computed routes": example("hash_buckets"),
+        "replicated keys": example("moe_replicated"),
     },
     "Targets": {
         "packed": spec(),
@@ -113,11 +138,15 @@ ROWS: dict[str, dict[str, str]] = {
         "dense, pages from a cache": example("kv_pages"),
         "dense, patches of pictures": example("vit_patches"),
         "dense, static": example("ulysses"),
+        "dense, clipped": CLIPPED,
+        "views, static": VIEWED,
+        "views, places from an input": example("vit_unpack"),
     },
     "Destinations of a segment": {
         "up to 32": spec(fan=32),
         "34": objected("fans_out_far"),
         "more than 1024": objected("fans_out_very_far"),
+        "every rank": example("all_gather"),
     },
     "Fields": {
         "8": spec(fields=", ".join(f"f{i} : i8" for i in range(8))),

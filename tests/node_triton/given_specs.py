@@ -66,6 +66,14 @@ EXAMPLES = {
         {"max_sources": 60, "capacity": 400},
         [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
     ),
+    "vit_unpack": Small(
+        example(
+            "vit_unpack",
+            ("p = 14, c = 3, rows = 16, columns = 16", "p = 2, c = 3, rows = 3, columns = 2"),
+        ),
+        {"max_sources": 40, "capacity": 120},
+        [(5, 0, 7, 3), (0, 0, 0, 0), (2, 3, 4, 0)],
+    ),
     "kv_pages": Small(
         example(
             "kv_pages",

@@ -26,11 +26,13 @@ from fuscoc.testing import Routing, Spec, routings
 from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import with_sources
 from fuscoc.testing.texts import texts
+from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import expect
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine.pool import Pool
 from tests.node_triton import given_work
+from tests.specs import EXAMPLES
 
 TOPOLOGIES = [Topology(1, num_ranks) for num_ranks in (1, 2, 3)]
 STATEFUL = settings(
@@ -125,6 +127,22 @@ def check_case(pool: Ranks, case: Case, **others: Any) -> None:
         options["capacity"] = max(1, num_slots + case.spare)
     wrong = pool.run(len(ranks), compiled(case.spec.text), ranks, expected, options)
     assert not wrong, f"{options}: {wrong}"
+
+
+def test_replicated_keys(pool: Ranks) -> None:
+    """The copy of an expert that a table names has its tokens, of another table each time."""
+    text = (EXAMPLES / "moe_replicated.fsc").read_text(encoding="utf-8")
+    for constants, small in (
+        ("hidden = 7168, experts = 256, topk = 8", "hidden = 16, experts = 5, topk = 2"),
+        ("copies = 4, slots = 288", "copies = 2, slots = 9"),
+    ):
+        assert constants in text
+        text = text.replace(constants, small)
+    shuffle = compiled(text).shuffle()
+    for seed in range(2):
+        ranks = generate(shuffle, Topology(1, 3), 7, seed)
+        wrong = pool.run(3, compiled(text), ranks, expect(shuffle, ranks), {"max_sources": 9})
+        assert not wrong
 
 
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink

@@ -6,12 +6,14 @@ import pytest
 
 from fuscoc.dialect.base import PassError
 from fuscoc.dialect.builder import build_module
+from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.passes import check_relations
 from tests import specs
 from tests.dialect.support import edited, fresh_context, parse
 
 MOE, VIT = specs.moe(), specs.vit_patches()
+(EVERYWHERE,) = check(specs.example("all_gather.fsc"))
 
 
 def text_of(checked: CheckedShuffle) -> str:
@@ -76,6 +78,11 @@ CASES = [
         MOE,
         ('"fsc.relate"(%4, %3,', '"fsc.relate"(%4, %arg1,'),
         "'fsc.relate' op must send a key to its owner by @spec.by_expert.place",
+    ),
+    (
+        EVERYWHERE,
+        ('kind = "sum"', 'kind = "copy"'),
+        "'fsc.combine' op would copy a row of every rank to one place",
     ),
     (
         MOE,

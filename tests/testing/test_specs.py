@@ -16,6 +16,7 @@ from fuscoc.testing import Spec, load_spec, run_tests, specs
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.scalar import Extent
 from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,9 +40,10 @@ def check_program(shuffle: ShuffleSpec) -> None:
     assert (program.relation.extents_kernel is not None) == is_ragged(declared)
     assert program.extents == declared.extents
     assert program.inputs == tuple(i.name for i in declared.inputs if i.role != "weight")
-    fan_out = [index.extent for index in declared.domain[declared.num_source_dims :]]
+    fan_out = [index.extent for index in declared.fan_out]
     assert program.fanout == math.prod(each for each in fan_out if isinstance(each, int))
-    assert all(isinstance(each, int) for each in fan_out)
+    others = [each for each in fan_out if not isinstance(each, int)]
+    assert others == [Extent("ranks")] * program.every_rank
     assert program.target.kind == declared.target.kind
     if program.target.kind == "packed":
         for field in fields(program.target):

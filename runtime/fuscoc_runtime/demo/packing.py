@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -28,6 +28,24 @@ SPARE_SLOTS = 2
 Entry = tuple[int, ...]
 
 
+@dataclass
+class Free:
+    """Slots of a rank that nothing has been given yet: all from ``end`` on, and gaps before."""
+
+    end: int = 0
+    taken: set[int] = field(default_factory=set)
+
+    def take(self, slots: Sequence[int], step: int) -> int:
+        """How many times ``step`` has to be added to ``slots``; they are taken then."""
+        times = self.end - min(slots) if step == 1 else 0
+        while step and not self.taken.isdisjoint(slot + times * step for slot in slots):
+            times += 1
+        moved = [slot + times * step for slot in slots]
+        self.taken.update(moved if step > 1 else ())
+        self.end = max(self.end, *(slot + 1 for slot in moved))
+        return times
+
+
 class NoDataError(ValueError):
     """The relation has a form for which no data can be made up."""
 
@@ -43,14 +61,14 @@ def pack_routes(
 
     Every table entry that the rank expression loads gets a random rank, or -1 with probability
     ``drop``, and so do all entries of an outermost index together; every entry that the slot
-    expression adds gets the next free slots of that rank.
+    expression adds, or a multiple of, gets slots of that rank that are free.
 
     Raises:
         NoDataError: the relation is not of that form.
         IndexOutOfRangeError: it computes a rank that does not exist.
     """
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
-    free = [0] * len(ranks)
+    free = [Free() for _ in ranks]
     for source, data in enumerate(ranks):
         places = [place.value for place in shuffle.declared.places]
         points = live_points(shuffle.declared.domain, Scope(data.extents, data.inputs), places)
@@ -65,18 +83,16 @@ def pack_routes(
                 data.inputs[rank_load.input][_entry(rank_load, here)] = -1 if dropped else owner
         drops = shuffle.declared.drops
         points = [here for here in points if not is_dropped(drops, here)]
-        for owner, entry, slots in _slot_groups(target, slot_load, points):
+        for owner, entry, step, slots in _slot_groups(target, slot_load, points):
             if not 0 <= owner < len(ranks):
                 highest = len(ranks) - 1
                 raise IndexOutOfRangeError(render(target.rank), source, (), owner, -1, highest)
-            base = 0
+            base = free[owner].take(slots, step)
             if slot_load is not None:
-                base = free[owner] - min(slots)
                 data.inputs[slot_load.input][entry] = base
-            free[owner] = max(free[owner], base + max(slots) + 1)
     return [
         replace(data, extents={**data.extents, **_length(shuffle, target, data, num_slots)})
-        for data, num_slots in zip(ranks, free, strict=True)
+        for data, num_slots in zip(ranks, [each.end for each in free], strict=True)
     ]
 
 
@@ -137,24 +153,26 @@ def _entry(load: Load, here: Scope) -> Entry:
 
 def _slot_groups(
     target: DenseTarget, load: Load | None, points: Sequence[Scope]
-) -> list[tuple[int, Entry, list[int]]]:
-    """(destination rank, table entry, slots relative to the entry) of the points that share one.
+) -> list[tuple[int, Entry, int, list[int]]]:
+    """(destination rank, table entry, what 1 more in it adds to a slot, slots relative to the
+    entry) of the points that share one.
 
-    Without a table every point is a group of its own.
+    Without a table every point is a group of its own, which nothing moves.
     """
     if load is None:
-        return [(evaluate(target.rank, at), (), [evaluate(target.slot, at)]) for at in points]
-    groups: dict[Entry, tuple[int, Entry, list[int]]] = {}
+        return [(evaluate(target.rank, at), (), 0, [evaluate(target.slot, at)]) for at in points]
+    groups: dict[Entry, tuple[int, Entry, int, list[int]]] = {}
     for here in points:
         entry, owner = _entry(load, here), evaluate(target.rank, here)
         slot = evaluate(target.slot, here)
         raised = {**here.inputs, load.input: here.inputs[load.input] + 1}
-        if evaluate(target.slot, Scope(here.extents, raised, here.indices)) != slot + 1:
+        step = evaluate(target.slot, Scope(here.extents, raised, here.indices)) - slot
+        group = groups.setdefault(entry, (owner, entry, step, []))
+        if step < 1 or group[2] != step:
             raise NoDataError(f"`{load.input}` is not added to a slot")
-        group = groups.setdefault(entry, (owner, entry, []))
         if group[0] != owner:
             raise NoDataError(f"an entry of `{load.input}` places slots on several ranks")
-        group[2].append(slot)
+        group[3].append(slot)
     return list(groups.values())
 
 
@@ -163,8 +181,12 @@ def _length(
 ) -> dict[str, int]:
     """The extent that makes room for so many slots, if one does nothing else."""
     domain = [part for index in shuffle.declared.domain for part in subexpressions(index.extent)]
-    if isinstance(target.length, Extent) and target.length not in domain:
-        return {target.length.name: num_slots + SPARE_SLOTS}
+    free = [p for p in subexpressions(target.length) if isinstance(p, Extent) and p not in domain]
+    if len(free) == 1 and free[0].name in shuffle.declared.extents:
+        units = (evaluate(target.length, Scope({**data.extents, free[0].name: n})) for n in (0, 1))
+        none, one = units
+        if none == 0 and one > 0:
+            return {free[0].name: -(-(num_slots + SPARE_SLOTS) // one)}
     if evaluate(target.length, Scope(data.extents, data.inputs)) < num_slots:
         raise NoDataError(f"{num_slots} slots do not fit the target's length")
     return {}

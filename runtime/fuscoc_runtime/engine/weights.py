@@ -49,7 +49,9 @@ def travelling(machine: Machine, weights: Mapping[str, Tensor], num_sources: int
     given = weights.get(weight.name)
     if given is None:
         dtype = TORCH_DTYPES[weight.dtype]
-        num_points = num_sources * machine.shuffle.program.fanout
+        num_points = num_sources * machine.shuffle.program.num_points_each(
+            machine.context.topology.num_ranks
+        )
         return torch.zeros(num_points, dtype=dtype, device=machine.device)
     return given.detach().reshape(-1)
 

@@ -182,6 +182,11 @@ class Declared:
         return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
 
     @property
+    def fan_out(self) -> tuple[DomainIndex, ...]:
+        """The indices by which every segment goes to several places."""
+        return self.domain[self.num_source_dims :]
+
+    @property
     def computes_slots(self) -> bool:
         """Whether destinations follow from indices and extents, on which ranks must then agree."""
         target = self.target

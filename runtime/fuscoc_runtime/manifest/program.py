@@ -182,19 +182,25 @@ class Program:
     """What planner and engine follow: the compiler's L2, and the kernels of its steps.
 
     ``inputs`` (but for weights) and ``extents``: names of what the relation may read. ``fanout``:
-    domain points of every source segment. ``runs``: how fields of the source are copied.
+    domain points of every source segment, or as many for ``every_rank``; see ``num_points_each``.
+    ``runs``: how fields of the source are copied.
     ``buffers``: what a row of each holds, and in ``weights`` the input of that name.
     """
 
     inputs: tuple[str, ...]
     extents: tuple[str, ...]
     fanout: int
+    every_rank: bool
     relation: RelationSpec
     target: PackedSlots | DenseSlots
     runs: tuple[FieldRuns, ...]
     buffers: Mapping[str, tuple[FieldSpec, ...]]
     dispatch: PathSpec
     combine: PathSpec | None
+
+    def num_points_each(self, num_ranks: int) -> int:
+        """Domain points of every source segment."""
+        return self.fanout * num_ranks if self.every_rank else self.fanout
 
     @property
     def exchange(self) -> Rules:

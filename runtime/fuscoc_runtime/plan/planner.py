@@ -139,7 +139,7 @@ def draft_plan(
     gathered = yield StartGather(prepared.row)
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
-    num_sources = len(points.columns["rank"]) // ctx.program.fanout
+    num_sources = len(points.columns["rank"]) // ctx.program.num_points_each(ctx.topology.num_ranks)
     laid_out = None if surely_fit(ctx, census) else lay_out_slots(ctx, census)
     hop = plan_network_hop(ctx, census)
     listed = prepared.list(census)

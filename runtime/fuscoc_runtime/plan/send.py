@@ -154,7 +154,7 @@ def source_lists(
 
 def source_addresses(ctx: PlanContext, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Columns that say where a source is read, [num_sources] each: one of its points knows."""
-    fanout = ctx.program.fanout
+    fanout = ctx.program.num_points_each(ctx.topology.num_ranks)
     return {name: columns[name][::fanout].contiguous() for name in ctx.program.relation.addresses}
 
 

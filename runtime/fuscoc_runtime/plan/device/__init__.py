@@ -29,7 +29,7 @@ def has_kernels(ctx: PlanContext, num_points: int) -> bool:
     num_counts = 1 + 2 * ctx.topology.num_ranks + ctx.topology.num_nodes + num_keys(ctx)
     return (
         wanted
-        and ctx.program.fanout <= MAX_FANOUT
+        and ctx.program.num_points_each(ctx.topology.num_ranks) <= MAX_FANOUT
         and ctx.topology.num_ranks <= MAX_RANKS
         and num_keys(ctx) <= MAX_KEYS
         and len(ctx.program.relation.addresses) <= 1 + MAX_STRIDES

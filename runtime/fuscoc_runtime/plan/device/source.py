@@ -126,8 +126,8 @@ def place_points(ctx: PlanContext, points: Points) -> Placed:
     """Count, and prepare to place all that needs no word from the other ranks."""
     shuffle, topology, device = ctx.shuffle, ctx.topology, ctx.device
     names = list(ctx.program.relation.addresses)
-    num_points, fanout = len(points.columns["rank"]), shuffle.program.fanout
     num_ranks, keys = topology.num_ranks, num_keys(ctx)
+    num_points, fanout = len(points.columns["rank"]), ctx.program.num_points_each(num_ranks)
     num_counts = 1 + 2 * num_ranks + topology.num_nodes + keys
     lanes = power_of_two(fanout)
     tile = max(TILE_POINTS, lanes)
@@ -179,7 +179,7 @@ def list_placed(ctx: PlanContext, placed: Placed, census: Census) -> ListedByKer
         list(ctx.program.relation.addresses),
         int(census.points[ctx.rank].sum()),
         census.num_copies(ctx.topology, ctx.rank),
-        placed.num_points // ctx.program.fanout,
+        placed.num_points // ctx.program.num_points_each(ctx.topology.num_ranks),
     )
 
 
