@@ -64,7 +64,7 @@ def combine_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[s
     rows, handle = shuffle.dispatch(**given)
     lost: list[int] = []
     if rank == num_ranks - 1:
-        said = [said_by(lambda: shuffle.combine(torch.rand(1, HIDDEN), handle))]
+        said = [said_by(lambda: shuffle.combine(torch.rand(1, 7), handle))]
     else:
         result = shuffle.combine(rows, handle)
         sums = given["x"] * given["weights"].sum(1, keepdim=True)

@@ -104,7 +104,7 @@ def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
         first_key = rail_work.KEYS * (num_ranks // 2 if is_of_its_rail else num_ranks - 1)
         needed = rail_work.points(3, rank)["idx"] >= first_key // num_ranks
         assert lost == needed.any(1).nonzero().flatten().tolist()
-    assert "has the shape [1, 24]" in found[-1][0][0]
+    assert "has the shape [1, 7]" in found[-1][0][0]
     assert found[-1][0][1:] == ["no error"] * 2
 
 
