@@ -19,7 +19,13 @@ from fuscoc.codegen.triton_many import COMBINED as COMBINED_MANY
 from fuscoc.codegen.triton_many import DISPATCHED as DISPATCHED_MANY
 from fuscoc.codegen.triton_many import many_functions
 from fuscoc.codegen.triton_pieces import print_pieces
-from fuscoc.codegen.triton_rows import as_tuple, is_strided, partial_bytes, row_functions
+from fuscoc.codegen.triton_rows import (
+    as_tuple,
+    crosses_nodes,
+    is_strided,
+    partial_bytes,
+    row_functions,
+)
 from fuscoc.codegen.triton_tiles import (
     LineSizes,
     PieceSizes,
@@ -33,6 +39,9 @@ from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
 
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""
+
+ROW_KERNELS = ("dispatch", "combine", "pack", "forward", "collect", "finish")
+"""Those that hold rows in registers."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     printer = _Printer(shuffle, tile, words)
     modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
     modules += ["combine"] if shuffle.combine is not None else []
+    if crosses_nodes(shuffle, tile):
+        modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     header = print_header(shuffle.name, spec, modules)
     own = many_functions if tile.tile_rows > 1 else row_functions
     text = "\n\n".join([header, *own(shuffle, tile), *printer.texts()])
@@ -131,7 +142,11 @@ class _Printer:
         """Every kernel."""
         combines = self.shuffle.combine is not None
         planned = self.place() if self.shuffle.given_slots else self.plan()
-        return [*planned, self.dispatch(), *([self.combine()] if combines else [])]
+        inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
+        if not crosses_nodes(self.shuffle, self.tile):
+            return inside
+        across = [self.pack(), self.forward(), *(self.back() if combines else [])]
+        return [*inside, *across]
 
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
@@ -204,6 +219,64 @@ class _Printer:
             parameters |= each
         return self.kernel("combine", "combine.combine", parameters, constants)
 
+    def pack(self) -> str:
+        """What goes before the network."""
+        sources = self.of_fields("source", self.shuffle.leaving)
+        places = self.of_fields("slab_at", self.shuffle.fields)
+        constants = {
+            "source_fields": as_tuple(list(sources)),
+            "slab_at": as_tuple(list(places)),
+            "load_source": "load_source",
+            "store_row": "store_row",
+            **self.row_sizes(),
+        }
+        if is_strided(self.shuffle):
+            constants["strided"] = True
+        parameters = {"refuses": "refuses", "weights": "weights", **sources, **places}
+        return self.kernel("pack", "hop.pack", parameters, constants)
+
+    def forward(self) -> str:
+        """A dispatch of what has landed."""
+        landed = self.of_fields("slab_at", self.shuffle.fields)
+        places = self.of_fields("rows_at", self.shuffle.fields)
+        functions = {"load_source": "load_landed", "load_row": "load_row", "store_row": "store_row"}
+        if self.shuffle.compact:
+            functions.pop("load_row")
+        constants = {
+            "source_fields": as_tuple(list(landed)),
+            "rows_at": as_tuple(list(places)),
+            **functions,
+            **self.row_sizes(),
+            "cell_of": "slabs.cell_of",
+        }
+        parameters = {"ticket": "ticket", "weights": "weights", **landed, **places}
+        return self.kernel("forward", f"{self.dispatch_module}.dispatch", parameters, constants)
+
+    def back(self) -> list[str]:
+        """A combine, before the network and behind it."""
+        given = {what: self.of_fields(what, self.shuffle.leaving) for what in COMBINED}
+        tuples = {what: as_tuple(list(fields)) for what, fields in given.items()}
+        sums = {name: name for name in ("zero", "add_row", "add_partial")}
+        sizes = {"partial_bytes": partial_bytes(self.shuffle)[1], **self.row_sizes()}
+        own = {name: name for name in ("ticket", "rows_ticket", "weights")}
+        collects = {"rows": tuples["rows"], **sums, "store_partial": "store_partial", **sizes}
+        finishes: dict[str, object] = {
+            **tuples,
+            **sums,
+            "store_result": "store_result",
+            "lost": "lost",
+        }
+        finishes |= {"num_fields": len(self.shuffle.leaving), **sizes}
+        if self.shuffle.is_placed:
+            finishes |= {"places": True, "strided": is_strided(self.shuffle)}
+        every = dict(own)
+        for each in given.values():
+            every |= each
+        return [
+            self.kernel("collect", "hop_back.collect", {**own, **given["rows"]}, collects),
+            self.kernel("finish", "hop_back.finish", every, finishes),
+        ]
+
     @staticmethod
     def of_fields(what: str, rows: Sequence[CudaField]) -> dict[str, str]:
         """A parameter of every field, and what a launch passes as it."""
@@ -227,7 +300,7 @@ class _Printer:
     ) -> str:
         """A kernel that hands its parameters and ``constants`` on to a device function."""
         every = {"call": "call", "num_sources": "num_sources", **parameters}
-        moves_rows = name in ("dispatch", "combine")
+        moves_rows = name in ROW_KERNELS
         warps = self.tile.row_warps if moves_rows else self.tile.plan_warps
         full = f"{self.shuffle.name}_node_{name}"
         self.printed[name] = NodeKernel(full, every, warps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.face.choice import Gpu, choose_cuda, choose_triton
+from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, Gpu, choose_cuda, choose_triton
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -27,8 +27,11 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     ranks = topology or Topology(1, 1)
     cuda = choose_cuda(shuffle, ranks, _largest_gpu(shuffle), max_sources=1)
     found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
-    node = choose_triton(shuffle, ranks)
-    found.append(_backend("Triton, one node", node, "if loaded with `max_sources`"))
+    node = choose_triton(shuffle, ranks, max_sources=1)
+    name, how = "Triton, one node", "if loaded with `max_sources`"
+    if ranks.num_nodes > 1:
+        name, how = "Triton, fixed capacity", f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
+    found.append(_backend(name, node, how))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"
     return [*found, Backend("Triton", not wants_cuda, note)]

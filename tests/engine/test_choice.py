@@ -133,6 +133,28 @@ def test_reasons_for_no_triton_kernels_of_one_node(
 
 
 @pytest.mark.parametrize(
+    ("name", "topology", "most", "reason"),
+    [
+        ("static", Topology(2, 4), 8, "dense"),
+        ("table", Topology(2, 4), 8, "compare"),
+        ("repeating", Topology(2, 4), 8, "dedup"),
+        ("moe", Topology(2, 9), 8, "9 ranks"),
+        ("moe", Topology(2, 4), 8192, "117965824 bytes to other nodes"),
+        ("moe", Topology(9, 4), 1024, "bytes to other nodes"),
+    ],
+)
+def test_reasons_for_no_fixed_capacity_between_nodes(
+    name: str, topology: Topology, most: int, reason: str
+) -> None:
+    chosen = choose_triton(spec(name), topology, most)
+    assert isinstance(chosen, str)
+    assert reason in chosen
+    for held in (Topology(2, 4), Topology(128, 8)):
+        assert choose_triton(spec("moe"), held, 16) == spec("moe").node
+    assert choose_triton(spec("moe"), Topology(2, 4), 4096) == spec("moe").node
+
+
+@pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"gpu": None}, "take longer"),

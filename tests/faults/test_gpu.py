@@ -73,6 +73,7 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
         *product(["1x2", "2x1", "2x2"], ["sync", "async"]),
         ("1x2", "fixed"),
         ("1x2", "replayed"),
+        ("2x1", "fixed"),
     ],
 )
 def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:

@@ -35,11 +35,11 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
 class Runs:
-    """One model's shuffle; what is wrong with it is added to ``wrong``."""
+    """One model's shuffle, opened with ``options``; what is wrong with it is added to ``wrong``."""
 
-    def __init__(self, artifact: str, model: Model, wrong: list[str]) -> None:
+    def __init__(self, artifact: str, model: Model, wrong: list[str], **options: Any) -> None:
         self.model, self.wrong = model, wrong
-        self.shuffle = Shuffle(artifact, max_sources=MOST)
+        self.shuffle = Shuffle(artifact, max_sources=MOST, **options)
         assert self.shuffle.backend == "triton"
         self.device, self.rank = self.shuffle.device, self.shuffle.rank
         self.num_ranks = dist.get_world_size()
@@ -123,6 +123,11 @@ def main() -> int:
                 runs.verify(kind, tokens)
         if model == MODELS[0]:
             runs.stress()
+    return told(wrong)
+
+
+def told(wrong: list[str]) -> int:
+    """Print what is wrong on any rank, and end the job; the exit code."""
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, wrong)
     if dist.get_rank() == 0:

@@ -45,11 +45,16 @@ def open_shuffle(group: Any, artifact: Artifact | str, **options: Any) -> Shuffl
 
 
 def epochs(
-    group: Any, artifact: str, batches: Sequence[Sequence[int]], seed: int, first: int = 0
+    group: Any,
+    artifact: str,
+    batches: Sequence[Sequence[int]],
+    seed: int,
+    first: int = 0,
+    **options: Any,
 ) -> None:
     """Dispatches and combines in a row, ``batches[i][rank]`` segments each, some ranks late, as if
     there had been ``first`` of each before."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     if first:
         pretend(shuffle, first)
     for number, sizes in enumerate(batches):
@@ -134,9 +139,9 @@ def by_field(rows: Tensor | Mapping[str, Tensor], name: str) -> dict[str, Tensor
     return dict(rows) if isinstance(rows, Mapping) else {name: rows}
 
 
-def gradients(group: Any, artifact: str) -> None:
+def gradients(group: Any, artifact: str, **options: Any) -> None:
     """Of rows and weights through two layers, some of whose points are dropped or repeat a key."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     random = torch.Generator().manual_seed(shuffle.rank)
     tokens = 5 + shuffle.rank
     idx = torch.randint(-1, 12, (tokens, 3), generator=random)
@@ -158,9 +163,9 @@ def gradients(group: Any, artifact: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def gradients_of_fields(group: Any, artifact: str) -> None:
+def gradients_of_fields(group: Any, artifact: str, **options: Any) -> None:
     """Of two fields and their weights, of points of which some are dropped."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     random = torch.Generator().manual_seed(shuffle.rank)
     tokens = 4 + shuffle.rank
     idx = torch.randint(-1, 12, (tokens, 3), generator=random)
@@ -180,9 +185,9 @@ def gradients_of_fields(group: Any, artifact: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def mistakes(group: Any, artifact: str) -> list[str]:
+def mistakes(group: Any, artifact: str, **options: Any) -> list[str]:
     """The errors that ``check`` raises after keys that do not exist and rows without a slot."""
-    shuffle = open_shuffle(group, artifact, capacity=8)
+    shuffle = open_shuffle(group, artifact, capacity=8, **options)
     found = []
     for keys in ([[0, 12, -1], [-2, 3, 4]], [[0, 0, 0]] * 4, [[5, 5, 5]]):
         idx = torch.tensor(keys)
@@ -194,10 +199,10 @@ def mistakes(group: Any, artifact: str) -> list[str]:
     return found
 
 
-def one_bad_index(group: Any, artifact: str) -> tuple[list[str], list[int]]:
+def one_bad_index(group: Any, artifact: str, **options: Any) -> tuple[list[str], list[int]]:
     """Good calls around one with a key that does not exist on rank 1, and one beyond the capacity
     of rank 0: what ``check`` says after each, and what each handle says of dropped points."""
-    shuffle = open_shuffle(group, artifact, capacity=40)
+    shuffle = open_shuffle(group, artifact, capacity=40, **options)
     num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
     messages, dropped = [], []
     for number, key in enumerate([1, 99, 1, 0, 1]):

@@ -60,8 +60,9 @@ class Case:
 class Ranks:
     """Processes for many examples; new ones after a failure that leaves them out of step."""
 
-    def __init__(self) -> None:
-        self._pool, self._calls = Pool(TOPOLOGIES[-1].num_ranks), 0
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pool, self._calls = Pool(most), 0
 
     def run(self, num_ranks: int, *arguments: Any) -> list[str]:
         """What is wrong on any rank, after which all are in step."""
@@ -80,12 +81,12 @@ class Ranks:
 
     def _renew(self) -> None:
         self.close()
-        self._pool, self._calls = Pool(TOPOLOGIES[-1].num_ranks), 0
+        self._pool, self._calls = Pool(self._most), 0
 
 
 @pytest.fixture
 def pool() -> Iterator[Ranks]:
-    ranks = Ranks()
+    ranks = Ranks(TOPOLOGIES[-1].num_ranks)
     yield ranks
     ranks.close()
 
@@ -112,15 +113,15 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(spec, routing, draw(st.integers(0, 2)), draw(st.booleans()))
 
 
-def check_case(pool: Ranks, case: Case) -> None:
-    """Rows and results are those of the reference."""
+def check_case(pool: Ranks, case: Case, **others: Any) -> None:
+    """Rows and results are those of the reference; the shuffle is opened with ``others``, too."""
     shuffle, topology = case.spec.shuffle, case.routing.topology
     ranks = with_sources(shuffle, case.routing)
     points = points_of(shuffle, topology, ranks)
     expected = expect(shuffle, ranks)
     fanout = shuffle.program.fanout
     num_sources = max(len(each.columns["source"]) // fanout for each in points)
-    options = {"max_sources": max(1, num_sources + case.spare)}
+    options = {"max_sources": max(1, num_sources + case.spare), **others}
     if shuffle.declared.target.kind == "dense" or case.is_tight:
         num_slots = max(len(rows.written) for rows in expected.rows)
         options["capacity"] = max(1, num_slots + case.spare)

@@ -97,11 +97,15 @@ def test_form(name: str) -> None:
     assert not any(line.endswith(" ") for line in text.splitlines())
 
 
+FORTH = {"count", "exchange", "assign", "dispatch", "pack", "forward"}
+BACK = {"combine", "collect", "finish"}
+"""Kernels by their roles, inside a node and between nodes."""
+
+
 @pytest.mark.parametrize("name", ["moe", "fields", "compact"])
 def test_compiles_without_spills(name: str) -> None:
     sums = SHUFFLES[name].combine is not None
-    roles = {"count", "exchange", "assign", "dispatch"} | ({"combine"} if sums else set())
-    assert set(compiled(name)) == roles
+    assert set(compiled(name)) == FORTH | (BACK if sums else set())
     for ptx in compiled(name).values():
         assert ".local" not in ptx
 
@@ -109,7 +113,7 @@ def test_compiles_without_spills(name: str) -> None:
 @pytest.mark.parametrize("name", ANY)
 def test_any_rows_compile(name: str) -> None:
     """What an interpreter takes, a compiler need not: constants of 8-bit floats, say."""
-    assert set(compiled(name)) == {"count", "exchange", "assign", "dispatch", "combine"}
+    assert set(compiled(name)) == FORTH | BACK
 
 
 def test_given_slots_compile() -> None:
@@ -165,7 +169,7 @@ def test_stores_come_before_the_signal_and_waits_acquire(name: str, role: str) -
 
 def test_a_copy_of_everything_has_no_combine() -> None:
     kernels = node_of(SHUFFLES["fields"]).kernels
-    assert list(kernels) == ["count", "exchange", "assign", "dispatch"]
+    assert set(kernels) == FORTH
     assert [value for value in kernels["dispatch"].parameters.values() if "." in value] == [
         "source.scales", "source.payload", "source.id",
         "rows_at.scales", "rows_at.payload", "rows_at.id",

@@ -128,6 +128,11 @@ class ProcessEngine:
             self._waits = True
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether work of this GPU may wait for a lost rank for ever."""
+        return self.loss is not None
+
+    @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address, now: they grow with the batches."""
         return self.comm.window_bytes

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.engine.node.slabs import lay_out_slab
+from fuscoc_runtime.engine.node.state import MAX_RANKS, SLOT_BITS
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.options import check_count
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
+
+MAX_SLAB_BYTES = 64 << 20
+"""What a rank sends other nodes in a call of fixed capacity, however few segments there are: what
+50 GB/s carry in 1.3 ms, half of what the general engine takes to plan what is to be sent."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,15 @@ def choose_cuda(
     return f"{gpu.arch} with {gpu.shared_bytes} bytes of shared memory is too small a GPU"
 
 
-def choose_triton(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
-    """The Triton kernels for memory of a fixed size, or the reason for not using any."""
+def choose_triton(
+    shuffle: ShuffleSpec, topology: Topology, max_sources: int | None = None
+) -> NodeSpec | str:
+    """The Triton kernels for memory of a fixed size, or the reason for not using any. Between nodes
+    they need ``max_sources``."""
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
+    if max_sources is not None and topology.num_nodes > 1:
+        return _between_nodes(shuffle, shuffle.node, topology, max_sources) or shuffle.node
     return _beyond_a_node(topology, "these kernels") or shuffle.node
 
 
@@ -87,6 +97,31 @@ def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
         return f"there are {topology.num_nodes} nodes, and {kernels} only work inside one"
     if topology.ranks_per_node > MAX_RANKS:
         return f"the node has {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    return None
+
+
+def _between_nodes(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
+) -> str | None:
+    """Why the kernels cannot be used among the ranks of several nodes."""
+    target = shuffle.program.target
+    if target.kind == "dense":
+        return "its target is dense, and between nodes only packed ones have a fixed capacity"
+    if "pack" not in node.kernels:
+        return "its rows are short and moved many at once, which is done inside one node only"
+    if target.placement.kind == "table":
+        return "a table places its keys, which the ranks of several nodes would have to compare"
+    if target.num_keys >> SLOT_BITS:
+        return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
+    if topology.ranks_per_node > MAX_RANKS:
+        return f"the nodes have {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    _, slab_bytes = lay_out_slab(shuffle, node, max_sources)
+    sent = slab_bytes * (topology.num_nodes - 1)
+    if sent > MAX_SLAB_BYTES:
+        return (
+            f"room for {max_sources} segments a rank would send {sent} bytes to other nodes in "
+            f"every call, more than {MAX_SLAB_BYTES}"
+        )
     return None
 
 

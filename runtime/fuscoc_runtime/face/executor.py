@@ -175,9 +175,8 @@ class Executor:
         try:
             with current_device(members.device):
                 error = _error_of(self.engine.settle)
-                engine = self.engine
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
-                is_lost = isinstance(engine, ProcessEngine) and engine.loss is not None
+                is_lost = not isinstance(self.engine, ExactEngine) and self.engine.is_stuck
                 if members.device.type == "cuda" and not is_lost:
                     torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.

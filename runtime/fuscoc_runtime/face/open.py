@@ -19,6 +19,7 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
+from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
@@ -100,7 +101,7 @@ def open_engine(
     missing = missing_dtype(shuffle, gpu)
     if isinstance(variant, str) and missing is not None:
         raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
-    node = choose_triton(shuffle, members.topology)
+    node = choose_triton(shuffle, members.topology, options.max_sources)
     if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
         if options.trace:
             problem = (
@@ -113,6 +114,10 @@ def open_engine(
         with current_device(chosen):
             if not isinstance(variant, str):
                 kernels = cuda_node(artifact, shuffle, variant, *rest)
+            elif members.topology.num_nodes > 1:
+                assert not isinstance(node, str)
+                worst = worst_capacity(shuffle, members.topology.num_ranks, options.max_sources)
+                kernels = RailNode(artifact, shuffle, node, *rest, limits.capacity < worst)
             else:
                 assert not isinstance(node, str)
                 kernels = triton_node(artifact, shuffle, node, *rest)

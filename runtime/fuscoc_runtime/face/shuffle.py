@@ -88,8 +88,9 @@ class Shuffle:
             the host only enqueues.
 
     All ranks pass the same numbers. Those from ``max_sources`` to ``num_handles`` only concern
-    shuffles with kernels of fixed capacity inside one node, for which the manifest's ``cuda`` and
-    ``node`` say what they are; ``backend`` tells whose kernels are used.
+    shuffles with kernels of fixed capacity, for which the manifest's ``cuda`` and ``node`` say what
+    they are; ``backend`` tells whose kernels are used. Where several nodes cannot have it, the log
+    says why, and sizes are exact.
 
     Raises:
         ArtifactError, TopologyError, ProtocolError: what was asked for does not fit together.

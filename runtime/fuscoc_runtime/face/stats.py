@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Tally
 from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,15 @@ class ShuffleStats:
         network, nvlink, local: segment rows that this rank moved over every kind of hop, and how
             many more the same relation needs there without deduplication.
         carried: rows that it handed to other ranks of its node, over NVLink, for them to send.
-        rows_to_rank: its points for every rank.
+        rows_to_rank: its points for every rank; of fixed capacity between nodes those that found no
+            slot there, too.
         rows_of_key: rows of every key that lives here, by key.
         planning_ms: host time from the call to the finished plan; 0 where kernels plan.
         dispatch_ms, combine_ms: host time of the latest calls. With kernels of fixed capacity that
             is the time to enqueue them; where autograd or a compiler made the call, its operator's.
         num_dispatches, num_combines: calls so far.
-        num_rounds: rounds in which its slices crossed the network; 0 inside one node.
+        num_rounds: rounds in which its slices crossed the network; 0 inside one node. Of fixed
+            capacity there is one.
         link: what the network was measured to do when the shuffle was opened; ``None`` where it was
             not.
     """
@@ -138,38 +141,52 @@ def _count(handle: Handle) -> dict[str, Any]:
 
 def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
     launched, members = handle.launched, handle.engine.members
-    num_sources, points, pairs = _pairs(launched, members.topology.num_ranks)
+    topology = members.topology
+    num_sources, points, pairs, to_nodes = _pairs(launched, topology)
     filled = launched.filled if launched.has_given_slots else handle.key_counts
     received = int(filled.sum())
-    remote = _without(pairs, members.rank)
+    near = topology.node_ranks(topology.node(members.rank))
+    in_node, at = slice(near.start, near.stop), topology.local_rank(members.rank)
+    remote = _without(pairs[in_node], at)
     row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
     own = (points if launched.row_index is None else pairs)[members.rank]
+    crossing = _without(to_nodes, topology.node(members.rank))
+    far = sum(points) - sum(points[in_node])
     return {
         "num_sources": num_sources,
         "num_rows": received,
-        "network": HopStats(0, 0, row_bytes),
+        "network": HopStats(crossing, far - crossing, row_bytes),
         "carried": HopStats(0, 0, row_bytes),
-        "nvlink": HopStats(remote, _without(points, members.rank) - remote, row_bytes),
+        "nvlink": HopStats(remote, _without(points[in_node], at) - remote, row_bytes),
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),
         "planning_ms": 0.0,
-        "num_rounds": 0,
+        "num_rounds": int(topology.num_nodes > 1),
     }
 
 
-def _pairs(launched: Launched, num_ranks: int) -> tuple[int, list[int], list[int]]:
-    """Segments; by rank how many points they have there, and how many of them some."""
-    fanout = launched.codes.shape[1]
+def _pairs(launched: Launched, topology: Topology) -> tuple[int, list[int], list[int], list[int]]:
+    """Segments; by rank how many points they have there, and how many of them some; the latter by
+    node, too."""
+    fanout, num_ranks = launched.codes.shape[1], topology.num_ranks
     if launched.moved is not None:
         _, num_points, *points = launched.moved.tolist()
-        return num_points // fanout, points[:num_ranks], points[:num_ranks]
-    num_sources = launched.num_sources
+        return num_points // fanout, points[:num_ranks], points[:num_ranks], [0]
+    sent = launched.sent
+    num_sources = launched.num_sources if sent is None else sent.num_sources
     if isinstance(launched.ragged, RaggedSizes):
         num_sources = int(launched.ragged.num_points) // fanout
-    codes = launched.codes[:num_sources]  # rank and slot
-    ranks = torch.where(codes >= 0, codes >> SLOT_BITS, num_ranks).long()
+    if sent is None:
+        codes = launched.codes[:num_sources]  # rank and slot
+        ranks = torch.where(codes >= 0, codes >> SLOT_BITS, num_ranks).long()
+    else:
+        ranks = sent.ranks[:num_sources]
+        ranks = torch.where(ranks >= 0, ranks, num_ranks)
     per_source = torch.nn.functional.one_hot(ranks, num_ranks + 1).sum(1)[:, :-1]
-    return num_sources, per_source.sum(0).tolist(), (per_source > 0).sum(0).tolist()
+    goes = per_source > 0
+    to_nodes = goes.view(len(goes), topology.num_nodes, topology.ranks_per_node).any(2)
+    points, pairs = per_source.sum(0).tolist(), goes.sum(0).tolist()
+    return num_sources, points, pairs, to_nodes.sum(0).tolist()
 
 
 def _without(values: Sequence[int], position: int) -> int:

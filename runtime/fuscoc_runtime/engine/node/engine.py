@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
@@ -26,7 +27,7 @@ from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.streams import call_order
-from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.errors import HopTimeoutError, InputError, ProtocolError
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -106,9 +107,9 @@ class NodeEngine:
                 ranks that joined the call this one has no segments, and their ``check`` raises
                 RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
+            ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
-        with current_device(self.members.device), self.order.turn():
-            self._watch.raise_loss()
+        with self._in_turn():
             try:
                 arguments = self._dispatch_arguments(positional, named, earlier)
                 for name, tensor in arguments.fields.items():
@@ -160,9 +161,9 @@ class NodeEngine:
             InputError: an argument does not fit the dispatch. For ranks that joined the call sums
                 that need this one's rows are NaN, and their ``check`` raises RefusedCallError.
             HopTimeoutError: a rank was lost in an earlier call.
+            ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
-        with current_device(self.members.device), self.order.turn():
-            self._watch.raise_loss()
+        with self._in_turn():
             try:
                 given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
                 make = torch.zeros if self.node.zeroes_results else torch.empty
@@ -179,6 +180,19 @@ class NodeEngine:
                 raise
             self.node.combine(given, handle.launched, list(results.values()), rows_ticket)
         return results
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        with current_device(self.members.device), self.order.turn():
+            self._watch.raise_loss()
+            if self.node.is_out_of_step:
+                problem = "has refused a call, and cannot follow what others have made of it"
+                raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+            try:
+                yield
+            except HopTimeoutError as error:
+                self._watch.lose(error)
+                raise
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
@@ -290,6 +304,8 @@ class NodeEngine:
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self._out_of_step = self._newest
+            # Inside a node the peers find that out; between nodes they wait for what is not posted.
+            self.node.is_out_of_step = self.node.rails is not None
         elif handle.is_live and handle.launched.entry.ticket > self._out_of_step:
             self.node.refuse_combine(handle.launched)
 
@@ -308,6 +324,11 @@ class NodeEngine:
         self._watch.settle(so_far=True)
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether work of this GPU may wait for a lost rank for ever."""
+        return self.node.rails is not None and self._watch.loss is not None
+
+    @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address; fixed."""
         return self.node.window_bytes
@@ -318,8 +339,11 @@ class NodeEngine:
         return self.node.private_bytes
 
     def close(self) -> None:
-        """Let go of the window and the kernels; no call may follow."""
+        """Let go of the window and the kernels; no call may follow. Memory that the network may
+        still write to stays as long as the process."""
         self.is_closed = True
+        if self.is_stuck and self.members.device.type == "cuda":
+            outlast_process(self.node)
         self._watch.close()
         del self.node, self._rows, self._watch
 

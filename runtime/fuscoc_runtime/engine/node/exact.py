@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import model_programs
-from fuscoc_runtime.engine.node.state import PAGE_WORDS, SLOT_BITS, STATE_WORDS, Limits
+from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -85,6 +86,8 @@ class Work:
 class ExactNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
+    rails: Rails | None = None
+
     def __init__(
         self,
         artifact: Artifact,
@@ -100,9 +103,7 @@ class ExactNode:
         self._tell = program.load("known", "tell", tell)
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
-        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
-        pinned = not program.interpreted
-        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=pinned)
+        self.state, self.page = new_state(program.num_ranks, device)
         self.report = Report(device, program.num_ranks)
         self._routing = torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device)  # of combines
         self._programs = model_programs(device, num_sms)

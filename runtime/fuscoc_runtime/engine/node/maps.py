@@ -193,7 +193,7 @@ class NodeMaps:
     def _codes_of_rows(self, row_index: Tensor, codes: Tensor) -> Tensor:
         """Slot codes [..., fanout], those of this rank for the rows that the slots refer to, once
         for every segment."""
-        rank = self._engine.members.rank
+        rank = self._rank_in_node
         here = (codes >= 0) & (codes >> SLOT_BITS == rank)
         slot = torch.where(here, codes & (1 << SLOT_BITS) - 1, 0).clamp(max=len(row_index) - 1)
         first = here & (here.cumsum(-1) == 1)
@@ -202,8 +202,14 @@ class NodeMaps:
 
     def _slot_weights(self, handle: NodeHandle) -> Tensor:
         """f32 [num_slots]: the weight of the point whose segment a slot holds, 0 without one."""
-        points, rank = self._points(handle), self._engine.members.rank
+        points, rank = self._points(handle), self._rank_in_node
         return weights_of_slots(points, handle.launched, rank, handle.num_slots)
+
+    @property
+    def _rank_in_node(self) -> int:
+        """What slot codes call this rank."""
+        members = self._engine.members
+        return int(members.topology.local_rank(members.rank))
 
     def _points(self, handle: Any) -> Tensor:
         found: Tensor = self._engine.node.points(handle.launched)
@@ -218,8 +224,13 @@ class NodeMaps:
         """What every rank has for its slots [num_slots], at this rank's points [num_points]."""
         padding = self._most_slots(handle) - len(of_slot)
         of_slot = torch.nn.functional.pad(of_slot, (0, padding))
-        everyone = all_gather(of_slot, self._engine.members.group)
-        return values_at_points(everyone, handle.launched)
+        node, launched = self._engine.node, handle.launched
+        if launched.sent is None:
+            return values_at_points(all_gather(of_slot, self._engine.members.group), launched)
+        # Those of the segments that this rank has taken on go back to where these came from.
+        values = values_at_points(node.gather(of_slot), launched)
+        found: Tensor = node.bring_back(values)[: launched.sent.num_sources]
+        return found
 
     def _named(self, rows: Fields) -> dict[str, Tensor]:
         return dict(

@@ -10,10 +10,12 @@ CUDA graph can be replayed. Rows of the target stay valid until the next dispatc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
@@ -22,11 +24,10 @@ from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launche
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
-    PAGE_WORDS,
     SLOT_BITS,
-    STATE_WORDS,
     Limits,
     lay_out,
+    new_state,
     view_points,
 )
 from fuscoc_runtime.kernels.cuda import (
@@ -46,6 +47,8 @@ class CudaNode:
     """
 
     max_entries: int | None = None
+    rails: Rails | None = None
+    is_out_of_step = False
 
     @property
     def zeroes_results(self) -> bool:
@@ -99,8 +102,7 @@ class CudaNode:
         self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
-        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=device)
-        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=True)
+        self.state, self.page = new_state(MAX_RANKS, device)
         self._cta_counts = torch.zeros(
             self.num_sms * program.num_columns, dtype=torch.int64, device=device
         )
@@ -295,7 +297,7 @@ class CudaNode:
             self._launch(self._dispatch, self._ctas, address, early)
         return handle
 
-    def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
+    def _of_handle(self, entry: RingEntry) -> dict[str, Any]:
         """What else a handle has."""
         found = {}
         if self.program.compact:

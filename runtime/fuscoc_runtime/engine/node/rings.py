@@ -64,6 +64,15 @@ class HandleRings:
 
 
 @dataclass(frozen=True, eq=False)
+class Sent:
+    """This rank's own segments where there are several nodes: how many, and int64 [max_sources,
+    fanout] the rank that each point goes to, negative for none."""
+
+    num_sources: int
+    ranks: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Launched:
     """What combine needs of its dispatch.
 
@@ -76,7 +85,8 @@ class Launched:
     domain, of which ``num_sources`` then is what there is room for. Where slots follow from pieces
     there are no codes and no claims; ``filled_bits``, int32, has 32 slots a word, and ``moved``,
     int64, bytes of the first field that went somewhere, the points that there are, and how many of
-    them went to every rank. Of exact sizes ``filled_slots``, bool [num_slots], is known already.
+    them went to every rank. Of exact sizes ``filled_slots``, bool [num_slots], is known already. Of
+    several nodes all this is of the segments that the rank has taken on, and ``sent`` of its own.
     """
 
     entry: RingEntry
@@ -93,6 +103,7 @@ class Launched:
     filled_bits: Tensor | None = None
     moved: Tensor | None = None
     filled_slots: Tensor | None = None
+    sent: Sent | None = None
 
     @property
     def has_given_slots(self) -> bool:

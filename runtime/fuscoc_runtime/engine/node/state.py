@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ STAGES = (
     "slots of segments planned together, part",
 )
 
-# Positions in call.cuh's State,
+# Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
+# know more,
 STATE_WORDS = 44
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
-NUM_TROUBLES = 7 + MAX_RANKS
+NUM_KINDS = 7
 
 # and in its Page, behind the wait that is shown there, a word of 64 bits.
-PAGE_WORDS = 3 + NUM_TROUBLES
-PAGE_TROUBLES, PAGE_ABORT = 2, 2 + NUM_TROUBLES
+PAGE_WORDS = 3 + NUM_KINDS + MAX_RANKS
+PAGE_TROUBLES, PAGE_ABORT = 2, -1
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,14 @@ class NodeKernels(Protocol):
         zeroes_results: whether combine needs results that are 0, since segments may not fill them.
         max_entries: outer indices of a ragged source that kernels evaluate by themselves; None if
             they are evaluated before.
+        rails: what goes over the network; None inside one node.
+        is_out_of_step: between nodes, whether peers may make calls that this rank cannot match, so
+            that none can follow.
     """
 
     max_entries: int | None
+    rails: Rails | None
+    is_out_of_step: bool
 
     limits: Limits
     rows: tuple[Tensor, ...]
@@ -127,7 +134,8 @@ class Trouble:
         bad_sizes: dispatches whose ragged sizes were none.
         outdated, overwritten: combines whose handle's memory, or whose rows, a later dispatch had
             taken.
-        refusals: calls that this rank had joined and others refused, by rank.
+        refusals: calls that this rank had joined and others refused, by rank, of `MAX_RANKS` or of
+            all nodes.
     """
 
     bad_keys: int = 0
@@ -144,14 +152,22 @@ KINDS = tuple(each.name for each in fields(Trouble) if each.name != "refusals")
 """Counts of ``Trouble`` that are not of a peer, in the order of the device's words."""
 
 
-def parse_state(words: Sequence[int]) -> Trouble:
-    """Read a copy of ``NodeKernels.state``."""
-    return _trouble(words[BAD_KEYS:])
+def new_state(num_ranks: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Zeros for the state and the page of so many ranks."""
+    more = max(0, num_ranks - MAX_RANKS)
+    state = torch.zeros(STATE_WORDS + 2 * more, dtype=torch.int32, device=device)
+    on_gpu = device.type == "cuda"
+    return state, torch.zeros(PAGE_WORDS + more, dtype=torch.int32, pin_memory=on_gpu)
+
+
+def parse_state(words: Sequence[int], num_ranks: int = MAX_RANKS) -> Trouble:
+    """Read a copy of ``NodeKernels.state``, which knows so many ranks."""
+    return _trouble(words[BAD_KEYS : BAD_KEYS + NUM_KINDS + num_ranks])
 
 
 def parse_page(words: Sequence[int]) -> Trouble:
     """Read a copy of ``NodeKernels.page``: what calls did before the latest one."""
-    return _trouble(words[PAGE_TROUBLES:])
+    return _trouble(words[PAGE_TROUBLES:PAGE_ABORT])
 
 
 def parse_wait(word: int) -> tuple[int, str]:
@@ -163,7 +179,7 @@ def parse_wait(word: int) -> tuple[int, str]:
 
 def _trouble(counts: Sequence[int]) -> Trouble:
     named = dict(zip(KINDS, counts, strict=False))
-    return Trouble(**named, refusals=tuple(counts[len(KINDS) : NUM_TROUBLES]))
+    return Trouble(**named, refusals=tuple(counts[len(KINDS) :]))
 
 
 def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:

@@ -7,16 +7,17 @@ CPU they are interpreted, one program at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate, allocator
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
-from fuscoc_runtime.engine.node.state import PAGE_WORDS, SLOT_BITS, STATE_WORDS, Limits
+from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
     call_words,
@@ -34,6 +35,8 @@ class TritonNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
     max_entries: int | None = None
+    rails: Rails | None = None
+    is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
 
     def __init__(
@@ -54,8 +57,7 @@ class TritonNode:
         members.meet("opening")  # a rank that has no kernels does not come
         self._memory = self._new_memory(allocator(members))
         self.rows = self._memory.rows
-        self.state = torch.zeros(STATE_WORDS, dtype=torch.int32, device=self._device)
-        self.page = torch.zeros(PAGE_WORDS, dtype=torch.int32, pin_memory=not self._interpreted)
+        self.state, self.page = new_state(members.topology.num_ranks, self._device)
         self._scratch = self._new_scratch()
         entries = range(limits.num_entries)
         self._buffers = [self._new_buffers() for _ in entries]
@@ -112,14 +114,15 @@ class TritonNode:
             handle.row_index.fill_(-1)
         values = self._values(handle) | self._program.given(inputs, extents)
         values |= {name: address(column) for name, column in self._scratch.items()}
-        columns = self.shuffle.program.relation.addresses
-        values |= zip(columns, map(address, self._segments[entry.index]), strict=True)
+        addresses = self.shuffle.program.relation.addresses
+        values |= zip(addresses, map(address, self._segments[entry.index]), strict=True)
         if ragged is not None:
             tables = ("outer", "point_offset", "cell_offset")
             values |= {name: address(getattr(ragged, name)) for name in tables}
         self._program.evaluate(values, num_sources)
         if ragged is not None:
-            self._drop_behind(ragged.num_points)
+            columns = [self._scratch[name] for name in ("rank", self._program.place)]
+            self._drop_behind(ragged.num_points, columns)
         self._program.plan(values | {"num_slots": num_slots}, num_sources)
         values |= self._program.fields_sent(source, self._memory.sections["rows"])
         self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
@@ -158,11 +161,10 @@ class TritonNode:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
         self._program.kernels["combine"].launch(values, 1)
 
-    def _drop_behind(self, num_points: torch.Tensor) -> None:
-        """Drop the points of a ragged domain that there are not."""
-        columns = [self._scratch[name] for name in ("rank", self._program.place)]
-        behind = torch.arange(len(columns[0]), device=self._device) >= num_points
+    def _drop_behind(self, num_points: torch.Tensor, columns: Iterable[torch.Tensor]) -> None:
+        """Drop the points of a ragged domain that there are not, of whom ``columns`` tell."""
         for column in columns:
+            behind = torch.arange(len(column), device=self._device) >= num_points
             column.masked_fill_(behind, -1)
 
     def _next_entry(self) -> RingEntry:

@@ -25,7 +25,8 @@ class TritonMemory:
     """The window of one rank, zeroed; construction is collective.
 
     Attributes:
-        limits: how large calls may be, the same on all ranks.
+        limits: how large calls may be, the same on all ranks; of several nodes ``max_sources`` are
+            the segments that a rank takes on.
         rows: the target's fields, [rows, elements].
     """
 
@@ -88,8 +89,12 @@ class TritonMemory:
         device/words.py."""
         words = device_module("words", interpreted=self._program.interpreted)
         named = {
-            "rank": self._program.members.rank,
+            "rank": self._program.rank,
             "num_ranks": self._program.num_ranks,
+            "num_nodes": self._program.num_nodes,
+            "node": self._program.node,
+            "stride": self.limits.max_sources // self._program.num_nodes,
+            "num_known": self._program.num_known,
             "max_sources": self.limits.max_sources,
             "capacity": self.limits.capacity,
             "long_wait": LONG_WAIT[self._program.device.type],
@@ -118,7 +123,7 @@ class TritonMemory:
         meeting = num_ranks * 4 * self._is_exact
         return lay_out(
             {
-                "counts": [2 * num_ranks * (program.num_columns + 1) * 4],
+                "counts": [2 * num_ranks * program.num_nodes * (program.num_columns + 1) * 4],
                 "plan_flags": [num_ranks * program.plan_blocks * 4],
                 "dispatch_flags": [sources * 4],
                 "combine_flags": [sources * 8],
@@ -139,8 +144,7 @@ class TritonMemory:
 def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     """What the planner's kernels hand to each other, by the names of the relation's outputs."""
     num_points = max_sources * program.shuffle.program.fanout
-    tiles, relation = program.num_tiles(max_sources), program.shuffle.program.relation
-    outputs = [name for name in relation.outputs if name not in relation.addresses]
+    tiles = program.num_tiles(max_sources)
     sizes = {
         "within": num_points,
         "within_rows": num_points * program.is_compact,
@@ -148,9 +152,16 @@ def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     }
     device = program.device
     return {
-        **{name: torch.empty(num_points, dtype=torch.int64, device=device) for name in outputs},
+        **new_points(program, max_sources),
         **{name: torch.empty(n, dtype=torch.int32, device=device) for name, n in sizes.items()},
     }
+
+
+def new_points(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
+    """What the relation says of points, but for where their segments lie, int64 [points]."""
+    relation, num = program.shuffle.program.relation, max_sources * program.shuffle.program.fanout
+    outputs = [name for name in relation.outputs if name not in relation.addresses]
+    return {name: torch.empty(num, dtype=torch.int64, device=program.device) for name in outputs}
 
 
 def new_buffers(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:

@@ -18,12 +18,18 @@ from fuscoc_runtime.plan import key_to_rank
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
+INSIDE = {"dispatch", "combine"}
+ACROSS = {"pack", "forward", "collect", "finish"}
+"""Kernels that take the place of these where there are several nodes."""
+
 
 class TritonProgram:
     """What does not depend on how large calls are; one rank's.
 
     Attributes:
-        kernels: by what they do.
+        kernels: by what they do, those of several nodes only if there are.
+        rank, num_ranks: of this node; its ``node`` is one of ``num_nodes``.
+        num_known: ranks of all nodes, or more, of which troubles are counted.
         interpreted: on the CPU, one program at a time.
         is_dense, is_compact, combines: what kind of shuffle it is.
         row_bytes: of a row of every field of the target.
@@ -33,13 +39,18 @@ class TritonProgram:
         self, artifact: Artifact, shuffle: ShuffleSpec, spec: NodeSpec, members: Membership
     ) -> None:
         self.shuffle, self.spec, self.members = shuffle, spec, members
-        self.device, self.num_ranks = members.device, members.topology.num_ranks
+        topology = members.topology
+        self.device, self.num_ranks = members.device, topology.ranks_per_node
+        self.rank, self.num_nodes = topology.local_rank(members.rank), topology.num_nodes
+        self.node, self.num_known = topology.node(members.rank), max(MAX_RANKS, topology.num_ranks)
         self.interpreted = members.device.type == "cpu"
         program = shuffle.program
         self.target, self.is_compact = program.target, program.is_compact
         self.is_dense = program.target.kind == "dense"
         self.combines = "combine" in spec.kernels
-        self.kernels = {role: self._load(artifact, name) for role, name in spec.kernels.items()}
+        unused = ACROSS if self.num_nodes == 1 else INSIDE
+        roles = spec.kernels.keys() - unused
+        self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
         relation = program.relation.kernel
         self.relation = None if spec.pieces else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
@@ -84,17 +95,22 @@ class TritonProgram:
         """The relation's inputs and extents, by the manifest's value names."""
         program = self.shuffle.program
         tensors = dict(zip(program.inputs, inputs, strict=True))
-        owners = self._key_to_rank
-        if owners is None and self.target.kind == "packed":
-            owners = tensors[self.target.placement.table or ""]
+        num_ranks = self.members.topology.num_ranks
         return {
             **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
             **{f"extent.{n}": e for n, e in zip(program.extents, extents, strict=True)},
             "extent.rank": self.members.rank,
-            "extent.ranks": self.num_ranks,
-            "num_ranks": self.num_ranks,
-            **({} if owners is None else {"key_to_rank": address(owners)}),
+            "extent.ranks": num_ranks,
+            "num_ranks": num_ranks,
+            **self.placement(tensors),
         }
+
+    def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
+        """Where keys live, by what a table among the ``inputs`` says or without one."""
+        owners = self._key_to_rank
+        if owners is None and self.target.kind == "packed":
+            owners = inputs[self.target.placement.table or ""]
+        return {} if owners is None else {"key_to_rank": address(owners)}
 
     def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
         """What a dispatch is given of every field: its tensor, and where rows go in a window."""

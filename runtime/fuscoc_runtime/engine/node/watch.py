@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.landing import Landing, as_bytes
+from fuscoc_runtime.comm.rails import NETWORK, Rails
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
     KINDS,
+    MAX_RANKS,
     PAGE_ABORT,
+    PAGE_WORDS,
     Limits,
     Trouble,
     parse_page,
@@ -39,6 +43,7 @@ from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.scalar import render
 
+POLL_SECONDS = 100e-6
 GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""
 
@@ -92,6 +97,7 @@ class Watched(Protocol):
 
     state: Tensor
     page: Tensor
+    rails: Rails | None
 
 
 class NodeWatch:
@@ -106,9 +112,11 @@ class NodeWatch:
 
     def __init__(self, node: Watched, shuffle: ShuffleSpec, members: Membership) -> None:
         self._shuffle, self._members, self._limits = shuffle, members, node.limits
-        self._state = node.state
-        self._told, self._logged = Trouble(), Trouble()
+        self._state, self._rails = node.state, node.rails
+        self._num_ranks = len(node.page) - PAGE_WORDS + MAX_RANKS
+        self._told = self._logged = Trouble(refusals=(0,) * self._num_ranks)
         self._loss_told = False
+        self._landing = Landing()
         # Kernels read and write it at any time, and it takes no call of CUDA to do so here.
         self._page = node.page.numpy()
         self._waiting = node.page[:2].view(torch.int64).numpy()
@@ -121,6 +129,8 @@ class NodeWatch:
     def look(self) -> None:
         """By the watching thread: log what is new, and end a wait whose time is up."""
         waiting, now = int(self._waiting[0]), time.monotonic()
+        if not waiting and self._rails is not None:
+            waiting = self._rails.under_way()  # what kernels show is negative
         if waiting != self._seen:
             self._seen, self._since = waiting, now
         elif waiting and self.loss is None:
@@ -139,7 +149,7 @@ class NodeWatch:
     def raise_new(self) -> None:
         """Wait for the current stream and raise what went wrong and has not been raised yet, one
         kind of error at a time; a loss again and again."""
-        now = parse_state(self._state.tolist())
+        now = self._read()
         self.raise_loss()
         self._raise(now)
 
@@ -147,7 +157,7 @@ class NodeWatch:
         """As ``raise_new``, but a loss only once; of calls that go on, what is known ``so_far``,
         without waiting for them."""
         with torch.cuda.stream(self._stream if so_far else None):
-            now = parse_state(self._state.tolist())
+            now = self._read()
         self._log_new(now)
         if not self._loss_told:
             self.raise_loss()
@@ -156,6 +166,23 @@ class NodeWatch:
     def close(self) -> None:
         """Look no more."""
         unwatch(self)
+
+    def lose(self, loss: HopTimeoutError) -> None:
+        """A rank was lost, as the host has found while it waited for it: no call follows."""
+        self.loss = loss
+        self._page[PAGE_ABORT] = 1
+
+    def _read(self) -> Trouble:
+        """The state behind the current stream, or, if a rank is lost, as far as it is known: what
+        the network waits for then may never end."""
+        if self._state.is_cuda and self._rails is not None:
+            copy, copied = self._landing.copy(as_bytes(self._state)), self._landing.copied
+            while not copied.query():
+                if self.loss is not None:
+                    return parse_page(self._page.tolist())
+                time.sleep(POLL_SECONDS)
+            return parse_state(copy.view(torch.int32).tolist(), self._num_ranks)
+        return parse_state(self._state.tolist(), self._num_ranks)
 
     def _raise(self, now: Trouble) -> None:
         for error, told in self._new(self._told, now):
@@ -171,7 +198,12 @@ class NodeWatch:
         return find_errors(self._shuffle, self._members.rank, self._limits, before, now)
 
     def _end_waits(self, waiting: int, seconds: float) -> None:
-        peer, stage = parse_wait(waiting)
+        topology = self._members.topology
+        if waiting > 0 and self._rails is not None:
+            peer, stage = min(self._rails.peers.values()), NETWORK
+        else:
+            local, stage = parse_wait(waiting)
+            peer = topology.node_ranks(topology.node(self._members.rank))[local]
         self.loss = loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.

@@ -77,13 +77,14 @@ def joins(call, peer):
 
 
 @triton.jit
-def note_refusal(call, peer):
-    """Count that a peer has refused the running call, once, unless nobody waits for it any more."""
+def note_refusal(call, rank):
+    """Count that a rank has refused the running call, once, unless nobody waits for it any more."""
     state = sync.array(call, words.STATE, tl.int32)
     number = tl.load(state + words.NUM_COMBINES) + 1
-    is_new = tl.atomic_xchg(state + words.NOTED + peer, number) != number
+    noted = state + words.REFUSALS + sync.word(call, words.NUM_KNOWN) + rank
+    is_new = tl.atomic_xchg(noted, number) != number
     if is_new & (sync.aborted(call) == 0):
-        sync.note(call, words.REFUSALS + peer, 1)
+        sync.note(call, words.REFUSALS + rank, 1)
 
 
 @triton.jit
@@ -96,47 +97,76 @@ def poison(to, nbytes):
 
 
 @triton.jit
+def sent_here(call, source):
+    """The lowest slot of a segment on each other rank of the node, -1 where it has none."""
+    peers = tl.arange(0, words.MAX_RANKS)
+    first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
+    is_other = (peers < sync.word(call, words.NUM_RANKS)) & (peers != sync.word(call, words.RANK))
+    return tl.load(first + peers, mask=is_other, other=-1)
+
+
+@triton.jit
+def lacking(there, absent):
+    """Ranks, in a vector, that have rows of a segment which do not come."""
+    return ((there >= 0) & (((absent >> tl.arange(0, words.MAX_RANKS)) & 1) == 1)).to(tl.int32)
+
+
+@triton.jit
+def sum_here(
+    call, part, source, slots, bits, there, rows, zero: tl.constexpr, add_row: tl.constexpr,
+    add_partial: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
+    lanes: tl.constexpr, weighted: tl.constexpr,
+):  # fmt: skip
+    """A part of the sum of a segment's rows on this rank, and of a partial row of each other."""
+    rank = sync.word(call, words.RANK)
+    has = tl.full((), 0, tl.int32)
+    has, sums = add_terms(part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted)
+    for peer in range(sync.word(call, words.NUM_RANKS)):
+        if vectors.pick(there, peer, words.MAX_RANKS) >= 0:
+            sums = add_partial(part, staging(call, rank, peer, source, partial_bytes), has, sums)
+            has = has | 1
+    return has, sums
+
+
+@triton.jit
 def finalise(
-    call, source, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
-    add_partial: tl.constexpr, store_result: tl.constexpr, lost: tl.constexpr,
-    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
+    call, source, tag, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
+    add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
+    lost: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
     """The result of a segment of this rank: its own rows, and a partial row of each other rank; NaN
     if one that ``absent`` ranks have does not come. If it ``places`` results, one that has no rows
     is left as it is: where it lies another may lie, too."""
-    rank = sync.word(call, words.RANK)
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
     slots = points.slots_here(call, codes)
-    peers = tl.arange(0, words.MAX_RANKS)
-    first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
-    num_ranks = sync.word(call, words.NUM_RANKS)
-    there = tl.load(first + peers, mask=(peers < num_ranks) & (peers != rank), other=-1)
+    there = sent_here(call, source)
     place = source
     stores = True
     if places:
         place = points.cell_of(call, source, fanout, strided)
         stores = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
     for part in range(parts):
-        has = tl.full((), 0, tl.int32)
-        has, sums = add_terms(
-            part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted
-        )
-        for peer in range(num_ranks):
-            if vectors.pick(there, peer, words.MAX_RANKS) >= 0:
-                row = staging(call, rank, peer, source, partial_bytes)
-                sums = add_partial(part, row, has, sums)
-                has = has | 1
+        _, sums = sum_here(
+            call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
+            partial_bytes, fanout, lanes, weighted,
+        )  # fmt: skip
         if stores:
             store_result(part, result, place, sums)
-    lacks = ((there >= 0) & (((absent >> peers) & 1) == 1)).to(tl.int32)
+    lacks = lacking(there, absent)
     if vectors.largest(lacks, 0) == 1:
         tl.debug_barrier()
         for part in range(parts):
             store_result(part, result, place, lost())
-        for peer in range(num_ranks):
+        for peer in range(sync.word(call, words.NUM_RANKS)):
             if (vectors.pick(lacks, peer, words.MAX_RANKS) == 1) & joins(call, peer):
                 note_refusal(call, peer)
+
+
+@triton.jit
+def same_source(call, place):
+    """The segment at a place, of those that a kernel finalises: inside a node the same number."""
+    return place
 
 
 @triton.jit
@@ -303,7 +333,7 @@ def combine(
     joins, tag = turn[0], turn[1]
     if joins == 1:
         sum_rows(
-            call, num_sources, tag, weights, rows, result, zero, add_row, add_partial,
+            call, num_sources, tag, 1, weights, rows, result, zero, add_row, add_partial,
             store_partial, store_result, lost, load_rows, store_sent, load_back, store_results,
             partial_bytes, fanout, lanes, parts, weighted, places, strided, tile_rows,
         )  # fmt: skip
@@ -316,6 +346,17 @@ def combine(
 def begin(call, ticket, rows_ticket):
     """Enter the running combine: whether this rank joins it, its tag, the dispatches finished
     before, and whether the handle is outdated, rows are overwritten, or this rank refuses."""
+    joins, tag, plans, outdated, overwritten, refuses = look(call, ticket, rows_ticket)
+    if joins == 1:
+        state = sync.array(call, words.STATE, tl.int32)
+        planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
+        joins = enter(call, tag, planned)
+    return joins, tag, plans, outdated, overwritten, refuses
+
+
+@triton.jit
+def look(call, ticket, rows_ticket):
+    """The same without entering it: as far as this rank alone knows."""
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     number = tl.load(routing + words.COMBINES) + 1
@@ -327,10 +368,7 @@ def begin(call, ticket, rows_ticket):
         tl.load(state + words.ROWS_TICKET) != rows_ticket.to(tl.int32)
     )
     refuses = overwritten | (rows_ticket < 0)
-    joins = 0
-    if (outdated | refuses | (sync.aborted(call) != 0)) == 0:
-        planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
-        joins = enter(call, tag, planned)
+    joins = ((outdated | refuses | (sync.aborted(call) != 0)) == 0).to(tl.int32)
     return joins, tag, plans, outdated, overwritten, refuses
 
 
@@ -341,10 +379,16 @@ def give_up(call, turn, rows_ticket, result, result_bytes, num_fields: tl.conste
     if (tl.program_id(0) == 0) & refuses & (outdated == 0):
         refuse(call, tag)
     if rows_ticket >= 0:  # where single results lie may not be known any more
-        for field in tl.static_range(num_fields):
-            share = (result_bytes[field] + tl.num_programs(0) - 1) // tl.num_programs(0)
-            begins = tl.program_id(0) * share
-            poison(result[field] + begins, tl.minimum(share, result_bytes[field] - begins))
+        poison_all(result, result_bytes, num_fields)
+
+
+@triton.jit
+def poison_all(result, result_bytes, num_fields: tl.constexpr):
+    """Results of all fields; a share by each program."""
+    for field in tl.static_range(num_fields):
+        share = (result_bytes[field] + tl.num_programs(0) - 1) // tl.num_programs(0)
+        begins = tl.program_id(0) * share
+        poison(result[field] + begins, tl.minimum(share, result_bytes[field] - begins))
 
 
 @triton.jit
@@ -368,14 +412,16 @@ def finish(call, turn):
 
 @triton.jit
 def sum_rows(
-    call, num_sources, tag, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
-    add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
-    lost: tl.constexpr, load_rows: tl.constexpr, store_sent: tl.constexpr,
-    load_back: tl.constexpr, store_results: tl.constexpr, partial_bytes: tl.constexpr,
-    fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-    places: tl.constexpr, strided: tl.constexpr, tile_rows: tl.constexpr,
+    call, num_sources, tag, reduces: tl.constexpr, weights, rows, result, zero: tl.constexpr,
+    add_row: tl.constexpr, add_partial: tl.constexpr, store_partial: tl.constexpr,
+    store_result: tl.constexpr, lost: tl.constexpr, load_rows: tl.constexpr,
+    store_sent: tl.constexpr, load_back: tl.constexpr, store_results: tl.constexpr,
+    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr, tile_rows: tl.constexpr,
+    finalise: tl.constexpr = finalise, source_at: tl.constexpr = same_source,
 ):  # fmt: skip
-    """Reduce the rows of other ranks' segments, and sum up this rank's own."""
+    """Reduce the rows of other ranks' segments, if it ``reduces`` any, and ``finalise`` so many of
+    this rank's own, of which ``source_at`` says which they are."""
     state = sync.array(call, words.STATE, tl.int32)
     refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
     rank = sync.word(call, words.RANK)
@@ -383,21 +429,22 @@ def sum_rows(
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
     if tile_rows > 1:
         size = tile_rows
-    num_items = points.num_remote_items(call, size)
+    num_items = points.num_remote_items(call, size) * reduces
     num_groups = (num_sources + size - 1) // size
-    reduces_first = tl.program_id(0) < sync.word(call, words.NUM_REDUCERS)
+    reduces_first = tl.program_id(0) < sync.word(call, words.NUM_REDUCERS) * reduces
     group = num_groups
     if reduces_first == 0:
         group = sync.take(state, words.NEXT_GROUP)
-    left = 1  # whether there may be something to reduce
+    left = reduces  # whether there may be something to reduce
     while (left == 1) | (group < num_groups):
         there = False
         absent = refusing
         if group < num_groups:
+            flag = source_at(call, group * size) // size
             if left == 1:
-                there = flagged_by_all(call, group, tag)
+                there = flagged_by_all(call, flag, tag)
             else:
-                absent |= wait_for_flags(call, group, tag)
+                absent |= wait_for_flags(call, flag, tag)
                 there = True
         if there:
             limit = tl.minimum(group * size + size, num_sources)
@@ -411,14 +458,14 @@ def sum_rows(
                     if (((lacking >> peer) & 1) == 1) & joins(call, peer):
                         note_refusal(call, peer)
             else:
-                for source in range(group * size, limit):
+                for place in range(group * size, limit):
                     finalise(
-                        call, source, absent, weights, rows, result, zero, add_row, add_partial,
-                        store_result, lost, partial_bytes, fanout, lanes, parts, weighted, places,
-                        strided,
+                        call, source_at(call, place), tag, absent, weights, rows, result, zero,
+                        add_row, add_partial, store_partial, store_result, lost, partial_bytes,
+                        fanout, lanes, parts, weighted, places, strided,
                     )  # fmt: skip
             group = sync.take(state, words.NEXT_GROUP)
-        elif left == 1:
+        elif reduces:  # then something may be left
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
                 source_rank, index = points.remote_item(call, item)

@@ -18,6 +18,7 @@ def dispatch(
     call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, strided: tl.constexpr = False,
+    cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
@@ -31,7 +32,7 @@ def dispatch(
     for group in range(tl.program_id(0), num_groups, tl.num_programs(0)):
         rows.send(
             call, group, size, num_sources, weights, source_fields, rows_at, load_source,
-            store_row, fanout, lanes, parts, weighted, True, strided,
+            store_row, fanout, lanes, parts, weighted, True, strided, cell_of,
         )  # fmt: skip
     tl.debug_barrier()  # the stores of every thread come first
     sent = tl.atomic_add(state + words.NEXT_GROUP, 1, sem="acq_rel", scope="sys")

@@ -24,12 +24,13 @@ def send(
     call, group, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, everywhere: tl.constexpr, strided: tl.constexpr,
+    cell_of: tl.constexpr,
 ):  # fmt: skip
     """A group of rows and its points to the other ranks; ``everywhere``: rows to this one, too."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     for source in range(group * size, tl.minimum(group * size + size, num_sources)):
-        cell = points.cell_of(call, source, fanout, strided)
+        cell = cell_of(call, source, fanout, strided)
         codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
         first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
         peers = tl.arange(0, words.MAX_RANKS)
@@ -50,9 +51,10 @@ def send(
 def expand_own(
     call, source, source_fields, rows_at, load_source: tl.constexpr, store_row: tl.constexpr,
     fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr, strided: tl.constexpr,
+    cell_of: tl.constexpr,
 ):  # fmt: skip
     """A row of this rank into all its slots here."""
-    cell = points.cell_of(call, source, fanout, strided)
+    cell = cell_of(call, source, fanout, strided)
     codes, _ = points.own_points(call, source, 0, fanout, lanes, False)
     slots = points.slots_here(call, codes)
     if vectors.largest(slots, 0) >= 0:
@@ -95,8 +97,9 @@ def dispatch(
     call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, load_row: tl.constexpr = None, strided: tl.constexpr = False,
-    tile_rows: tl.constexpr = 1,
+    tile_rows: tl.constexpr = 1, cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
+    """``cell_of`` says where a segment is read."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)
@@ -120,7 +123,7 @@ def dispatch(
             else:
                 send(
                     call, group, size, num_sources, weights, source_fields, rows_at, load_source,
-                    store_row, fanout, lanes, parts, weighted, False, strided,
+                    store_row, fanout, lanes, parts, weighted, False, strided, cell_of,
                 )  # fmt: skip
             sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
 
@@ -140,7 +143,7 @@ def dispatch(
                 for source in range(first, limit):
                     expand_own(
                         call, source, source_fields, rows_at, load_source, store_row, fanout,
-                        lanes, parts, strided,
+                        lanes, parts, strided, cell_of,
                     )  # fmt: skip
         else:
             source_rank, group = points.remote_item(call, item - num_groups)

@@ -10,6 +10,10 @@ this call, so its window may be written.
 
 A compact target has one row for a segment and a rank. Its rows are counted like those of further
 keys, one for each rank: the columns of a table of counts are the keys, then the ranks.
+
+Of several nodes a rank plans its own segments and those that have landed here, those of each node
+by programs of their own. It tells the counts of each, in the name of the rank that they are of: so
+slots are dealt out by the order of all ranks.
 """
 
 import triton
@@ -17,7 +21,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, vectors, sync = load("words"), load("vectors"), load("sync")
+words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
 
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
 PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
@@ -144,7 +148,19 @@ def exchange(
     key = tl.program_id(0) * block + tl.arange(0, block)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     size: tl.constexpr = tile[0] * tiles
-    num_programs = (num_sources + size - 1) // size
+    num_nodes = sync.word(call, words.NUM_NODES)
+    num_programs = (num_sources // num_nodes + size - 1) // size
+    for node in range(num_nodes):
+        sums = add_up(counted + node * num_programs * keys, num_programs, key, columns, keys, block)
+        store_counts(call, node, told_sources(call, node, num_sources), key, sums, columns)
+    flag_counts(call)
+
+
+@triton.jit
+def add_up(
+    counted, num_programs, key, columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr
+):
+    """Make a block of columns of what programs have counted sums over those before; all sums."""
     sums = tl.full((block,), 0, tl.int32)
     chunk: tl.constexpr = COUNTS // block
     for start in range(0, num_programs, chunk):
@@ -154,33 +170,52 @@ def exchange(
         counts = tl.load(at, mask=mask, other=0)
         tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
         sums += vectors.total(counts, 0)
-    tell_counts(call, num_sources, key, sums, columns)
+    return sums
 
 
 @triton.jit
 def tell_counts(call, num_sources, column, counts, columns: tl.constexpr):
     """Exchange the counts of this program's columns with all peers, and wait for theirs."""
+    store_counts(call, 0, told_sources(call, 0, num_sources), column, counts, columns)
+    flag_counts(call)
+
+
+@triton.jit
+def store_counts(call, node, sources, column, counts, columns: tl.constexpr):
+    """Store the counts of this program's columns to all ranks, as those of the rank of a node that
+    has this one's place there, and how many source segments it has."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
-    rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
-    blocks = tl.num_programs(0)
+    source_rank = node * num_ranks + sync.word(call, words.RANK)
+    num_sources = num_ranks * sync.word(call, words.NUM_NODES)
+    mine = ((epoch & 1) * num_sources + source_rank) * (columns + 1)
     # What is sent when nobody waits any more could be taken for an earlier call's.
     if sync.aborted(call) == 0:
         for peer in range(num_ranks):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
             tl.store(to + column, counts, mask=column < columns)
             if tl.program_id(0) == 0:
-                tl.store(to + columns, told_sources(call, num_sources))
+                tl.store(to + columns, sources)
+
+
+@triton.jit
+def flag_counts(call):
+    """Tell all peers that this program's columns are there, and wait for theirs."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    rank = sync.word(call, words.RANK)
+    blocks = tl.num_programs(0)
+    if sync.aborted(call) == 0:
         sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
     sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
 
 
 @triton.jit
-def told_sources(call, num_sources):
-    """What a rank tells of its source segments. With exact sizes it refuses the call, -1, if one of
-    its points cannot be moved."""
+def told_sources(call, node, num_sources):
+    """What a rank tells of its source segments, or of those that have landed from a node. With
+    exact sizes it refuses the call, -1, if one of its points cannot be moved."""
     sources = num_sources.to(tl.int32)
+    if sync.word(call, words.NUM_NODES) > 1:
+        sources = slabs.sources_of(call, node)
     if sync.is_exact(call):
         routing = sync.array(call, words.ROUTING, tl.int32)
         use = tl.load(routing + words.USES) + 1
@@ -240,13 +275,15 @@ def assign(
     failed = sync.aborted(call) != 0
     counts = counts_of_ranks(call, columns)
     counted = counts_of_program(call, keys)
+    node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
     begins = tl.full((words.MAX_RANKS,), 0, tl.int32)  # of the block's first key on every rank
     num_own = tl.full((), 0, tl.int32)
     for first in range(0, keys, block):
         key = first + tl.arange(0, block)
         base, begins, num_own = starts(
-            call, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align, failed
-        )
+            call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align,
+            failed,
+        )  # fmt: skip
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
     failed = failed | stops(call, counts, begins, columns)
@@ -259,37 +296,44 @@ def assign(
     tl.debug_barrier()
     for number in range(tiles):
         assign_tile(
-            call, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys, tile,
-            compact,
+            call, node, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys,
+            tile, compact,
         )  # fmt: skip
 
 
 @triton.jit
 def rows_here(call, counts, columns: tl.constexpr):
     """Rows of a compact target on this rank."""
-    peer = tl.arange(0, words.MAX_RANKS)
-    there = peer < sync.word(call, words.NUM_RANKS)
-    at = counts + peer * (columns + 1) + sync.word(call, words.RANK)
-    return vectors.total(tl.load(at, mask=there, other=0), 0)
+    rows = tl.full((), 0, tl.int32)
+    for peer in range(num_source_ranks(call)):
+        rows += tl.load(counts + peer * (columns + 1) + sync.word(call, words.RANK))
+    return rows
+
+
+@triton.jit
+def num_source_ranks(call):
+    """Ranks of all nodes."""
+    return sync.word(call, words.NUM_RANKS) * sync.word(call, words.NUM_NODES)
 
 
 @triton.jit
 def starts(
-    call, key, begins, num_own, counts, key_to_rank, num_keys: tl.constexpr,
+    call, node, key, begins, num_own, counts, key_to_rank, num_keys: tl.constexpr,
     columns: tl.constexpr, block: tl.constexpr, align: tl.constexpr, failed,
 ):  # fmt: skip
-    """The first slot of this rank's rows of a block of keys; then where the next block begins on
-    every rank, and how many keys of this rank were before it. The first program also says how many
-    rows of each this rank receives."""
+    """The first slot of the rows of a block of keys that are this rank's, or have landed from a
+    node; then where the next block begins on every rank, and how many keys of this rank were before
+    it. The first program also says how many rows of each this rank receives."""
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
+    source_rank = node * num_ranks + me
     rows = tl.full((block,), 0, tl.int32)
     base = tl.full((block,), 0, tl.int32)
-    for peer in range(num_ranks):
+    for peer in range(num_source_ranks(call)):
         theirs = tl.load(counts + peer * (columns + 1) + key, mask=key < columns, other=0)
         rows += theirs
-        base += tl.where(peer < me, theirs, 0)
-    owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1)
+        base += tl.where(peer < source_rank, theirs, 0)
+    owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1) - sync.first_rank(call)
     aligned = (rows + align - 1) // align * align
     start = tl.full((block,), 0, tl.int32)
     lane = tl.arange(0, words.MAX_RANKS)
@@ -310,8 +354,8 @@ def starts(
 
 @triton.jit
 def assign_tile(
-    call, counted, tile_index, num_sources, failed, fanout: tl.constexpr, num_keys: tl.constexpr,
-    tile: tl.constexpr, compact: tl.constexpr,
+    call, node, counted, tile_index, num_sources, failed, fanout: tl.constexpr,
+    num_keys: tl.constexpr, tile: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
@@ -330,7 +374,7 @@ def assign_tile(
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
-        sync.note_dropped(call, words.OVERFLOWED, overflowed)
+        note_overflow(call, node, overflowed)
     fits = fits & (failed == 0)
     to = tl.where(fits, to, -1)
     if compact:
@@ -343,26 +387,47 @@ def assign_tile(
 
 
 @triton.jit
+def note_overflow(call, node, times):
+    """Count points without a slot, where the rank that they are of finds them."""
+    if node == sync.word(call, words.NODE):
+        sync.note_dropped(call, words.OVERFLOWED, times)
+    else:
+        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
+        tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
+
+
+@triton.jit
 def counts_of_ranks(call, columns: tl.constexpr):
-    """What this rank's window has of the running call's counts: [num_ranks][columns + 1]."""
+    """What this rank's window has of the running call's counts, of the ranks of all nodes:
+    [ranks][columns + 1]."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     counts = sync.section(call, sync.word(call, words.RANK), words.COUNTS_AT, tl.int32)
-    return counts + (epoch & 1) * sync.word(call, words.NUM_RANKS) * (columns + 1)
+    return counts + (epoch & 1) * num_source_ranks(call) * (columns + 1)
 
 
 @triton.jit
 def store_sources(call, counts, columns: tl.constexpr, failed):
     """Source segments of every rank, and which ranks have refused the call; by one program."""
     routing = sync.array(call, words.ROUTING, tl.int32)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    num_nodes = sync.word(call, words.NUM_NODES)
+    me = sync.first_rank(call) + sync.word(call, words.RANK)
+    own = tl.load(counts + me * (columns + 1) + columns)
+    tells = (failed == 0) & (own >= 0)  # whether this rank has joined the call itself
     most = 0
     refusing = 0
-    for peer in range(sync.word(call, words.NUM_RANKS)):
+    for peer in range(num_ranks * num_nodes):
         sent = tl.load(counts + peer * (columns + 1) + columns)
-        if (sent < 0) & (failed == 0):  # it refused the call
-            refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
+        if (sent < 0) & tells:  # it refused the call
             sync.note(call, words.REFUSALS + peer, 1)
-        sent = tl.where(failed, 0, tl.maximum(sent, 0))
-        tl.store(routing + peer, sent)
+            if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
+                refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
+        sent = tl.maximum(sent, 0)
+        if num_nodes > 1:  # every place of theirs: which have a segment, points say
+            sent = sync.word(call, words.MAX_SOURCES).to(tl.int32)
+        sent = tl.where(failed, 0, sent)
+        if peer < num_ranks:
+            tl.store(routing + peer, sent)
         most = tl.maximum(most, sent)
     tl.store(routing + words.MOST_SOURCES, most)
     tl.store(routing + words.REFUSING, refusing)

@@ -45,6 +45,12 @@ def section(call, peer, name: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
+def first_rank(call):
+    """The rank, of those of all nodes, that is the first one of this node."""
+    return word(call, words.NODE) * word(call, words.NUM_RANKS)
+
+
+@triton.jit
 def signal(call, name: tl.constexpr, index, epoch):
     """Set the flag ``index`` of a section at every peer, behind all this program has stored."""
     rank = word(call, words.RANK)
@@ -81,13 +87,19 @@ def is_exact(call):
 
 
 @triton.jit
+def num_troubles(call):
+    """Words of the state from BAD_KEYS on that the host is told."""
+    return word(call, words.NUM_KNOWN) + words.NUM_KINDS
+
+
+@triton.jit
 def tell_troubles(call):
     """Bring the counts to the page, if they have changed; by one program when others have ended."""
     state = array(call, words.STATE, tl.int32)
     troubles = tl.atomic_add(state + words.TROUBLES, 0)
     if troubles != tl.load(state + words.TOLD):
         page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
-        for index in range(words.NUM_TROUBLES):
+        for index in range(num_troubles(call)):
             tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
         tl.store(state + words.TOLD, troubles)
 
@@ -98,7 +110,7 @@ def show(call, polls, shown, stage: tl.constexpr, peer, item):
     host's memory is far away: who has seen it raise ABORT tells the others."""
     if polls % word(call, words.LONG_WAIT) == 0:
         state = array(call, words.STATE, tl.int32)
-        abort = array(call, words.PAGE, tl.int32) + words.PAGE_ABORT
+        abort = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES + num_troubles(call)
         stop = (tl.load(abort, volatile=True) != 0).to(tl.int32)  # each thread's own: no branch
         tl.atomic_max(state + words.ABORT, stop, sem="relaxed", scope="gpu")
         telling = 1

@@ -76,7 +76,24 @@ TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, 
 # and whether boxes are stale
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
 MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
-NUM_WORDS = tl.constexpr(67)
+# Of several nodes, whose source segments this rank takes on; see `slabs`.
+NUM_NODES = tl.constexpr(67)  # 1: windows reach all ranks
+NODE = tl.constexpr(68)  # this rank's
+STRIDE = tl.constexpr(69)  # source segments of node n, and of this place there, are from n * STRIDE
+NUM_KNOWN = tl.constexpr(70)  # ranks of all nodes, or more
+OWN_RANKS = tl.constexpr(71)  # address of i64 [points] of this rank, as RANKS, of all nodes,
+OWN_KEYS = tl.constexpr(72)  # and as KEYS
+WEIGHTS = tl.constexpr(73)  # address of f32 [max_sources][fanout] that have come with the segments
+SLABS_OUT = tl.constexpr(74)  # address of a slab for every node, and how many bytes it has,
+SLABS_IN = tl.constexpr(75)  # of one from every node
+SLAB_BYTES = tl.constexpr(76)
+BACKS_OUT = tl.constexpr(77)  # the same on the way back
+BACKS_IN = tl.constexpr(78)
+BACK_BYTES = tl.constexpr(79)
+BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
+RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes]: points of each that had no slot here,
+RECEIPTS_IN = tl.constexpr(82)  # and of this rank's that had none there
+NUM_WORDS = tl.constexpr(83)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -98,13 +115,13 @@ EXCESS = tl.constexpr(20)  # ragged source segments beyond max_sources, never mo
 BAD_SIZES = tl.constexpr(21)  # dispatches whose ragged sizes were none, which moved nothing
 OUTDATED = tl.constexpr(22)  # combines with a handle whose memory a later dispatch had taken
 OVERWRITTEN = tl.constexpr(23)  # combines of rows that a later dispatch had replaced
-REFUSALS = tl.constexpr(24)  # [MAX_RANKS] calls that a rank refused while this one had joined them
-NOTED = tl.constexpr(32)  # [MAX_RANKS] the latest of them that was a combine, by NUM_COMBINES
-NUM_TROUBLES = tl.constexpr(15)  # words from BAD_KEYS on
+REFUSALS = tl.constexpr(24)  # [NUM_KNOWN] calls that a rank refused while this one had joined
+# them; behind these [NUM_KNOWN] the latest of them that was a combine, by NUM_COMBINES
+NUM_KINDS = tl.constexpr(7)  # words from BAD_KEYS to REFUSALS
 
 # Words of the page, in the host's memory, behind a wait that takes long, i64.
-PAGE_TROUBLES = tl.constexpr(2)  # those of the state
-PAGE_ABORT = tl.constexpr(17)  # not 0: the host wants nobody to wait any more
+PAGE_TROUBLES = tl.constexpr(2)  # those of the state, from BAD_KEYS on; behind them ABORT, not 0 if
+# the host wants nobody to wait any more
 
 # Words of the report, i64, the call's epoch in their upper halves but for the last.
 REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank

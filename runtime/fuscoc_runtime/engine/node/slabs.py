@@ -1,0 +1,94 @@
+"""What travels between nodes, and where it lands; see kernels/device/slabs.py."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.state import lay_out
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+
+HEADER_BYTES = 1024
+POINT_BYTES = 8
+MAX_GROUP = 2
+"""Segments under one flag at most: those of two nodes share none."""
+
+
+def num_places(node: NodeSpec, max_sources: int) -> int:
+    """Source segments of a rank, and more, so that no program plans those of two nodes."""
+    step = math.lcm(node.tile_sources, MAX_GROUP)
+    return -(-max(1, max_sources) // step) * step
+
+
+def lay_out_slab(
+    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int
+) -> tuple[dict[str, list[int]], int]:
+    """Offsets of the parts of a slab of a dispatch, and its bytes."""
+    places = num_places(node, max_sources)
+    return lay_out(
+        {
+            "header": [HEADER_BYTES],
+            "points": [places * shuffle.program.fanout * POINT_BYTES],
+            "rows": [
+                places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize
+                for field in shuffle.program.buffers["target"]
+            ],
+        }
+    )
+
+
+class Slabs:
+    """All slabs of one rank. Of every node a row of each.
+
+    Attributes:
+        out, landed: slabs of a dispatch; ``back_out`` and ``back`` are those of a combine.
+        receipts_out, receipts: int64 [num_nodes, 1], points for which there was no slot.
+        rows_at: where the rows of a field begin in a slab, by value name.
+        words: of a table.
+    """
+
+    def __init__(
+        self,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        max_sources: int,
+        num_nodes: int,
+        device: torch.device,
+    ) -> None:
+        forth, slab_bytes = lay_out_slab(shuffle, node, max_sources)
+        places = num_places(node, max_sources)
+        rows_back = [places * node.partial_bytes]
+        back, back_bytes = lay_out(
+            {"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows_back}
+        )
+
+        def new(nbytes: int) -> Tensor:
+            return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
+
+        self.out, self.landed = new(slab_bytes), new(slab_bytes)
+        self.back_out, self.back = new(back_bytes), new(back_bytes)
+        self.receipts_out, self.receipts = (new(8).view(torch.int64) for _ in range(2))
+        fields = shuffle.program.buffers["target"]
+        self.rows_at = {
+            f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
+        }
+        self.words = {
+            "slabs_out": address(self.out),
+            "slabs_in": address(self.landed),
+            "slab_bytes": slab_bytes,
+            "backs_out": address(self.back_out),
+            "backs_in": address(self.back),
+            "back_bytes": back_bytes,
+            "back_rows": back["rows"][0],
+            "receipts_out": address(self.receipts_out),
+            "receipts_in": address(self.receipts),
+        }
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return 2 * (self.out.nbytes + self.back_out.nbytes)

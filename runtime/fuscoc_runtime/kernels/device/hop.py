@@ -1,0 +1,125 @@
+"""A dispatch across nodes, on both sides of the network: rows are packed into slabs, and points of
+slabs that have come are laid out for planning, as if their segments were this rank's own.
+
+Nothing here depends on what peers do, and nothing is counted before it is sent: a segment has its
+place in every slab, whether it goes there or not.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync = load("words"), load("vectors"), load("sync")
+slabs, points = load("slabs"), load("points")
+
+POINTS = tl.constexpr(256)  # that a program lays out, or drops, at once
+
+
+@triton.jit
+def pack(
+    call, num_sources, refuses, weights, source_fields, slab_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr = False,
+):  # fmt: skip
+    """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
+    begin = tl.program_id(0).to(tl.int64)
+    for place in range(begin, num_sources, tl.num_programs(0)):
+        pack_place(
+            call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
+            parts, weighted, strided,
+        )  # fmt: skip
+    num_points = sync.word(call, words.STRIDE) * fanout
+    for first in range(
+        num_sources * fanout + begin * POINTS, num_points, tl.num_programs(0) * POINTS
+    ):
+        at = first + tl.arange(0, POINTS).to(tl.int64)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            of_points = slabs.point_words(slabs.leaving(call, node)) + at
+            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
+    if tl.program_id(0) == 0:
+        status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            slabs.store_header(slabs.leaving(call, node), slabs.epoch_of(call), status)
+
+
+@triton.jit
+def pack_place(
+    call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr,
+):  # fmt: skip
+    """The row and the points of a segment to every node that it goes to; -1 to the others."""
+    lane = tl.arange(0, lanes)
+    at = place * fanout + lane
+    exists = lane < fanout
+    key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
+    rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
+    # As planning inside a node has it, see `plan.count_tile`.
+    absent = (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
+    bad = vectors.total(absent.to(tl.int32), 0)
+    if bad > 0:
+        sync.note_dropped(call, words.BAD_KEYS, bad)
+    bits = tl.full((lanes,), 0, tl.int32)
+    if weighted:
+        bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    to = tl.where(rank >= 0, rank // num_ranks, -1)
+    word = (bits.to(tl.int64) << 32) | (rank % num_ranks << words.SLOT_BITS) | key
+    for node in range(sync.word(call, words.NUM_NODES)):
+        of_points = slabs.point_words(slabs.leaving(call, node)) + at
+        tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
+    if vectors.largest(to, 0) >= 0:
+        cell = points.cell_of(call, place, fanout, strided)
+        for part in range(parts):
+            tiles = load_source(part, source_fields, cell)
+            for node in range(sync.word(call, words.NUM_NODES)):
+                if vectors.largest((to == node).to(tl.int32), 0) == 1:
+                    store_row(part, slabs.leaving(call, node), slab_at, place, tiles)
+
+
+@triton.jit(do_not_specialize=range(2))
+def land(call: tl.int64, fanout: tl.int64):
+    """A kernel that lays out the points of all slabs for planning, and their weights."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_points = sync.word(call, words.STRIDE) * fanout
+    tag = slabs.epoch_of(call)
+    keys = sync.array(call, words.KEYS, tl.int64)
+    ranks = sync.array(call, words.RANKS, tl.int64)
+    weights = sync.array(call, words.WEIGHTS, tl.int32)
+    stride = tl.num_programs(0).to(tl.int64) * POINTS
+    for node in range(sync.word(call, words.NUM_NODES)):
+        slab = slabs.landed(call, node)
+        come = tl.where(slabs.is_of(slab, tag), num_points, 0)
+        for first in range(tl.program_id(0).to(tl.int64) * POINTS, num_points, stride):
+            at = first + tl.arange(0, POINTS).to(tl.int64)
+            inside = at < num_points
+            word = tl.load(slabs.point_words(slab) + at, mask=at < come, other=-1)
+            code = word.to(tl.int32)
+            rank = tl.where(code >= 0, code >> words.SLOT_BITS, -1).to(tl.int64)
+            key = tl.where(code >= 0, code & words.SLOT_MASK, -1).to(tl.int64)
+            to = node * num_points + at
+            tl.store(ranks + to, rank, mask=inside)
+            tl.store(keys + to, key, mask=inside)
+            tl.store(weights + to, (word >> 32).to(tl.int32), mask=inside)
+
+
+@triton.jit(do_not_specialize=range(1))
+def acknowledge(call: tl.int64):
+    """A kernel of one program behind a dispatch: count the points of this rank that had no slot in
+    other nodes, as their ranks have told it."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    routing = sync.array(call, words.ROUTING, tl.int32)
+    lost = tl.full((), 0, tl.int64)
+    for node in range(sync.word(call, words.NUM_NODES)):
+        tl.store(sync.array(call, words.RECEIPTS_OUT, tl.int64) + node, 0)
+        if node != sync.word(call, words.NODE):
+            lost += tl.load(sync.array(call, words.RECEIPTS_IN, tl.int64) + node)
+    if lost > 0:
+        times = lost.to(tl.int32)
+        sync.note(call, words.OVERFLOWED, times)
+        # The dispatch has counted its use of the handle's memory by now.
+        use = tl.load(routing + words.USES)
+        tl.atomic_add(routing + words.DROPPED + (use & 1), times)
+    tl.debug_barrier()
+    sync.tell_troubles(call)

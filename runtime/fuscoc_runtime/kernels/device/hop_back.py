@@ -1,0 +1,201 @@
+"""A combine across nodes: what a rank has taken on for others goes back over the network.
+
+`collect` reduces as inside a node, adds up the segments of other nodes and leaves a sum of each to
+the slab of its node. When slabs have travelled, `finish` adds up this rank's own segments: its own
+rows, then partial rows of its node, which are there since, then the sums of other nodes, in their
+order. A rank that refuses the combine sends slabs all the same; what needs its rows is lost.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, vectors, sync = load("words"), load("vectors"), load("sync")
+slabs, points, back = load("slabs"), load("points"), load("combine")
+
+
+@triton.jit
+def others_source(call, place):
+    """The segment at a place of those of other nodes."""
+    own = sync.word(call, words.NODE) * sync.word(call, words.STRIDE)
+    return place + tl.where(place >= own, sync.word(call, words.STRIDE), 0)
+
+
+@triton.jit
+def own_source(call, place):
+    """The segment at a place of this rank's own."""
+    return sync.word(call, words.NODE) * sync.word(call, words.STRIDE) + place
+
+
+@triton.jit
+def collect(
+    call, num_sources, ticket, rows_ticket, weights, rows, zero: tl.constexpr,
+    add_row: tl.constexpr, add_partial: tl.constexpr, store_partial: tl.constexpr,
+    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr,
+):  # fmt: skip
+    """Before the network, for so many segments of other nodes. ``rows_ticket`` as in `combine`, -1
+    if this rank refuses."""
+    turn = back.begin(call, ticket, rows_ticket)
+    joins, tag = turn[0], turn[1]
+    if joins == 1:
+        back.sum_rows(
+            call, num_sources, tag, 1, weights, rows, rows, zero, add_row, add_partial,
+            store_partial, None, None, None, None, None, None, partial_bytes, fanout, lanes, parts,
+            weighted, False, False, 1, collect_one, others_source,
+        )  # fmt: skip
+    else:
+        if tl.program_id(0) == 0:
+            back.refuse(call, tag)
+        for place in range(tl.program_id(0).to(tl.int64), num_sources, tl.num_programs(0)):
+            lose(call, others_source(call, place), fanout, lanes)
+    if tl.program_id(0) == 0:
+        for node in range(sync.word(call, words.NUM_NODES)):
+            slab = slabs.going_back(call, node)
+            tl.store(slab.to(tl.pointer_type(tl.int64)), tag)
+            if joins == 0:
+                own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
+                tl.atomic_or(slabs.status_of(slab), own, sem="relaxed")
+    sync.leave(sync.array(call, words.STATE, tl.int32))
+
+
+@triton.jit
+def collect_one(
+    call, source, tag, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
+    add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
+    lost: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
+):  # fmt: skip
+    """The sum of a segment of another node into the slab, and whether there is one."""
+    codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
+    slab = slabs.going_back(call, source // sync.word(call, words.STRIDE))
+    place = source % sync.word(call, words.STRIDE)
+    flag = tl.full((), 0, tl.int32)
+    if vectors.largest(codes, 0) >= 0:
+        slots = points.slots_here(call, codes)
+        there = back.sent_here(call, source)
+        lacks = back.lacking(there, absent)
+        if vectors.largest(lacks, 0) == 1:
+            flag += slabs.LOST
+            ranks = vectors.total(lacks << tl.arange(0, words.MAX_RANKS), 0)
+            tl.atomic_or(slabs.status_of(slab), ranks, sem="relaxed")
+        else:
+            flag += slabs.SUMMED
+            row = slabs.row_back(call, slab, place, partial_bytes)
+            for part in range(parts):
+                _, sums = back.sum_here(
+                    call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
+                    partial_bytes, fanout, lanes, weighted,
+                )  # fmt: skip
+                store_partial(part, row, sums)
+    tl.store(slabs.flag_of(slab, place), flag)
+
+
+@triton.jit
+def lose(call, source, fanout: tl.constexpr, lanes: tl.constexpr):
+    """Say of a segment of another node that its rows cannot be summed, if it has some here."""
+    codes, _ = points.own_points(call, source, 0, fanout, lanes, False)
+    slab = slabs.going_back(call, source // sync.word(call, words.STRIDE))
+    flag = tl.where(vectors.largest(codes, 0) >= 0, slabs.LOST, 0)
+    tl.store(slabs.flag_of(slab, source % sync.word(call, words.STRIDE)), flag)
+
+
+@triton.jit
+def finish(
+    call, num_sources, ticket, rows_ticket, weights, rows, result, result_bytes,
+    zero: tl.constexpr, add_row: tl.constexpr, add_partial: tl.constexpr,
+    store_result: tl.constexpr, lost: tl.constexpr, num_fields: tl.constexpr,
+    partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, places: tl.constexpr = False, strided: tl.constexpr = False,
+):  # fmt: skip
+    """Behind the network: the results, as `combine` has them."""
+    turn = back.look(call, ticket, rows_ticket)
+    joins, tag = turn[0], turn[1]
+    if joins == 1:
+        back.sum_rows(
+            call, num_sources, tag, 0, weights, rows, result, zero, add_row, add_partial, None,
+            store_result, lost, None, None, None, None, partial_bytes, fanout, lanes, parts,
+            weighted, places, strided, 1, finish_one, own_source,
+        )  # fmt: skip
+    elif rows_ticket >= 0:
+        back.poison_all(result, result_bytes, num_fields)
+    if tl.program_id(0) == 0:
+        for node in range(sync.word(call, words.NUM_NODES)):
+            if node != sync.word(call, words.NODE):
+                note_refusals(call, node, tag)
+            # It has been sent, and ranks will be added to it.
+            tl.store(slabs.status_of(slabs.going_back(call, node)), 0)
+    back.finish(call, turn)
+
+
+@triton.jit
+def note_refusals(call, node, tag):
+    """Count the ranks of a node whose rows some segment of this rank lacks."""
+    slab = slabs.come_back(call, node)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
+    refusing = tl.where(slabs.is_of(slab, tag), tl.load(slabs.status_of(slab)), own)
+    for peer in range(num_ranks):
+        if (refusing >> peer) & 1 == 1:
+            back.note_refusal(call, node * num_ranks + peer)
+
+
+@triton.jit
+def finish_one(
+    call, source, tag, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
+    add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
+    lost: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr,
+    parts: tl.constexpr, weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr,
+):  # fmt: skip
+    """The result of a segment of this rank."""
+    codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
+    slots = points.slots_here(call, codes)
+    there = back.sent_here(call, source)
+    lacks = back.lacking(there, absent)
+    place = source % sync.word(call, words.STRIDE)
+    found = flags_of(call, place, tag)
+    has_some = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
+    stores = True
+    to = place
+    if places:
+        to = points.cell_of(call, place, fanout, strided)
+        stores = has_some | (found != 0)
+    for part in range(parts):
+        has, sums = back.sum_here(
+            call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
+            partial_bytes, fanout, lanes, weighted,
+        )  # fmt: skip
+        for node in range(sync.word(call, words.NUM_NODES)):
+            if flag_at(call, node, place, tag) == slabs.SUMMED:
+                slab = slabs.come_back(call, node)
+                row = slabs.row_back(call, slab, place, partial_bytes)
+                sums = add_partial(part, row, has, sums)
+                has = has | 1
+        if stores:
+            store_result(part, result, to, sums)
+    if (vectors.largest(lacks, 0) == 1) | ((found & slabs.LOST) != 0):
+        tl.debug_barrier()
+        for part in range(parts):
+            store_result(part, result, to, lost())
+        for peer in range(sync.word(call, words.NUM_RANKS)):
+            if vectors.pick(lacks, peer, words.MAX_RANKS) == 1:
+                back.note_refusal(call, sync.first_rank(call) + peer)
+
+
+@triton.jit
+def flag_at(call, node, place, tag):
+    """What a node has of a segment of this rank: its flag, 0 of the own node; lost if the rank
+    there is out of step."""
+    slab = slabs.come_back(call, node)
+    flag = tl.where(slabs.is_of(slab, tag), tl.load(slabs.flag_of(slab, place)), slabs.LOST)
+    return tl.where(node == sync.word(call, words.NODE), 0, flag)
+
+
+@triton.jit
+def flags_of(call, place, tag):
+    """The flags of all nodes together."""
+    found = tl.full((), 0, tl.int32)
+    for node in range(sync.word(call, words.NUM_NODES)):
+        found |= flag_at(call, node, place, tag)
+    return found

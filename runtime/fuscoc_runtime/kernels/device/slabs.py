@@ -1,0 +1,111 @@
+"""Slabs: what a rank sends the rank of its own place in another node, all of one fixed size.
+
+In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
+has a header, then a word for every point, then the rows, of the target's fields. The word says in
+its lower half to which rank of that node the point goes, and its key, as a slot code says rank and
+slot; in its upper half are the bits of the weight. It is -1 if the point does not go there, and
+places without any such point hold no row. On the way back a slab has a header, a flag for every
+place, and what the node's rows of a segment add up to.
+
+The slab of this rank's own node never travels: it is packed where those of others arrive.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+words, sync = load("words"), load("sync")
+
+HEADER_BYTES = tl.constexpr(1024)
+STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: source segments of a
+# rank, -1 if it refuses the dispatch; on the way back a bit for each rank of the node whose rows
+# some of the segments lack
+
+# Flags of places on the way back.
+SUMMED = tl.constexpr(1)
+LOST = tl.constexpr(2)  # its rows cannot be summed
+
+
+@triton.jit
+def leaving(call, node):
+    """The slab that a dispatch sends to a node."""
+    own = sync.word(call, words.NODE) == node
+    first = tl.where(own, sync.word(call, words.SLABS_IN), sync.word(call, words.SLABS_OUT))
+    return first + node * sync.word(call, words.SLAB_BYTES)
+
+
+@triton.jit
+def landed(call, node):
+    """The slab that has come from a node."""
+    return sync.word(call, words.SLABS_IN) + node * sync.word(call, words.SLAB_BYTES)
+
+
+@triton.jit
+def going_back(call, node):
+    """The slab that a combine sends to a node."""
+    return sync.word(call, words.BACKS_OUT) + node * sync.word(call, words.BACK_BYTES)
+
+
+@triton.jit
+def come_back(call, node):
+    """The slab that a combine has got from a node."""
+    return sync.word(call, words.BACKS_IN) + node * sync.word(call, words.BACK_BYTES)
+
+
+@triton.jit
+def store_header(slab, tag, status):
+    tl.store(slab.to(tl.pointer_type(tl.int64)), tag)
+    tl.store(slab.to(tl.pointer_type(tl.int32)) + STATUS, status)
+
+
+@triton.jit
+def status_of(slab):
+    """Where a header has its status."""
+    return slab.to(tl.pointer_type(tl.int32)) + STATUS
+
+
+@triton.jit
+def is_of(slab, tag):
+    """Whether slabs are of the call with that tag: their rank makes the same calls as this one."""
+    return tl.load(slab.to(tl.pointer_type(tl.int64))) == tag
+
+
+@triton.jit
+def epoch_of(call):
+    """The tag of the running dispatch."""
+    return (tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1).to(tl.int64)
+
+
+@triton.jit
+def sources_of(call, node):
+    """The source segments that a slab has come with, -1 if its rank has refused the dispatch or is
+    out of step."""
+    slab = landed(call, node)
+    return tl.where(is_of(slab, epoch_of(call)), tl.load(status_of(slab)), -1)
+
+
+@triton.jit
+def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
+    """Where a segment has landed: its slab and its place there. As `points.cell_of`, for segments
+    of all nodes."""
+    stride = sync.word(call, words.STRIDE)
+    return landed(call, source // stride), source % stride
+
+
+@triton.jit
+def point_words(slab):
+    """The words of a slab's points."""
+    return (slab + HEADER_BYTES).to(tl.pointer_type(tl.int64))
+
+
+@triton.jit
+def flag_of(slab, place):
+    """Where the flag of a place is."""
+    return (slab + HEADER_BYTES).to(tl.pointer_type(tl.int32)) + place
+
+
+@triton.jit
+def row_back(call, slab, place, partial_bytes: tl.constexpr):
+    """Where the sum of a place is."""
+    return slab + sync.word(call, words.BACK_ROWS) + place * partial_bytes

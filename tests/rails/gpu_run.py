@@ -1,0 +1,108 @@
+"""Fixed capacity between nodes on real GPUs, each rank a node of its own.
+
+``torchrun --nproc-per-node 2 -m tests.rails.gpu_run ARTIFACT…`` takes those of ``models.py``
+in their order and exits non-zero, after naming every mismatch, when something is wrong. Ranks share
+GPUs where there are fewer; ``python -m tests.rails.models FOLDER`` compiles the artifacts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.face.shuffle import Shuffle
+from tests.node_triton.gpu_run import MOST, Runs, told
+from tests.rails.models import MODELS
+
+TIMEOUT = 60.0
+
+
+def join() -> torch.device:
+    """A job of nodes of one rank. NCCL takes ranks with host ids of their own for several hosts."""
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    os.environ["NCCL_HOSTID"] = f"node-{rank}"
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+def share(device: torch.device) -> int:
+    """SMs of a rank, where several share a GPU: each must leave room for the others."""
+    ranks = -(-dist.get_world_size() // torch.cuda.device_count())
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return int(sms) if ranks == 1 else int(sms) // (ranks + 1)
+
+
+def gradients(runs: Runs) -> None:
+    """Of rows and weights through two layers, against what one rank computes alone."""
+    x, idx, weights = runs.batch("uniform", 33 + 20 * runs.rank)
+    x, weights = x.requires_grad_(), weights.requires_grad_()
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        rows, handle = runs.shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+        result: torch.Tensor = runs.shuffle.combine(rows * 2, handle)
+        return result
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x * (weights * (idx >= 0)).sum(1, keepdim=True)
+
+    losses = (call(call(x)).square().mean() for call in (layer, plain))
+    found, wanted = (torch.autograd.grad(loss, (x, weights)) for loss in losses)
+    for name, one, other in zip(("x", "weights"), found, wanted, strict=True):
+        error = float((one - other).norm() / other.norm())
+        if not error < 1e-2:
+            runs.wrong.append(f"{runs.model}: gradients of {name} are off by {error:.1e}")
+
+
+def mistakes(artifact: str, device: torch.device, wrong: list[str]) -> None:
+    """Keys that do not exist and rows without a slot are told on the rank that gave them."""
+    shuffle = Shuffle(artifact, max_sources=MOST, device=device, capacity=128, timeout=TIMEOUT)
+    rank, hidden = shuffle.rank, MODELS[-1].hidden
+    idx = torch.zeros(100, MODELS[-1].topk, dtype=torch.int64, device=device)
+    idx[:, 1:] = -1
+    if rank == 1:
+        idx[0, 0] = 10**6
+    x = torch.ones(100, hidden, device=device)
+    _, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=torch.ones_like(idx).float())
+    said = []
+    while True:
+        try:
+            shuffle.check()
+            break
+        except FuscoRuntimeError as error:
+            said.append(str(error))
+    if rank == 0:  # 100 rows of rank 0 have slots, then 28 of those of rank 1
+        wrong += [f"rank 0 is told {each}" for each in said]
+    elif "1 points" not in said[0] or "71 points of rank 1" not in said[1] or len(said) != 2:
+        wrong.append(f"rank 1 is told {said}")
+    if int(handle.dropped) != 72 * rank:
+        wrong.append(f"{int(handle.dropped)} points are dropped")
+
+
+def main() -> int:
+    device = join()
+    wrong: list[str] = []
+    for artifact, model in zip(sys.argv[1:], MODELS, strict=True):
+        runs = Runs(artifact, model, wrong, device=device, num_sms=share(device), timeout=TIMEOUT)
+        assert isinstance(runs.shuffle.engine.node, RailNode)
+        for kind in ("uniform", "single", "messy"):
+            for tokens in (MOST, 1 + 100 * runs.rank, 0):
+                runs.verify(kind, tokens)
+        if model == MODELS[0]:
+            runs.stress()
+        if model == MODELS[-1]:
+            gradients(runs)
+            mistakes(artifact, device, wrong)
+        if dist.get_rank() == 0:
+            print(f"{model}: {len(wrong)} wrong so far", flush=True)
+    return told(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

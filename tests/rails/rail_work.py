@@ -1,0 +1,107 @@
+"""What the tests let ranks of several nodes do, beside what `node_triton/rank_work.py` has; every
+function runs on one rank."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.face.shuffle import Shuffle
+from tests.node_triton import rank_work
+from tests.node_triton.rank_work import batch, run, said_by
+
+HIDDEN, KEYS, TOPK = 24, 12, 3
+"""Of ``specs.routed()``."""
+
+
+def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
+    """Of a fixed capacity, among the ranks of several nodes."""
+    shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
+    assert isinstance(shuffle.engine.node, RailNode)
+    return shuffle
+
+
+def points(tokens: int, rank: int) -> dict[str, torch.Tensor]:
+    """Inputs whose segments go to three ranks or nodes in turn."""
+    random = torch.Generator().manual_seed(rank)
+    idx = (torch.arange(TOPK * tokens).view(tokens, TOPK) * 5 + rank) % KEYS
+    return {
+        "x": torch.rand(tokens, HIDDEN, generator=random),
+        "idx": idx,
+        "weights": torch.rand(tokens, TOPK, generator=random),
+    }
+
+
+def handles(group: Any, artifact: str, topology: str) -> None:
+    """Combines of two dispatches, the later one first, and a dispatch along the earlier routing."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = [points(tokens + shuffle.rank, shuffle.rank) for tokens in (3, 1)]
+    made = [(rows.clone(), handle) for rows, handle in (shuffle.dispatch(**g) for g in given)]
+    for each, (rows, handle) in reversed([*zip(given, made, strict=True)]):
+        sums = each["x"] * each["weights"].sum(1, keepdim=True)
+        torch.testing.assert_close(shuffle.combine(rows, handle), sums)
+    before, first = made[0]
+    held = filled(first)
+    rows, _ = shuffle.dispatch(2 * given[0]["x"], handle=first)
+    torch.testing.assert_close(rows[held], 2 * before[held])
+
+
+def filled(handle: Any) -> torch.Tensor:
+    """Slots that hold a row."""
+    pairs = zip(handle.key_offsets.tolist(), handle.key_counts.tolist(), strict=False)
+    return torch.cat([torch.arange(start, start + count) for start, count in pairs])
+
+
+def combine_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[str], list[int]]:
+    """The last rank gives rows of a wrong shape: what is said on every rank, and which of its sums
+    are lost. A whole call follows."""
+    shuffle = open_shuffle(group, artifact, topology)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    given = points(3, rank)
+    rows, handle = shuffle.dispatch(**given)
+    lost: list[int] = []
+    if rank == num_ranks - 1:
+        said = [said_by(lambda: shuffle.combine(torch.rand(1, 7), handle))]
+    else:
+        result = shuffle.combine(rows, handle)
+        sums = given["x"] * given["weights"].sum(1, keepdim=True)
+        is_lost = result.isnan().any(1)
+        assert torch.equal(is_lost, result.isnan().all(1))
+        torch.testing.assert_close(result[~is_lost], sums[~is_lost])
+        lost, said = is_lost.nonzero().flatten().tolist(), []
+    said.append(said_by(shuffle.check))
+    run(shuffle, batch(shuffle.spec, [2] * num_ranks, 1), combines=1)
+    said.append(said_by(shuffle.check))
+    return said, lost
+
+
+def dispatch_is_refused(group: Any, artifact: str, topology: str) -> list[str]:
+    """All ranks have too many segments, then rank 1 alone; what is said on every rank."""
+    shuffle = open_shuffle(group, artifact, topology)
+    few, many = (points(tokens, shuffle.rank) for tokens in (2, rank_work.MAX_SOURCES + 1))
+    said = [said_by(lambda: shuffle.dispatch(**many)), said_by(shuffle.check)]
+    run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
+    given = many if shuffle.rank == 1 else few
+    said += [said_by(lambda: shuffle.dispatch(**given)), said_by(shuffle.check)]
+    if shuffle.rank == 1:
+        said.append(said_by(lambda: shuffle.dispatch(**few)))
+    return said
+
+
+def one_dies(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank ends without a word; what the others say, and what of a further call."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = points(2, shuffle.rank)
+    shuffle.dispatch(**given)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        os._exit(1)
+
+    def calls() -> None:
+        for _ in range(3):
+            shuffle.dispatch(**given)
+            shuffle.check()
+
+    return [said_by(calls), said_by(lambda: shuffle.dispatch(**given))]

@@ -1,0 +1,138 @@
+"""Fixed capacity between nodes, interpreted: processes that are ranks of several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.engine import specs
+from tests.engine.pool import Died, Pool
+from tests.node_triton import rank_work
+from tests.rails import rail_work
+
+SMALL = specs.routed("f32")
+COMPACT = specs.routed("f32", capacity="compact")
+WIDE = specs.routed("bf16", hidden=40, keys=12, topk=8, align=1)
+CYCLIC = specs.routed("f16", keys=7, topk=8, reduce="max", placement="cyclic", capacity="compact")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "batches"),
+    [
+        (SMALL, "2x1", [(3, 0), (12, 5)]),
+        (WIDE, "3x1", [(2, 0, 4)]),
+        (specs.FIELDS, "4x1", [(0, 3, 1, 2)]),
+        (CYCLIC, "2x2", [(1, 0, 2, 1)]),
+    ],
+    ids=["sum", "wide", "fields", "compact max"],
+)
+def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ...]]) -> None:
+    """Uneven ranks, some without segments: rows bit by bit, results within rounding."""
+    work = partial(rank_work.epochs, topology=topology)
+    pool.run(work, len(batches[0]), path(text), batches, 1)
+
+
+def test_epochs_wrap(pool: Pool) -> None:
+    work = partial(rank_work.epochs, topology="2x1", first=2**31 - 2)
+    pool.run(work, 2, path(WIDE), [(1, 2)] * 2, 1)
+
+
+def test_handles(pool: Pool) -> None:
+    pool.run(rail_work.handles, 2, path(SMALL), "2x1")
+
+
+LARGER = {"2x1": 2, "2x2": 4}
+"""Ranks of topologies; those of four take more time than all other tests here."""
+
+small_or_larger = pytest.mark.parametrize(
+    "topology", ["2x1", pytest.param("2x2", marks=pytest.mark.nightly)]
+)
+
+
+@small_or_larger
+def test_gradients(pool: Pool, topology: str) -> None:
+    pool.run(partial(rank_work.gradients, topology=topology), LARGER[topology], path(COMPACT))
+
+
+@pytest.mark.nightly
+def test_mistakes_are_told_where_they_were_made(pool: Pool) -> None:
+    """As inside a node: keys that do not exist, and points that find no slot in another one."""
+    first, second = pool.run(partial(rank_work.mistakes, topology="2x1"), 2, path(SMALL))
+    for messages in (first, second):
+        assert "2 points" in messages[0]
+        assert "idx[t, k]" in messages[0]
+        assert "1 points" in messages[1]
+        assert messages[2] == "no error"
+        assert messages[4:] == ["no error"] * 2
+    assert "4 points" in first[3]
+    assert "12 points" in second[3]
+
+
+def test_dropped_points_are_of_their_handle(pool: Pool) -> None:
+    first, second = pool.run(partial(rank_work.one_bad_index, topology="2x1"), 2, path(SMALL))
+    assert first == (["no error"] * 4, [0, 0, 0, 0, 0])
+    messages, dropped = second
+    assert dropped == [0, 1, 0, 20, 0]
+    assert messages[0].startswith("KeyRangeError: [FSR017] `idx[t, k]` is no key for 1 points")
+    assert messages[2].startswith("NoSlotError: [FSR018] 20 points of rank 1")
+    assert messages[1::2] == ["no error"] * 2
+
+
+@small_or_larger
+def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
+    """Sums that need rows of the last rank are lost, on another rank of its place all that need any
+    of its node; and every other call is whole."""
+    num_ranks = LARGER[topology]
+    found = pool.run(rail_work.combine_is_refused, num_ranks, path(SMALL), topology)
+    for rank, (said, lost) in enumerate(found[:-1]):
+        assert f"rank {num_ranks - 1} refused 1 calls that rank {rank} had joined" in said[0]
+        assert said[1] == "no error"
+        is_of_its_rail = rank % (num_ranks // 2) == num_ranks // 2 - 1
+        first_key = rail_work.KEYS * (num_ranks // 2 if is_of_its_rail else num_ranks - 1)
+        needed = rail_work.points(3, rank)["idx"] >= first_key // num_ranks
+        assert lost == needed.any(1).nonzero().flatten().tolist()
+    assert "has the shape [1, 7]" in found[-1][0][0]
+    assert found[-1][0][1:] == ["no error"] * 2
+
+
+def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
+    """One that nobody has joined is no loss. Else whoever refuses cannot follow the others."""
+    first, second = pool.run(rail_work.dispatch_is_refused, 2, path(SMALL), "2x1")
+    for said in (first, second):
+        assert "has 13 segments; max_sources is 12" in said[0]
+        assert said[1] == "no error"
+    assert first[2] == "no error"
+    assert "rank 1 refused 1 calls that rank 0 had joined" in first[3]
+    assert "has 13 segments; max_sources is 12" in second[2]
+    assert second[3] == "no error"
+    assert second[4].startswith("ProtocolError")
+    assert "rank 1 has refused a call" in second[4]
+
+
+@small_or_larger
+def test_a_rank_that_dies_is_named(topology: str) -> None:
+    num_ranks = LARGER[topology]
+    ranks = Pool(num_ranks)
+    try:
+        *found, died = ranks.outcomes(rail_work.one_dies, num_ranks, path(SMALL), topology)
+    finally:
+        ranks.close()
+    assert isinstance(died, Died)
+    for rank, (first, again) in enumerate(found):
+        assert first.startswith("HopTimeoutError")
+        assert f"rank {rank} waited" in first
+        assert f"for rank {num_ranks - 1} in" in first
+        assert again == first
