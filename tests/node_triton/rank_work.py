@@ -270,7 +270,7 @@ def one_refuses(group: Any, artifact: str) -> list[str]:
     whole(1)
     x, idx = x[:4], idx[:4]
     weighted = {name: each[:4] for name, each in weighted.items()}
-    for wrong in (torch.rand(1, 24), None):
+    for wrong in (torch.rand(1, 23), None):
         dispatch()
         given = torch.rand(handle.num_slots, 24)
         if rank != 1:
