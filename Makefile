@@ -13,7 +13,7 @@ $(READY): pyproject.toml runtime/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fuscoc needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet '$(TORCH)'
-	$(BIN)/pip install --quiet --editable runtime --editable '.[test,lint,plot,lsp,megatron]'
+	$(BIN)/pip install --quiet --editable runtime --editable '.[test,lint,plot,lsp,megatron,transformers]'
 	touch $@
 
 demo: $(READY)  ## compile both examples and run them on four ranks as two nodes of two

@@ -143,18 +143,28 @@ def fusco_readme() -> list[str]:
 
 def fusco_ablation() -> list[str]:
     """FUSCO's Table 3 beside predictions."""
-    lines = ["| traffic | without | published | predicted |", "|---|---|---|---|"]
+    lines = [
+        "| traffic | without | published | predicted | | saved, published | saved, predicted |",
+        "|---|---|---|---|---|---|---|",
+    ]
     return lines + [
-        f"| {part.kind} | {part.part} | {part.published:+.1%} | {part.predicted:+.1%} |"
+        f"| {part.kind} | {part.part} | {part.published * 1e3:.1f} | {part.predicted * 1e3:.1f} "
+        f"| {part.predicted / part.published - 1:+.0%} "
+        f"| {part.published_saved:.1%} | {part.predicted_saved:.1%} |"
         for part in published.ablation()
     ]
 
 
 def fast_gain() -> list[str]:
     """FAST over a plain all-to-all, by the traffic's skew."""
-    lines = ["| cluster | Zipf exponent | gain, least to most of three |", "|---|---|---|"]
+    lines = [
+        "| cluster | traffic | MB a rank | plain, GB/s | FAST, GB/s | gain | by seed | published |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     return lines + [
-        f"| {gain.cluster} | {gain.exponent} | {gain.least:.2f}–{gain.most:.2f} |"
+        f"| {gain.cluster} | {gain.traffic} | {gain.per_rank / 1e6:.0f} | {gain.plain / 1e9:.1f} "
+        f"| {gain.fast / 1e9:.1f} | {gain.mean:.2f} | {gain.least:.2f}–{gain.most:.2f} "
+        f"| {published.FAST_GAINS.get((gain.cluster, gain.traffic), '')} |"
         for gain in published.fast_gains()
     ]
 

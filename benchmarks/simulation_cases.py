@@ -27,7 +27,7 @@ from fuscoc_runtime.reference import RankData
 REWRITES: Mapping[str, Rewrite] = {
     **CONTENDERS,
     "fuscoc, plan for free": replace(AUTO, reuses_plan=True),
-    "unfused": replace(AUTO, balance="split", execution="staged"),
+    "unfused": replace(AUTO, balance="split", execution="staged", reuses_plan=True),
     "split": replace(AUTO, balance="split"),
     "static": replace(AUTO, balance="none"),
     "undeduplicated": Rewrite(dedup=(), balance="none", schedule="pairwise"),

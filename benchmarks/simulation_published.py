@@ -6,8 +6,9 @@ with ``--fit`` the two constants of ``h100-8x8-fusco``.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -16,14 +17,16 @@ import torch
 
 from benchmarks.simulation_cases import open_shape
 from benchmarks.simulation_routings import routing
-from benchmarks.traffic import zipf
-from fuscoc.simulate.clusters import load_cluster
+from benchmarks.traffic import even, uniform, zipf
+from fuscoc.simulate.clusters import Cluster, load_cluster
 from fuscoc.simulate.command import Workload
-from fuscoc.simulate.contenders import AUTO, CONTENDERS, Rewrite, contender
+from fuscoc.simulate.contenders import AUTO, CONTENDERS, Rewrite, ablated, contender
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.record import Run
 from fuscoc.simulate.runs import simulate
 from fuscoc_runtime import Topology
+from fuscoc_runtime.plan.flows import Demand
+from fuscoc_runtime.plan.links import row_bytes
 from fuscoc_runtime.reference import RankData
 
 SHAPE = "deepseek-v3"
@@ -52,18 +55,12 @@ TABLE_3: Mapping[str, Mapping[str, float]] = {
     "imbalanced": {"": 151.30, "dComm": 219.83, "planner": 207.45, "balancer": 181.48},
 }
 """Milliseconds with a part off, 16384 tokens (arXiv 2512.22036)."""
-EXPONENT = 0.8
-"""Of ``imbalanced``: the tenth that comes nearest to NCCL's 339.3 ms."""
 
 FUSCO = CONTENDERS["fusco"]
-PARTS: Mapping[str, Rewrite] = {
-    "": FUSCO,
-    "dComm": replace(FUSCO, execution="staged"),
-    "planner": replace(FUSCO, dedup=(), balance="none"),
-    "balancer": replace(FUSCO, balance="none"),
-}
-FAST_GAIN = (1.2, 1.3)
-"""Over the best baseline on 32 H200, Zipf traffic (Lei et al., NSDI '26, slides)."""
+PARTS: Mapping[str, str] = {
+    "dComm": "fused copies", "planner": "planner", "balancer": "balancer",
+}  # fmt: skip
+"""The paper's names of parts -> those of ``ablated``."""
 
 
 @cache
@@ -75,11 +72,9 @@ def workload(kind: str, tokens: int) -> tuple[Workload, list[RankData]]:
     assert target.kind == "packed"
     ranks = []
     for rank in range(found.topology.num_ranks):
-        idx = routing(
-            kind, tokens, target.num_keys, shuffle.program.fanout, EXPONENT, found.topology, rank
-        )
+        idx = routing(kind, tokens, target.num_keys, shuffle.program.fanout, found.topology, rank)
         inputs = {"topk_idx": idx, "topk_weights": torch.ones(idx.shape)}
-        ranks.append(RankData({}, inputs, {"tokens": tokens}))
+        ranks.append(RankData({}, inputs, {"tokens": len(idx)}))
     return found, ranks
 
 
@@ -92,9 +87,11 @@ def run(kind: str, tokens: int, rewrite: Rewrite, cluster: str = "h100-8x8-fusco
 
 
 def bound(found: Run) -> float:
-    """Seconds that both calls cannot go below."""
-    return found.dispatch.bounds[0].seconds + (
-        found.combine.bounds[0].seconds if found.combine is not None else 0.0
+    """Seconds that the busiest links of both calls need."""
+    return sum(
+        max(each.seconds for each in leg.bounds if each.resource != "host")
+        for leg in (found.dispatch, found.combine)
+        if leg is not None
     )
 
 
@@ -126,62 +123,99 @@ def readme() -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class Part:
-    """What a part saves, of the time without it: published, and as predicted."""
+    """A part that is off: seconds without it, and what it saves of them."""
 
     kind: str
     part: str
     published: float
     predicted: float
+    published_saved: float
+    predicted_saved: float
 
 
 def ablation() -> Iterator[Part]:
     """FUSCO's Table 3."""
     for kind, times in TABLE_3.items():
         whole = run(kind, 16384, FUSCO).seconds
-        for part, rewrite in PARTS.items():
-            if part:
-                without = run(kind, 16384, rewrite).seconds
-                yield Part(kind, part, times[""] / times[part] - 1, whole / without - 1)
+        for part, name in PARTS.items():
+            without = run(kind, 16384, ablated(FUSCO)[name]).seconds
+            saved = 1 - times[""] / times[part], 1 - whole / without
+            yield Part(kind, part, times[part] * 1e-3, without, *saved)
 
 
 @dataclass(frozen=True)
 class Gain:
-    """FAST's over a plain all-to-all: the least and the most of some seeds; both alone, without
-    the permutes of whoever calls them."""
+    """FAST's over a plain all-to-all, of some seeds: the least, the mean and the most; both alone,
+    without the permutes of whoever calls them. Bytes a second of a rank: all that it sends over the
+    time, as the paper has them; means."""
 
     cluster: str
-    exponent: float
+    traffic: str
+    per_rank: float
     least: float
+    mean: float
     most: float
+    plain: float
+    fast: float
 
 
-def fast_gains(mean: int = 2000, seeds: int = 3) -> Iterator[Gain]:
-    """On FAST's two clusters, by the skew of its traffic, of which the slides do not say how much
-    there is. ``mean``: rows from rank to rank."""
+TRAFFIC: Mapping[str, Callable[[Cluster, int, int], Demand]] = {
+    "balanced": lambda c, seed, mean: even(c.nodes, c.ranks_per_node, mean),
+    "random": lambda c, seed, mean: uniform(c.nodes, c.ranks_per_node, seed, mean),
+    "Zipf 0.8": lambda c, seed, mean: zipf(c.nodes, c.ranks_per_node, 0.8, seed, mean),
+}
+"""Of FAST's evaluation (arXiv 2505.09764, sections 5 and 5.1)."""
+FAST_GAINS = {
+    ("h200-4x8-fast", "balanced"): "58 GB/s, both",
+    ("h200-4x8-fast", "random"): "1.01–1.1",
+    ("h200-4x8-fast", "Zipf 0.8"): "1.2–1.3",
+    ("mi300x-4x8", "random"): "1.1–10",
+    ("mi300x-4x8", "Zipf 0.8"): "1.3–2.6",
+}
+"""Over NCCL and RCCL (likewise, sections 5.1.1 and 5.1.2)."""
+PER_RANK = (100e6, 1e9)
+"""Bytes that a rank sends: the least and the most of its figures 12 and 13."""
+
+
+def fast_gains(seeds: int = 5) -> Iterator[Gain]:
+    """On FAST's two clusters, with its traffic and the ends of its range of sizes."""
     module = open_shape(SHAPE)[1]
-    pair = [
-        contender("", replace(CONTENDERS[name], execution="fused", reuses_plan=True), module)
-        for name in ("naive", "fast")
-    ]
+    plain = contender("", CONTENDERS["naive"], module)
+    fast = contender("", replace(CONTENDERS["fast"], reuses_plan=True), module)
+    row = row_bytes(plain.program.buffers["slices"])
     for name in ("h200-4x8-fast", "mi300x-4x8"):
         cluster = load_cluster(name)
-        for exponent in (0.3, 0.5, 0.8):
-            found = []
-            for seed in range(seeds):
-                demand = zipf(cluster.nodes, cluster.ranks_per_node, exponent, seed, mean)
-                counts = Counts(
-                    Topology(cluster.nodes, cluster.ranks_per_node),
-                    points=demand.copies,
-                    pairs=demand.copies,
-                    shared=np.zeros_like(demand.copies),
-                    flows=demand.flows,
-                    sources=demand.copies.sum(axis=1),
-                )
-                naive, fast = (
-                    simulate(each, counts, cluster, detailed=False).dispatch for each in pair
-                )
-                found.append(naive.seconds / fast.seconds)
-            yield Gain(name, exponent, min(found), max(found))
+        cluster = replace(cluster, costs=replace(cluster.costs, permute=math.inf))
+        for traffic, make in TRAFFIC.items():
+            for per_rank in PER_RANK:
+                mean = round(per_rank / row / (cluster.num_ranks - 1))
+                rates = []
+                for seed in range(seeds):
+                    counts = unshared(make(cluster, seed, mean), cluster)
+                    sent = counts.sources.sum() * row / cluster.num_ranks
+                    rates.append(
+                        [
+                            sent / simulate(each, counts, cluster, detailed=False).dispatch.seconds
+                            for each in (plain, fast)
+                        ]
+                    )
+                gains = [better / worse for worse, better in rates]
+                yield Gain(
+                    name, traffic, per_rank, min(gains), sum(gains) / seeds, max(gains),
+                    *(sum(each) / seeds for each in zip(*rates, strict=True)),
+                )  # fmt: skip
+
+
+def unshared(demand: Demand, cluster: Cluster) -> Counts:
+    """Counts of a demand whose rows all go to one rank each."""
+    return Counts(
+        Topology(cluster.nodes, cluster.ranks_per_node),
+        points=demand.copies,
+        pairs=demand.copies,
+        shared=np.zeros_like(demand.copies),
+        flows=demand.flows,
+        sources=demand.copies.sum(axis=1),
+    )
 
 
 SENSITIVITY: Mapping[str, Mapping[str, float]] = {
@@ -200,7 +234,7 @@ SENSITIVITY: Mapping[str, Mapping[str, float]] = {
 
 def on_h100() -> Iterator[tuple[str, str, Run]]:
     """Traffic, contender and run on 64 H100, 16384 tokens."""
-    for kind in README:
+    for kind in (*README, "imbalanced ranks"):
         for name in ("fuscoc", "naive", "deduplicated", "fusco", "fast"):
             yield kind, name, run(kind, 16384, CONTENDERS[name], "h100-8x8-roce")
 
@@ -224,10 +258,10 @@ def sensitivity(kind: str = "real-world") -> Iterator[tuple[str, float, float, f
 
 
 def fit_naive() -> tuple[float, float]:
-    """The NICs' efficiency and seconds of a collective that explain NCCL's column of real traffic
+    """The NICs' efficiency and seconds of ``layout`` that explain NCCL's column of real traffic
     best: linear in the inverse of the one and in the other."""
     base = load_cluster("h100-8x8-fusco")
-    free = replace(base.costs, collective=0.0)
+    free = replace(base.costs, layout=0.0)
     module = open_shape(SHAPE)[1]
     made, rows, published = contender("", CONTENDERS["naive"], module), [], []
     for tokens, milliseconds in zip(TOKENS, README["real-world"]["NCCL"], strict=True):
@@ -236,20 +270,20 @@ def fit_naive() -> tuple[float, float]:
             simulate(
                 made, given.counts(made, ranks), replace(base, nic=nic, costs=costs), detailed=False
             ).seconds
-            for nic, costs in ((50e9, free), (25e9, free), (50e9, replace(free, collective=1e-3)))
+            for nic, costs in ((50e9, free), (25e9, free), (50e9, replace(free, layout=1e-3)))
         ]
         wire, fixed = times[1] - times[0], times[2] - times[0]
         rest = times[0] - wire
         published.append((milliseconds * 1e-3 - rest) / (milliseconds * 1e-3))
         rows.append(np.array([wire, fixed]) / (milliseconds * 1e-3))
-    inverse, collective = np.linalg.lstsq(np.array(rows), np.array(published), rcond=None)[0]
-    return 1 / float(inverse), float(collective) * 1e-3
+    inverse, layout = np.linalg.lstsq(np.array(rows), np.array(published), rcond=None)[0]
+    return 1 / float(inverse), float(layout) * 1e-3
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if "--fit" in sys.argv[1:]:
-        print("efficiency = {:.3f}, collective = {:.6f} s".format(*fit_naive()))
+        print("efficiency = {:.3f}, layout = {:.6f} s".format(*fit_naive()))
     for each in (*readme(), *ablation(), *fast_gains()):
         print(each, flush=True)
     for row in sensitivity():

@@ -1,9 +1,9 @@
 """Routings like those that FUSCO's tables were measured with, as far as it describes them.
 
-Its imbalanced load is bimodal by rank, from nothing to send to all of it (arXiv 2512.22036, figure
-10). No senders' loads can explain that NCCL takes 2.4 times as long as with its real traffic, most
-of which leaves the node anyway: ranks must also receive unequally. So what leaves goes to experts
-of Zipf popularity, whose exponent is chosen on one cell of the table.
+Real traffic is that of DeepSeek-V3, so its gate's limit on groups holds; its popularity of experts
+is not published, and here all are alike. The imbalanced load is said to be bimodal, from no data to
+send to all of it, and to differ by node (arXiv 2512.22036, section 5.2 and figure 10): here half of
+the nodes send all tokens, and the others none; or half of the ranks of every node.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from torch import Tensor
 
 from fuscoc_runtime.topology import Topology
 
-BUSY, IDLE = 0.95, 0.05
-"""The parts of its tokens that a rank sends away."""
+NUM_GROUPS, TOP_GROUPS = 8, 4
+"""``n_group`` and ``topk_group`` of DeepSeek-V3's gate: a token's experts are of the 4 of 8 groups
+with the largest sums of two scores (arXiv 2412.19437, section 2.1.2). On 8 nodes, each has one."""
 
 
 def routing(
-    kind: str, tokens: int, experts: int, topk: int, exponent: float, topology: Topology, rank: int
+    kind: str, tokens: int, experts: int, topk: int, topology: Topology, rank: int
 ) -> Tensor:
-    """``topk_idx`` of one rank, int64 [tokens, topk]. ``kind``: ``real-world``, ``single-node`` or
-    ``imbalanced``; ``exponent`` is of the last."""
+    """``topk_idx`` of one rank, int64 [tokens of the rank, topk]; ``tokens``: the mean of ranks.
+    ``kind``: ``real-world``, ``single-node``, ``imbalanced`` or ``imbalanced ranks``."""
     random = torch.Generator().manual_seed(1000 + rank)
-    scores = torch.rand(tokens, experts, generator=random)
     nodes = topology.num_nodes
-    node_of_expert = torch.arange(experts) * nodes // experts
-    if kind == "single-node":
+    if kind.startswith("imbalanced"):
+        busy = topology.node(rank) if kind == "imbalanced" else rank
+        tokens = 2 * tokens if busy % 2 else 0
+    scores = torch.rand(tokens, experts, generator=random)
+    if kind == "real-world":
+        in_groups = scores.view(tokens, NUM_GROUPS, -1)
+        best = in_groups.topk(2, dim=2).values.sum(dim=2).topk(TOP_GROUPS, dim=1).indices
+        kept = torch.zeros(tokens, NUM_GROUPS, 1).scatter_(1, best[..., None], 1)
+        scores = (in_groups * kept).view(tokens, experts)
+    elif kind == "single-node":
+        node_of_expert = torch.arange(experts) * nodes // experts
         chosen = torch.randint(nodes, (tokens, 1), generator=random)
         scores = torch.where(node_of_expert == chosen, scores, scores - 1)
-    elif kind == "imbalanced":
-        order = torch.randperm(experts, generator=torch.Generator().manual_seed(11))
-        popularity = -exponent * (order + 1.0).log()
-        scores = popularity - (-scores.clamp(1e-9, 1 - 1e-9).log()).log()  # Gumbel top-k
-        busy = torch.rand(1, generator=torch.Generator().manual_seed(rank)) < 0.5
-        leaves = torch.rand(tokens, 1, generator=random) < (BUSY if busy else IDLE)
-        mine = node_of_expert == topology.node(rank)
-        scores = torch.where(mine == leaves, scores - 100, scores)
     return scores.topk(topk, dim=1).indices

@@ -50,7 +50,7 @@ ROOMS = (
     ("engine/node",),
     ("face",),
     ("demo",),
-    ("adapters",),
+    ("adapters", "deep_ep"),
     ("__init__.py", "__main__.py", "doctor", "run.py"),
 )
 MAX_LINES = 500

@@ -30,6 +30,8 @@ class Cluster:
     """Bytes a second of a rank and direction, after efficiencies; seconds; bytes.
 
     ``nic``: 0 on one node. ``lanes``: slices that a rank has to send at once to get all of it.
+    ``pxn``: collectives leave a node by the NIC of the local rank that has the receiver's index, so
+    that its senders share their NICs evenly; rows reach it over NVLink.
     ``nodes_per_leaf``: nodes below a leaf switch; 0 if nothing between the nodes is ever short.
     ``rails``: every local rank has leaf switches of its own. ``oversubscription``: of a leaf: what
     its NICs can do over what its uplinks can; ``spine_oversubscription``: of all leaves together.
@@ -45,6 +47,7 @@ class Cluster:
     nic: float
     latency: float
     lanes: int
+    pxn: bool
     nodes_per_leaf: int
     rails: bool
     oversubscription: float
@@ -54,6 +57,13 @@ class Cluster:
     @property
     def num_ranks(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    def collective_sender(
+        self, rank: np.ndarray[Any, np.dtype[np.int64]], peer: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Whose NIC sends what a collective has from ``rank`` to ``peer`` of another node."""
+        m = self.ranks_per_node
+        return rank // m * m + peer % m if self.pxn else rank
 
     def leaf(
         self, rank: np.ndarray[Any, np.dtype[np.int64]]
@@ -138,6 +148,7 @@ SETTINGS: Mapping[tuple[str, str], Setting] = {
     ("nic", "efficiency"): _PART,
     ("nic", "latency"): Setting(float, 0, 1e5, default=10.0),
     ("nic", "lanes"): Setting(int, 1, 64, default=2),
+    ("nic", "pxn"): Setting(bool, default=False),
     ("fabric", "nodes_per_leaf"): Setting(int, 0, MOST_NODES, default=0),
     ("fabric", "rails"): Setting(bool, default=False),
     ("fabric", "oversubscription"): Setting(float, 0.1, 1000, default=1.0),
@@ -274,6 +285,7 @@ def _checked(
         nic=get("nic", "bandwidth") * GB * get("nic", "efficiency") if nodes > 1 else 0.0,
         latency=get("nic", "latency") * MICROSECOND,
         lanes=get("nic", "lanes"),
+        pxn=get("nic", "pxn"),
         nodes_per_leaf=get("fabric", "nodes_per_leaf"),
         rails=get("fabric", "rails"),
         oversubscription=get("fabric", "oversubscription"),

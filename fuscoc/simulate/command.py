@@ -19,7 +19,15 @@ from fuscoc.planning.command import check_extra, open_shuffle
 from fuscoc.planning.points import each_points
 from fuscoc.planning.routing import make_routing
 from fuscoc.simulate.clusters import GB, MICROSECOND, Cluster, load_cluster
-from fuscoc.simulate.contenders import ABLATION, CONTENDERS, FUSCOC, Contender, Rewrite, contender
+from fuscoc.simulate.contenders import (
+    AUTO,
+    CONTENDERS,
+    FUSCOC,
+    Contender,
+    Rewrite,
+    ablated,
+    contender,
+)
 from fuscoc.simulate.counts import Counts, Int64Array, Sharing, count
 from fuscoc.simulate.record import AblationRow, Record, Run, SweepPoint
 from fuscoc.simulate.runs import PathProgress, simulate
@@ -192,17 +200,17 @@ def simulate_all(
     """Contenders, ablation and sweep, as a record."""
     shuffle, cluster = workload.shuffle, workload.cluster
     made = [contender(name, each, workload.module) for name, each in rewrites.items()]
-    ablated = [
+    without = [
         contender(f"without {name}", each, workload.module)
-        for name, each in (ABLATION.items() if options.ablate else ())
+        for name, each in (ablated(AUTO).items() if options.ablate else ())
     ]
     with aside.status(f"counting {cluster.num_ranks} ranks"):
-        workload.count([*made, *ablated])
+        workload.count([*made, *without])
     with bars(aside) as progress:
         runs = [simulate(each, workload.counts(each), cluster, progress=progress) for each in made]
         rows = [
             simulate(each, workload.counts(each), cluster, detailed=False, progress=progress)
-            for each in ablated
+            for each in without
         ]
         points = list(sweep(workload, made, options.sweep)) if options.sweep is not None else []
     return Record(

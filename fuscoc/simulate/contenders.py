@@ -70,12 +70,17 @@ CONTENDERS: Mapping[str, Rewrite] = {
 }
 """What ``--against`` knows; a table of programs for people to add to."""
 
-ABLATION: Mapping[str, Rewrite] = {
-    "fused copies": replace(AUTO, execution="staged"),
-    "planner": replace(AUTO, dedup=(), balance="none"),
-    "balancer": replace(AUTO, balance="none"),
-}
-"""FUSCO's three parts (arXiv 2512.22036, table 3), switched off one by one."""
+
+def ablated(whole: Rewrite) -> Mapping[str, Rewrite]:
+    """FUSCO's three parts, switched off one by one as its paper does (arXiv 2512.22036, section
+    5.4): permutes and collectives in place of fused copies; every row by itself and straight to the
+    rank that wants it, in place of the planner; forwarders of equal local index in place of the
+    balancer."""
+    return {
+        "fused copies": replace(whole, execution="staged"),
+        "planner": replace(whole, dedup=(), balance=DESTINATION, schedule=AT_ONCE),
+        "balancer": replace(whole, balance="none"),
+    }
 
 
 @dataclass(frozen=True)

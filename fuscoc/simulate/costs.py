@@ -29,6 +29,9 @@ class Costs:
     describe: float = 2.2e-3
     """From then until the other ranks' descriptions have come: nothing is forwarded before
     (docs/benchmarks/network.md: at 2.5 to 3 ms from the call). A plan that is there needs none."""
+    layout: float = 0.0
+    """The same of separate operators that have no forwarders: what is sent where, and where it is
+    put. Nothing here: the project's contenders find it outside of their calls."""
     launch: float = 5e-6
     """From the end of what a kernel waits for to its first bytes, on another stream."""
     permute: float = 0.85

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fuscoc.simulate.contenders import Contender
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.events import Progress, Samples, Timeline, busiest, run
 from fuscoc.simulate.hop import NetworkPlan, cost_model
+from fuscoc.simulate.kept import chosen_ranks
 from fuscoc.simulate.pipelined import Host, Pipelined
 from fuscoc.simulate.record import Bound, Leg, Links, Load, Spans
 from fuscoc.simulate.staged import Staged
@@ -64,8 +65,10 @@ def simulate_leg(
     if detailed and needed.any():
         samples = Samples(len(needed), float(needed.max()) / 64)
     timeline = run(tasks, links.bandwidth, grain, samples, progress)
-    host = _host(contender, path, plan, cluster).plan
-    leg = _leg(tasks, timeline, links, needed, host, plan.num_rounds, samples)
+    host = _host(contender, path, plan, cluster)
+    known = host.plan + host.describe  # nobody is done before
+    spans = _spans(tasks, timeline, cluster.ranks_per_node)
+    leg = _leg(timeline, links, needed, known, plan.num_rounds, samples, spans)
     return Simulated(tasks, timeline, leg)
 
 
@@ -79,7 +82,8 @@ def build(
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
     if execution == "staged":
-        Staged(wires, path, plan, counts, amounts).build()
+        host = _host(contender, path, plan, cluster)
+        Staged(wires, path, plan, counts, amounts, host).build()
     elif execution == "fused" and cluster.nodes == 1:
         (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
     else:
@@ -98,24 +102,26 @@ def build(
 
 
 def _host(contender: Contender, path: PathSpec, plan: NetworkPlan, cluster: Cluster) -> Host:
-    costs = cluster.costs
+    costs, staged = cluster.costs, contender.rewrite.execution == "staged"
     plans = path is contender.program.dispatch and not contender.rewrite.reuses_plan
-    if contender.rewrite.execution == "staged" or cluster.nodes == 1:
+    if cluster.nodes == 1 or (staged and not plans):
         return Host(0.0, 0.0)
     if not plans:
         return Host(costs.plan_again, 0.0)
+    if staged and contender.goes_straight:
+        return Host(costs.layout, 0.0)
     later = costs.handover if plan.assignment.hands_over else 0.0
     return Host(costs.plan + later, costs.describe)
 
 
 def _leg(
-    tasks: Tasks,
     timeline: Timeline,
     links: Links,
     needed: Float64Array,
     host: float,
     num_rounds: int,
     samples: Samples | None,
+    spans: Spans,
 ) -> Leg:
     seconds = timeline.seconds
     kinds = np.array(links.kind)
@@ -135,7 +141,7 @@ def _leg(
         bytes=needed * links.bandwidth,
         busy=needed / seconds if seconds else needed,
         load=_load(samples, links, needed, seconds),
-        spans=_spans(tasks, timeline),
+        spans=spans,
     )
 
 
@@ -153,8 +159,8 @@ def _load(
     return Load(np.asarray(edges, np.float64), kept, np.asarray(busy, np.float64))
 
 
-def _spans(tasks: Tasks, timeline: Timeline) -> Spans:
-    """Of all ranks, or of the first ones where there are too many; tasks of one rank, lane and name
+def _spans(tasks: Tasks, timeline: Timeline, group: int) -> Spans:
+    """Of all ranks, or of those that ``chosen_ranks`` keeps; tasks of one rank, lane and name
     together."""
     shown = np.flatnonzero((tasks.lane >= 0) & (timeline.end > timeline.ready))
     rank, lane, name = tasks.rank[shown], tasks.lane[shown], tasks.name[shown]
@@ -165,16 +171,10 @@ def _spans(tasks: Tasks, timeline: Timeline) -> Spans:
     np.minimum.at(begin, place, timeline.begin[shown])
     np.maximum.at(end, place, timeline.end[shown])
     rank, lane, name = rank[first], lane[first], name[first]
-    per_rank = np.bincount(rank)
-    most = int(np.searchsorted(np.cumsum(per_rank), MOST_SPANS, side="right"))
-    kept = rank < max(1, most)
-    return Spans(
-        np.unique(rank[kept]),
-        tasks.lanes,
-        tasks.names,
-        rank[kept],
-        lane[kept],
-        name[kept],
-        begin[kept],
-        end[kept],
-    )
+    every = Spans(np.unique(rank), tasks.lanes, tasks.names, rank, lane, name, begin, end)
+    ranks = chosen_ranks(every, group, MOST_SPANS)
+    kept = np.isin(rank, ranks)
+    return replace(
+        every, ranks=ranks, rank=rank[kept], lane=lane[kept], name=name[kept],
+        begin=begin[kept], end=end[kept],
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fuscoc.simulate.amounts import ListAmounts
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.hop import NetworkPlan
+from fuscoc.simulate.pipelined import Host
 from fuscoc.simulate.steps import Wires
 from fuscoc_runtime.manifest.program import PathSpec
 
@@ -32,12 +33,15 @@ class Staged:
         plan: NetworkPlan,
         counts: Counts,
         amounts: ListAmounts,
+        host: Host,
     ) -> None:
         self._wires, self._path, self._plan = wires, path, plan
         self._counts, self._amounts = counts, amounts
         self._costs, self._builder = wires.cluster.costs, wires.builder
         self._ranks = np.arange(wires.cluster.num_ranks)
-        self._end = self._builder.add(self._ranks)
+        # Operators need the sizes of all that they receive before the first of them.
+        before = host.plan + host.describe
+        self._end = self._builder.add(self._ranks, "plan", ("sizes and layouts",), before)
         self._hands_over = plan.assignment.hands_over
 
     def build(self) -> Int64Array:
@@ -161,9 +165,24 @@ class Staged:
         costs, wires = self._costs, self._wires
         latency = costs.collective + wires.cluster.latency
         ids = self._builder.add(sender, "collective", (name,), latency)
-        size = wires.row_bytes("slices" if forth else "return_slices") / costs.collective_nic
-        wires.network(ids, sender, receiver, np.asarray(rows * size, np.float64))
+        num_bytes = np.asarray(
+            rows * float(wires.row_bytes("slices" if forth else "return_slices")), np.float64
+        )
+        relay = wires.cluster.collective_sender(sender, receiver)
+        wires.network(ids, relay, receiver, num_bytes / costs.collective_nic)
+        self._relay(ids, sender, relay, num_bytes)
         self._between(met, ids, end, sender, receiver)
+
+    def _relay(
+        self, ids: Int64Array, sender: Int64Array, relay: Int64Array, num_bytes: Float64Array
+    ) -> None:
+        """Rows that another rank's NIC sends reach its memory as those of a collective do."""
+        wires, away = self._wires, sender != relay
+        ids, num_bytes = ids[away], num_bytes[away]
+        nvlink = num_bytes / self._costs.collective_nvlink
+        wires.nvlink(ids, sender[away], relay[away], nvlink)
+        wires.hbm(ids, sender[away], num_bytes)
+        wires.hbm(ids, relay[away], num_bytes)
 
     def _between(
         self, met: Int64Array, ids: Int64Array, end: Int64Array, *ranks: Int64Array

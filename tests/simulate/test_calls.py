@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.simulate.clusters import Cluster
-from fuscoc.simulate.contenders import ABLATION, CONTENDERS, Contender, Rewrite
+from fuscoc.simulate.contenders import AUTO, CONTENDERS, Contender, Rewrite, ablated
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.events import run
 from fuscoc.simulate.hop import plan_network
@@ -21,7 +21,7 @@ from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.topology import Topology
 from tests.simulate.small import cluster, counted, made, opened
 
-REWRITES = {**CONTENDERS, **ABLATION}
+REWRITES = {**CONTENDERS, **ablated(AUTO)}
 SHAPES = [(1, 4), (2, 2), (3, 1), (4, 2)]
 
 cases = st.tuples(
@@ -65,6 +65,7 @@ def test_a_faster_cluster_takes_less_in_proportion(given: Any, factor: float) ->
         "plan",
         "handover",
         "describe",
+        "layout",
         "launch",
         "collective",
     )
@@ -114,6 +115,61 @@ def test_links_carry_what_the_plan_says(given: Any) -> None:
             assert moved[kinds == out].sum() == pytest.approx(moved[kinds == into].sum())
         rows = plan.assignment.pairs.sum()
         assert moved[kinds == "nic_out"].sum() == pytest.approx(rows * 512 * 2)
+
+
+@pytest.mark.parametrize("pxn", [False, True])
+def test_pxn_sends_by_the_rail_of_the_receiver(pxn: bool) -> None:
+    contender, here = made(CONTENDERS["naive"]), cluster(3, 4, pxn=pxn)
+    counts = counted(contender, Topology(3, 4), 50, 3)
+    plan = plan_network(contender, counts, here)
+    tasks = build(contender, contender.program.dispatch, counts, plan, here)
+    links = here.links()
+    moved = np.bincount(tasks.links.items, tasks.bytes, len(links.kind))
+    nic, nvlink = np.zeros(12), np.zeros(12)
+    for rank, peer in np.ndindex(12, 12):
+        size = counts.pairs[rank, peer] * 512 * 2
+        leaves = rank // 4 != peer // 4
+        sender = rank // 4 * 4 + peer % 4 if leaves and pxn else rank
+        nic[sender] += size * leaves
+        nvlink[rank] += size * (sender != rank or (not leaves and rank != peer))
+    kinds = np.array(links.kind)
+    np.testing.assert_allclose(moved[kinds == "nic_out"], nic)
+    np.testing.assert_allclose(moved[kinds == "nvlink_out"] * here.costs.collective_nvlink, nvlink)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("fused copies", ("plan", "describe")), ("naive", ("layout",))],
+)
+def test_separate_steps_come_behind_their_layouts(name: str, before: tuple[str, ...]) -> None:
+    here = cluster(2, 2)
+    here = replace(here, costs=replace(here.costs, layout=3e-3, handover=0.0))
+    rewrite = REWRITES[name]
+    planned, known = made(rewrite), made(replace(rewrite, reuses_plan=True))
+    first, again = (
+        simulate(each, counted(each, Topology(2, 2), 40, 1), here) for each in (planned, known)
+    )
+    late = sum(getattr(here.costs, each) for each in before)
+    assert first.dispatch.seconds - again.dispatch.seconds == pytest.approx(late)
+    assert first.combine is not None
+    assert again.combine is not None
+    assert first.combine.seconds == again.combine.seconds
+
+
+def test_of_too_many_spans_the_last_and_the_first_to_finish_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contender, here = made(CONTENDERS["fuscoc"]), cluster(4, 2)
+    counts = counted(contender, Topology(4, 2), 60, 5)
+    every = simulate(contender, counts, here).dispatch.spans
+    monkeypatch.setattr("fuscoc.simulate.legs.MOST_SPANS", len(every.rank) // 2)
+    some = simulate(contender, counts, here).dispatch.spans
+    assert len(some.rank) <= len(every.rank) // 2
+    assert 3 <= len(some.ranks) < len(every.ranks) == 8
+    ends = [every.end[every.rank == rank].max() for rank in range(8)]
+    assert {int(np.argmax(ends)), int(np.argmin(ends))} <= set(some.ranks.tolist())
+    for rank in some.ranks:
+        assert (some.end[some.rank == rank] == every.end[every.rank == rank]).all()
 
 
 @pytest.mark.parametrize(

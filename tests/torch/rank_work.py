@@ -188,3 +188,20 @@ def closed(group: Any, artifact: str) -> list[str]:
             messages.append(str(error))
         assert repr(shuffle) == "<Shuffle routed: closed>"
     return messages
+
+
+def few(group: Any, artifact: str, options: dict[str, Any]) -> list[float]:
+    """A step of at most three tokens a rank, of which rows are cut; largest errors of its result
+    and gradients."""
+    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, **options)
+    given = batch(dist.get_rank(group), (3, 0, 2, 1)[dist.get_rank(group)])
+    leaves = given["x"], given["weights"]
+    rows, handle = shuffle.dispatch(**given)
+    most = shuffle.capacity_for(3)
+    assert most < len(rows) or not options
+    y = shuffle.combine(rows[:most].tanh(), handle)
+    found = [y, *torch.autograd.grad(y.square().sum(), leaves)]
+    plain = given["x"].tanh() * (given["weights"] * (given["idx"] >= 0)).sum(1, keepdim=True)
+    wanted = [plain, *torch.autograd.grad(plain.square().sum(), leaves)]
+    pairs = [(one, other) for one, other in zip(found, wanted, strict=True) if one.numel()]
+    return [float((one - other).abs().max()) for one, other in pairs]

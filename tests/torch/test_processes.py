@@ -36,6 +36,15 @@ def test_gradients(pool: Pool, artifact: str, num_ranks: int, options: dict[str,
         assert max(errors) < 1e-5, errors
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"max_sources": 16}, {"max_sources": 16, "zero_unused": False}],
+    ids=["exact", "fixed", "fixed, without zeros"],
+)  # fmt: skip
+def test_rows_that_are_cut_to_a_step(pool: Pool, artifact: str, options: dict[str, Any]) -> None:
+    for errors in pool.run(rank_work.few, 4, artifact, options):
+        assert not errors or max(errors) < 1e-5, errors
+
+
 def test_compiled(pool: Pool, artifact: str) -> None:
     assert max(pool.run(rank_work.compiled, 2, artifact, {})) < 1e-5
 

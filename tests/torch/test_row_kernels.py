@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton.compiler import ASTSource
 
+from fuscoc_runtime.engine import row_kernels
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
+from fuscoc_runtime.kernels.loader import device_module
+from tests.codegen.ptx import TARGET
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SHAPES = st.tuples(st.integers(0, 300), st.sampled_from([(1,), (7,), (16,), (3, 5), (1030,)]))
@@ -62,3 +71,58 @@ def test_weighed_rows(
     assert dots.dtype == wide
     expected = (clean * rows.to(wide)).flatten(1).sum(1) if len(index) else dots
     torch.testing.assert_close(dots, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def uninitialised_is_nan() -> Iterator[None]:
+    """What torch allocates without values is NaN, so that what nobody writes can be told."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("uninitialised_is_nan")
+@pytest.mark.parametrize("end", [0, 3, 511, 600, 700])
+@pytest.mark.parametrize("most_programs", [1, 2, 1 << 14])
+def test_nothing_is_written_behind_the_end(
+    end: int, most_programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles are of 256 rows here; an end behind the last row is none."""
+    monkeypatch.setattr(row_kernels, "MOST_PROGRAMS", most_programs)
+    random = torch.Generator().manual_seed(end)
+    rows = torch.randn(40, 5, generator=random)
+    index = torch.randint(-1, 40, (600,), generator=random)
+    factors, worked = torch.rand(600, generator=random), torch.randn(600, 5, generator=random)
+    where = torch.tensor([end])
+    gradient, dots = weigh_rows(rows, factors, index, worked, where)
+    assert dots is not None
+    wanted = taken(rows, index)
+    weighed = wanted * factors[:, None]
+    pairs = [
+        (take_rows(rows, index, where), wanted),
+        (gradient, weighed),
+        (dots, (wanted * worked).sum(1)),
+    ]
+    for found, expected in pairs:
+        torch.testing.assert_close(found[:end], expected[:end])
+        assert found[end:].isnan().all()
+
+
+@pytest.mark.parametrize("end", [None, "*i64"], ids=["all", "up to an end"])
+@pytest.mark.parametrize("name", ["take", "weigh"])
+def test_compiles_for_sm_90(name: str, end: str | None) -> None:
+    function = getattr(device_module("rows", interpreted=False), name)
+    tiles: dict[str, Any] = {"tile_rows": 1, "tile_words": 1024}
+    sizes = {"num_rows": "i32", "width": "i32"}
+    if name == "take":
+        types = {"rows": "*i64", "index": "*i64", "result": "*i64", **sizes}
+    else:
+        bf16 = dict.fromkeys(("gradient", "rows", "row_gradient"), "*bf16")
+        types = {**bf16, "factors": "*fp32", "index": "*i64", "dots": "*fp32", **sizes}
+        tiles |= {"with_dots": True, "accumulator": tl.float32}
+    fixed: dict[str, Any] = tiles if end else {**tiles, "end": None}
+    signature = {each: types.get(each, "constexpr") for each in function.arg_names}
+    if end:
+        signature["end"] = end
+    compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
+    assert ".local" not in compiled.asm["ptx"]

@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fuscoc.simulate.explorer.coverage import (
-    chosen_ranks,
-    finish_times,
-    lane_levels,
-    load_levels,
-)
+from fuscoc.simulate.explorer.coverage import lane_levels, load_levels
 from fuscoc.simulate.explorer.kinds import Kind
 from fuscoc.simulate.explorer.pack import Block
 from fuscoc.simulate.explorer.rows import Rows, row_ranks
+from fuscoc.simulate.kept import chosen_ranks, finish_times
 from fuscoc.simulate.record import Int64Array, Load, Record, Spans
 
 MAX_SPANS = 240_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,9 +10,20 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.errors import AdapterError
+from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.scalar import Scope, evaluate
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What layers have in common that share a shuffle; ``dtype`` is that of weights and rows."""
+
+    hidden: int
+    experts: int
+    topk: int
+    dtype: torch.dtype
 
 
 class MoeShuffle:
@@ -62,6 +74,11 @@ class MoeShuffle:
         self.hidden = field.shape[0]
         self.dtype, self.index_dtype = TORCH_DTYPES[field.dtype], TORCH_DTYPES[route.dtype]
         self._route, self._weight = route.name, weight.input
+
+    @property
+    def engine(self) -> Engine:
+        """What executes the calls; its ``members`` has this rank's place, and the group."""
+        return self._shuffle.engine
 
     def expect(self, **sizes: int) -> None:
         """Check that the layer's sizes are the spec's: attributes of this, by name."""

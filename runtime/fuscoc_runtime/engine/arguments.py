@@ -181,11 +181,19 @@ class Checker:
         self._check_shape(item.name, tensor, item.shape, extents)
         return tensor
 
-    def rows(self, given: Tensor | Mapping[str, Tensor], num_rows: int) -> dict[str, Tensor]:
-        """The rows that combine reads: one tensor, or one a field of the source by name."""
+    def rows(
+        self, given: Tensor | Mapping[str, Tensor], num_rows: int, *, or_fewer: bool = False
+    ) -> dict[str, Tensor]:
+        """The rows that combine reads: one tensor, or one a field of the source by name.
+
+        ``or_fewer``: whether all fields may have fewer rows, as many as the first of them.
+        """
         fields = self.shuffle.declared.source_fields
         tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
         self._check_names(tensors, [field.name for field in fields])
+        if or_fewer:
+            first = self._tensor(fields[0].name, tensors[fields[0].name], fields[0].dtype)
+            num_rows = min(num_rows, *first.shape[:1])
         for field in fields:
             tensor = self._tensor(field.name, tensors[field.name], field.dtype)
             self._check_shape(field.name, tensor, (num_rows, *field.shape), {})

@@ -61,9 +61,17 @@ class LinearMaps(Protocol):
         ...
 
     def combine_backward(
-        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+        self,
+        grads: Fields,
+        rows: Fields,
+        routing: Sequence[Any],
+        weights: Fields,
+        num_rows: int,
     ) -> tuple[Fields, Fields]:
-        """Gradients of combine's rows and weights; the latter only if ``rows`` are given."""
+        """Gradients of combine's rows and weights; the latter only if ``rows`` are given.
+
+        Of the only rank's fixed capacity combine may have been given the first ``num_rows``.
+        """
         ...
 
 
@@ -129,7 +137,12 @@ class GeneralMaps:
         return self.combine(placed, routing, weights)
 
     def combine_backward(
-        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+        self,
+        grads: Fields,
+        rows: Fields,
+        routing: Sequence[Any],
+        weights: Fields,
+        num_rows: int,
     ) -> tuple[Fields, Fields]:
         self._observer.begins_dispatch()
         work = [

@@ -11,11 +11,17 @@ from fuscoc_runtime.kernels.loader import device_module, launching
 
 TILE_WORDS = 1024
 INTERPRETED_ROWS = 256
-"""Rows of a program: one on a GPU, where rows are long; many where a program is what costs."""
+"""Rows of a tile: one on a GPU, where rows are long; many where a program is what costs."""
+MOST_PROGRAMS = 1 << 14
+"""Of a launch; each takes a tile in so many. They keep any GPU busy, and cost little where the
+device knows that there are hardly any rows."""
 
 
-def take_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """``rows[index]``, and 0 where ``index`` (int64 [num_taken]) is -1."""
+def take_rows(rows: Tensor, index: Tensor, end: Tensor | None = None) -> Tensor:
+    """``rows[index]``, and 0 where ``index`` (int64 [num_taken]) is -1.
+
+    From ``end`` on, an int64 [1] on the device, nothing is written.
+    """
     rows = rows.contiguous()
     result = rows.new_empty((len(index), *rows.shape[1:]))
     if result.numel():
@@ -24,17 +30,22 @@ def take_rows(rows: Tensor, index: Tensor) -> Tensor:
         word = next(each for each in words if row_bytes % each.itemsize == 0)
         source, target = (each.view(-1).view(word) for each in (rows, result))
         width = row_bytes // word.itemsize
-        _launch("take", len(index), source, index, target, len(index), width)
+        _launch("take", len(index), source, index, target, len(index), end, width)
     return result
 
 
 def weigh_rows(
-    gradient: Tensor, factors: Tensor, index: Tensor, rows: Tensor | None
+    gradient: Tensor,
+    factors: Tensor,
+    index: Tensor,
+    rows: Tensor | None,
+    end: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """``gradient[index]`` times ``factors`` [num_taken], rounded once; and, given ``rows``, the dot
     product of every row and its gradient, in f32, or f64 for f64.
 
-    Where ``index`` (int64 [num_taken]) is -1 nothing is read, and the results are 0.
+    Where ``index`` (int64 [num_taken]) is -1 nothing is read, and the results are 0. ``end`` is as
+    for ``take_rows``.
     """
     gradient = gradient.contiguous()
     result = gradient.new_empty((len(index), *gradient.shape[1:]))
@@ -44,7 +55,7 @@ def weigh_rows(
         others = factors if rows is None else rows.contiguous()  # an address that is not used
         _launch(
             "weigh", len(index), gradient, factors, index, others, result,
-            factors if dots is None else dots, len(index), gradient.shape[1:].numel(),
+            factors if dots is None else dots, len(index), end, gradient.shape[1:].numel(),
             rows is not None, _triton_dtype(accumulator),
         )  # fmt: skip
     return result, dots
@@ -54,7 +65,7 @@ def _launch(kernel: str, num_rows: int, first: Tensor, *arguments: Any) -> None:
     interpreted = first.device.type == "cpu"
     tile_rows = INTERPRETED_ROWS if interpreted else 1
     function = getattr(device_module("rows", interpreted=interpreted), kernel)
-    grid = (-(-num_rows // tile_rows),)
+    grid = (min(-(-num_rows // tile_rows), MOST_PROGRAMS),)
     with launching(interpreted):
         function[grid](first, *arguments, tile_rows, TILE_WORDS)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.face.options import check_count
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -109,3 +111,12 @@ def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> in
     if target.placement.kind != "table":
         keys = -(-keys // num_ranks)
     return points + min(keys, points) * (target.align - 1)
+
+
+def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:
+    """``Shuffle.capacity_for``."""
+    check_count("num_sources", num_sources, 0)
+    if shuffle.program.target.kind != "packed" or shuffle.program.is_compact:
+        problem = f"cannot tell slots of {shuffle.name}, whose target is not packed, or is compact"
+        raise OptionError("num_sources", problem)
+    return worst_capacity(shuffle, num_ranks, num_sources)

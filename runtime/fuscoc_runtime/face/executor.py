@@ -64,7 +64,7 @@ class Executor:
         key: names the engine in ``torch.ops.fuscoc``.
     """
 
-    def __init__(self, engine: Engine, spec: ShuffleSpec, digest: str) -> None:
+    def __init__(self, engine: Engine, spec: ShuffleSpec, digest: str, zero_unused: bool) -> None:
         self.engine, self.spec = engine, spec
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
@@ -74,7 +74,7 @@ class Executor:
         if spec.program.target.kind == "dense":  # has as many slots as a call says
             node = None
         self._registered = ops.Registered(
-            self._maps(engine),
+            self._maps(engine, zero_unused),
             members.rank,
             members.topology.num_ranks,
             None if node is None else len(node.rows[0]),
@@ -193,9 +193,9 @@ class Executor:
         if error is not None:
             raise error
 
-    def _maps(self, engine: Engine) -> LinearMaps:
+    def _maps(self, engine: Engine, zero_unused: bool) -> LinearMaps:
         if isinstance(engine, NodeEngine):
-            return NodeMaps(engine, self.observer)
+            return NodeMaps(engine, self.observer, zero_unused)
         if isinstance(engine, ExactEngine):
             return ExactMaps(engine, self.observer)
 

@@ -204,9 +204,10 @@ def combine_backward(
     weights: Sequence[Tensor],
     num_rows: int,
 ) -> list[Tensor]:
-    """Gradients of combine's rows and, if ``rows`` are given, behind them those of its weights."""
+    """Gradients of combine's rows, of which it was given ``num_rows``, and, if ``rows`` are given,
+    behind them those of its weights."""
     maps, routing = find(shuffle).maps, tickets.redeem(token)
-    done = maps.combine_backward(list(grads), list(rows), routing, list(weights))
+    done = maps.combine_backward(list(grads), list(rows), routing, list(weights), num_rows)
     return [*done[0], *done[1]]
 
 

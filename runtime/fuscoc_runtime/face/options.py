@@ -34,20 +34,21 @@ class Options:
     slice_bytes: int | None = None
     nic_bandwidth: float | None = None
     trace: bool = False
+    zero_unused: bool = True
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
             check_timeout(self.timeout)
         if self.nic_bandwidth is not None:
             _check_positive("nic_bandwidth", self.nic_bandwidth)
-        if self.num_sms != OVERLAP:
-            _check_count("num_sms", self.num_sms, 1, f", or {OVERLAP!r}")
-        _check_count("max_sources", self.max_sources, 0)
+        if self.num_sms not in (None, OVERLAP):
+            check_count("num_sms", self.num_sms, 1, f", or {OVERLAP!r}")
+        if self.max_sources is not None:
+            check_count("max_sources", self.max_sources, 0)
         for name in ("num_programs", "capacity", "slice_bytes"):
-            _check_count(name, getattr(self, name), 1)
-        if self.num_handles is None:
-            raise OptionError("num_handles", "is None; it must be a whole number of 1 or more")
-        _check_count("num_handles", self.num_handles, 1)
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 1)
+        check_count("num_handles", self.num_handles, 1)
 
 
 def check_timeout(value: Any) -> None:
@@ -90,9 +91,10 @@ def as_topology(topology: Topology | str | None) -> Topology | None:
     raise OptionError("topology", f"is {topology!r}; it must be a Topology, or text such as '2x4'")
 
 
-def _check_count(name: str, value: Any, least: int, otherwise: str = "") -> None:
+def check_count(name: str, value: Any, least: int, otherwise: str = "") -> None:
+    """Raise ``OptionError`` unless it is a whole number, ``least`` or more."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and value >= least):
+    if not (whole and value >= least):
         needed = f"a whole number of {least} or more{otherwise}"
         raise OptionError(name, f"is {value!r}; it must be {needed}")
 

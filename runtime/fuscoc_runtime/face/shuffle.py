@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
 from fuscoc_runtime.face import calls
 from fuscoc_runtime.face.calls import AnyHandle
+from fuscoc_runtime.face.choice import slots_for
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.open import Engine, sms_to_use
 from fuscoc_runtime.face.options import Options, as_device, as_topology
@@ -78,6 +79,11 @@ class Shuffle:
         nic_bandwidth: bytes a second of a rank's network, for ``auto`` and for the size and the
             number of slices under way; default: measured between the GPUs of several nodes, once
             for each group (``stats`` tells), else 50e9.
+        zero_unused: whether rows that autograd keeps, and gradients of rows, are 0 from
+            ``key_offsets[-1]`` on. False writes nothing there, so they cost as much as there are
+            rows, not as much as the capacity, and may hold anything, NaN too: for work that stops
+            where the rows end, such as grouped GEMMs and what is done to every row alone. Has no
+            effect but on packed targets of a fixed capacity that are not compact.
         trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
             the host only enqueues.
 
@@ -111,6 +117,7 @@ class Shuffle:
         slice_bytes: int | None = None,
         nic_bandwidth: float | None = None,
         trace: bool = False,
+        zero_unused: bool = True,
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
@@ -134,6 +141,7 @@ class Shuffle:
                 slice_bytes,
                 nic_bandwidth,
                 trace,
+                zero_unused,
             ),
         )
 
@@ -251,8 +259,10 @@ class Shuffle:
 
         ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
         (any tensor will do), ``inputs`` holds the weights of a weighted combine, unless dispatch
-        was given them. Returns a tensor shaped like the source, or a dict of them by field.
-        Segments without a destination come back as 0.
+        was given them. With ``max_sources``, and unless the target is compact or dense, rows that
+        nobody uses may be left out: the first ``capacity_for`` ones are enough. Returns a tensor
+        shaped like the source, or a dict of them by field. Segments without a destination come back
+        as 0.
 
         The gradient of the rows is that of the result, dispatched along the same routing and times
         the weights; that of the weights is a dot product for every point, sent to the source.
@@ -266,6 +276,16 @@ class Shuffle:
             HopTimeoutError: a rank ended or did not come in time.
         """
         return calls.combine(self._executor, rows, handle, inputs, async_op, after)
+
+    def capacity_for(self, num_sources: int) -> int:
+        """Slots that a rank needs if no rank dispatches more than ``num_sources`` source segments,
+        whatever the routing; not collective. Others are unused then, and ``rows`` may be cut to
+        these, so that work on them costs less than the capacity.
+
+        Raises:
+            OptionError: it is no number of segments; or the target is compact or dense.
+        """
+        return slots_for(self.spec, self.topology.num_ranks, num_sources)
 
     def check(self) -> None:
         """Wait for all calls so far, replayed ones too, and raise what went wrong on this rank; not

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc.simulate.kept import chosen_ranks, finish_times
 from fuscoc.simulate.record import Load, Spans
 
 for needed in ("jinja2", "plotly"):
@@ -78,9 +79,9 @@ def test_loads(samples: list[list[float]]) -> None:
 
 @given(some_spans(), st.integers(0, 40))
 def test_kept_ranks(spans: Spans, most: int) -> None:
-    kept = coverage.chosen_ranks(spans, 4, most)
+    kept = chosen_ranks(spans, 4, most)
     assert kept.tolist() == sorted(set(kept.tolist()))
-    finish = coverage.finish_times(spans)
+    finish = finish_times(spans)
     for rank, time in zip(spans.ranks, finish, strict=True):
         assert time == max(spans.end[spans.rank == rank], default=0)
     assert finish.max() == finish[np.isin(spans.ranks, kept)].max()

@@ -151,7 +151,8 @@ class NodeEngine:
         num_rows: int | None = None,
     ) -> dict[str, Tensor]:
         """Enqueue a combine of rows [num_slots, *field shape] of every field,
-        `NodeHandle.num_slots` of them; the weights came with dispatch.
+        `NodeHandle.num_slots` of them; the weights came with dispatch. Where rows lie in their
+        slots there may be fewer, if only unused ones are missing.
 
         ``num_rows``: how many there are, if they do not lie in slots.
 
@@ -241,7 +242,10 @@ class NodeEngine:
             raise self.checker.problem("handle", problem)
         handle.check_weights()
         expected = handle.num_slots if num_rows is None else num_rows
-        tensors = self.checker.rows(rows, expected)
+        in_slots = num_rows is None and handle.end is not None
+        tensors = self.checker.rows(rows, expected, or_fewer=in_slots)
+        if in_slots:
+            self._check_end(handle, *next(iter(tensors.items())))
         given = {next(iter(tensors)): rows} if isinstance(rows, Tensor) else rows
         lent = next((name for name in tensors if self.lends(given[name])), None)
         if lent is None:
@@ -250,6 +254,17 @@ class NodeEngine:
         if entry.ticket != self._held and not entry.captured:
             raise self.checker.problem(lent, overwritten(entry.ticket, self._held))
         return list(tensors.values()), entry.ticket
+
+    def _check_end(self, handle: NodeHandle, name: str, rows: Tensor) -> None:
+        """Refuse rows that end before those that came do. On a GPU that ends the process: nothing
+        else stops the kernels, which read behind the last one."""
+        if len(rows) == handle.num_slots:
+            return
+        assert handle.end is not None
+        if rows.device.type == "cuda":
+            torch._assert_async(handle.end <= len(rows), f"combine: `{name}` lacks rows that came")
+        elif int(handle.end) > len(rows):
+            raise self.checker.problem(name, f"has {len(rows)} rows, and {int(handle.end)} came")
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""

@@ -41,15 +41,20 @@ class ExactMaps(NodeMaps):
         return self.combine(rows_in_slots(handle, rows), routing, ones)
 
     def combine_backward(
-        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+        self,
+        grads: Fields,
+        rows: Fields,
+        routing: Sequence[Any],
+        weights: Fields,
+        num_rows: int,
     ) -> tuple[Fields, Fields]:
         [handle] = routing
         if isinstance(handle, Handle):
-            return self._general().combine_backward(grads, rows, routing, weights)
+            return self._general().combine_backward(grads, rows, routing, weights, num_rows)
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         done = self._dispatch(grads, weight_input(self.spec, weights), handle)
-        return self._weighed(done.handle, list(done.rows.values()), rows, weights)
+        return self._weighed(done.handle, list(done.rows.values()), rows, weights, num_rows)
 
     def _general(self) -> GeneralMaps:
         engine = self._engine.general

@@ -85,11 +85,22 @@ class NodeHandle:
         self.check_live()
         if not self.num_keys:
             return torch.zeros(1, dtype=torch.int64, device=self._keys.device)
-        assert self.engine.target.kind == "packed"
-        align = self.engine.target.align
         starts = self.launched.key_starts[: self.num_keys].long()
-        end = starts[-1:] + (self.key_counts[-1:] + align - 1) // align * align
-        return torch.cat([starts, end])
+        return torch.cat([starts, self._end_of_keys])
+
+    @property
+    def end(self) -> Tensor | None:
+        """int64 [1], where rows that lie in their slots end, ``key_offsets[-1:]``; None for other
+        rows, and without keys."""
+        in_slots = self.engine.target.kind == "packed" and self.launched.row_index is None
+        return self._end_of_keys if in_slots and self.num_keys else None
+
+    @property
+    def _end_of_keys(self) -> Tensor:
+        assert self.engine.target.kind == "packed"
+        align, last = self.engine.target.align, slice(self.num_keys - 1, self.num_keys)
+        count = self.launched.key_counts[last].long()
+        return self.launched.key_starts[last].long() + (count + align - 1) // align * align
 
     @property
     def dropped(self) -> Tensor:

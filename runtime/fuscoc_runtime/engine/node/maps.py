@@ -35,10 +35,14 @@ class NodeMaps:
     """The maps of a ``NodeEngine``.
 
     A routing is a list of one handle, which a newer one of the same routing may replace.
+    ``zero_unused`` is that of ``Shuffle``.
     """
 
-    def __init__(self, engine: NodeEngine | ExactEngine, observer: Observer) -> None:
+    def __init__(
+        self, engine: NodeEngine | ExactEngine, observer: Observer, zero_unused: bool = True
+    ) -> None:
         self.spec = engine.shuffle
+        self._zero_unused = zero_unused
         self._engine: Any = engine
         self._observer = observer
 
@@ -94,26 +98,32 @@ class NodeMaps:
                     tensor.copy_(before)
 
     def combine_backward(
-        self, grads: Fields, rows: Fields, routing: Sequence[Any], weights: Fields
+        self,
+        grads: Fields,
+        rows: Fields,
+        routing: Sequence[Any],
+        weights: Fields,
+        num_rows: int,
     ) -> tuple[Fields, Fields]:
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         handle, lent = self._again(grads, routing)
-        return self._weighed(handle, lent, rows, weights)
+        return self._weighed(handle, lent, rows, weights, num_rows)
 
     def _weighed(
-        self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields
+        self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields, num_rows: int
     ) -> tuple[Fields, Fields]:
         """Gradients of combine's rows and weights, from those of its results, which a dispatch has
         just brought."""
-        index = self._row_of_slot(handle)
+        index, end = self._row_of_slot(handle)[:num_rows], self._end(handle)
         if not weights:
-            return [take_rows(grad, index) for grad in lent], []
+            return [take_rows(grad, index, end) for grad in lent], []
         [weight] = weights
         worked: Sequence[Tensor | None] = rows or [None] * len(lent)
         of_slot = self._slot_weights(handle)
         weighed = [
-            weigh_rows(grad, of_slot, index, row) for grad, row in zip(lent, worked, strict=True)
+            weigh_rows(grad, of_slot, index, row, end)
+            for grad, row in zip(lent, worked, strict=True)
         ]
         grad_rows = [each for each, _ in weighed]
         products = [each for _, each in weighed if each is not None]
@@ -158,7 +168,11 @@ class NodeMaps:
         if self.spec.program.is_compact:  # a row holds one if a slot refers to it; -1 is the last
             none = index.new_full((len(rows[0]) + 1,), -1)
             index = none.scatter_(0, index % len(none), index)[:-1]
-        return [take_rows(row, index) for row in rows]
+        return [take_rows(row, index, self._end(handle)) for row in rows]
+
+    def _end(self, handle: NodeHandle) -> Tensor | None:
+        """Where a dispatch's rows end, if nothing is to be written behind; int64 [1]."""
+        return None if self._zero_unused else handle.end
 
     def _row_of_slot(self, handle: NodeHandle) -> Tensor:
         """int64 [num_slots]: the row that a slot refers to, its own unless the target is compact;

@@ -9,18 +9,38 @@ vectors = load("vectors")
 
 
 @triton.jit
-def take(rows, index, result, num_rows, width, tile_rows: tl.constexpr, tile_words: tl.constexpr):
-    """``result[i] = rows[index[i]] if index[i] >= 0 else 0``; rows of ``width`` words."""
-    row = tl.program_id(0).to(tl.int64) * tile_rows + tl.arange(0, tile_rows)
-    inside = row < num_rows
-    source = tl.load(index + row, mask=inside, other=-1)
-    for first in range(0, width, tile_words):
-        column = first + tl.arange(0, tile_words)
-        wide = (column < width)[None, :]
-        taken = rows + source[:, None] * width + column[None, :]
-        words = tl.load(taken, mask=(source >= 0)[:, None] & wide, other=0)
-        to = result + row[:, None] * width + column[None, :]
-        tl.store(to, words, mask=inside[:, None] & wide)
+def take(
+    rows,
+    index,
+    result,
+    num_rows,
+    end,
+    width,
+    tile_rows: tl.constexpr,
+    tile_words: tl.constexpr,
+):
+    """``result[i] = rows[index[i]] if index[i] >= 0 else 0`` for ``i < min(num_rows, *end)``, the
+    latter unless it is None; rows of ``width`` words."""
+    num_rows = shortened(num_rows, end)
+    num_tiles = (num_rows + tile_rows - 1) // tile_rows
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        row = tile * tile_rows + tl.arange(0, tile_rows).to(tl.int64)
+        inside = row < num_rows
+        source = tl.load(index + row, mask=inside, other=-1)
+        for first in range(0, width, tile_words):
+            column = first + tl.arange(0, tile_words)
+            wide = (column < width)[None, :]
+            taken = rows + source[:, None] * width + column[None, :]
+            words = tl.load(taken, mask=(source >= 0)[:, None] & wide, other=0)
+            to = result + row[:, None] * width + column[None, :]
+            tl.store(to, words, mask=inside[:, None] & wide)
+
+
+@triton.jit
+def shortened(num_rows, end):
+    if end is not None:
+        num_rows = tl.minimum(num_rows, tl.load(end).to(tl.int32))
+    return num_rows
 
 
 @triton.jit
@@ -32,6 +52,7 @@ def weigh(
     row_gradient,
     dots,
     num_rows,
+    end,
     width,
     with_dots: tl.constexpr,
     accumulator: tl.constexpr,
@@ -39,22 +60,25 @@ def weigh(
     tile_words: tl.constexpr,
 ):
     """``row_gradient[i] = factors[i] * g`` and ``dots[i] = <rows[i], g>``, where ``g`` is
-    ``gradient[index[i]]``; 0 for a negative index."""
-    row = tl.program_id(0).to(tl.int64) * tile_rows + tl.arange(0, tile_rows)
-    inside = row < num_rows
-    source = tl.load(index + row, mask=inside, other=-1)
-    held = source >= 0
-    factor = tl.load(factors + row, mask=held, other=0).to(accumulator)
-    products = tl.full([tile_rows, tile_words], 0.0, accumulator)
-    for first in range(0, width, tile_words):
-        column = first + tl.arange(0, tile_words)
-        at, wide = row[:, None] * width + column[None, :], (column < width)[None, :]
-        taken = gradient + source[:, None] * width + column[None, :]
-        incoming = tl.load(taken, mask=held[:, None] & wide, other=0).to(accumulator)
-        scaled = (incoming * factor[:, None]).to(row_gradient.dtype.element_ty)
-        tl.store(row_gradient + at, scaled, mask=inside[:, None] & wide)
+    ``gradient[index[i]]``; 0 for a negative index. For the same ``i`` as ``take``."""
+    num_rows = shortened(num_rows, end)
+    num_tiles = (num_rows + tile_rows - 1) // tile_rows
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        row = tile * tile_rows + tl.arange(0, tile_rows).to(tl.int64)
+        inside = row < num_rows
+        source = tl.load(index + row, mask=inside, other=-1)
+        held = source >= 0
+        factor = tl.load(factors + row, mask=held, other=0).to(accumulator)
+        products = tl.full([tile_rows, tile_words], 0.0, accumulator)
+        for first in range(0, width, tile_words):
+            column = first + tl.arange(0, tile_words)
+            at, wide = row[:, None] * width + column[None, :], (column < width)[None, :]
+            taken = gradient + source[:, None] * width + column[None, :]
+            incoming = tl.load(taken, mask=held[:, None] & wide, other=0).to(accumulator)
+            scaled = (incoming * factor[:, None]).to(row_gradient.dtype.element_ty)
+            tl.store(row_gradient + at, scaled, mask=inside[:, None] & wide)
+            if with_dots:
+                value = tl.load(rows + at, mask=held[:, None] & wide, other=0)
+                products += incoming * value.to(accumulator)
         if with_dots:
-            value = tl.load(rows + at, mask=held[:, None] & wide, other=0)
-            products += incoming * value.to(accumulator)
-    if with_dots:
-        tl.store(dots + row, vectors.total(products, 1), mask=inside)
+            tl.store(dots + row, vectors.total(products, 1), mask=inside)

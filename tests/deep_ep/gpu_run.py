@@ -1,0 +1,106 @@
+"""DeepEP's calls on real GPUs, as ``rank_work`` makes them on CPUs; run by torchrun.
+
+``python -m torch.distributed.run --nproc-per-node N tests/deep_ep/gpu_run.py`` takes what
+``tests.deep_ep.artifacts`` has written into the folder ``FUSCOC_DEEP_EP`` and exits non-zero, after
+naming every mismatch, when something is wrong. Ranks may share a GPU, as in
+``tests/node_exact/exact_gpu_run.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+
+import torch  # noqa: E402  (NCCL and symmetric memory read the environment)
+import torch.distributed as dist  # noqa: E402
+
+SHARED = torch.cuda.device_count() < NUM_RANKS
+if SHARED:
+    os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
+
+import fuscoc_runtime.deep_ep as deep_ep  # noqa: E402
+from tests.deep_ep import cases, elastic_work, rank_work  # noqa: E402
+
+DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+OPTIONS = {"topology": f"1x{NUM_RANKS}"}
+CASES = ((cases.SMALL, [13, 0, 7, 11]), (cases.LARGE, [1024, 700, 0, 1]))
+REPLAYS = 20
+
+
+def captured(group: Any, shape: cases.Shape) -> list[str]:
+    """Layout, dispatch and combine of ``num_worst_tokens`` in a CUDA graph, routed anew."""
+    checks, num = cases.Checks(), 64
+    routed = [
+        cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
+        for seed in range(REPLAYS)
+    ]
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True, topology=f"1x{NUM_RANKS}")
+    x, idx, weights = (
+        each[RANK].clone() for each in (routed[0].x, routed[0].idx, routed[0].weights)
+    )
+
+    def step() -> tuple[Any, ...]:
+        per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, shape.experts)
+        rows, experts, gates, _, handle, _ = buffer.dispatch(
+            x,
+            num_tokens_per_rank=per_rank,
+            num_tokens_per_expert=per_expert,
+            is_token_in_rank=goes,
+            topk_idx=idx,
+            topk_weights=weights,
+            num_worst_tokens=num * NUM_RANKS,
+        )
+        assert isinstance(rows, torch.Tensor)
+        assert handle is not None
+        back, sums, _ = buffer.combine(rows, handle, topk_weights=gates)
+        return rows, experts, back, sums, goes
+
+    step()
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows, experts, back, sums, goes = step()
+    for case in routed:
+        for mine, new in ((x, case.x), (idx, case.idx), (weights, case.weights)):
+            mine.copy_(new[RANK])
+        graph.replay()
+        wanted = case.received(case.x, RANK)
+        checks.equal("replayed rows", rows[: len(wanted)], wanted)
+        checks.equal("replayed rows' number", int((experts >= 0).any(1).sum()), len(wanted))
+        checks.near("replayed combine", back, x.float() * goes.sum(1, keepdim=True), 2**-7)
+        checks.equal("replayed weights", sums, torch.where(idx >= 0, weights, 0))
+    torch.cuda.synchronize()
+    del graph
+    buffer.destroy()
+    return checks.wrong
+
+
+def main() -> int:
+    torch.cuda.set_device(DEVICE)
+    dist.init_process_group("nccl")
+    group = dist.group.WORLD
+    if SHARED:  # kernels that wait for each other fit on a GPU together
+        sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count // (NUM_RANKS + 1)
+        deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
+    wrong: list[str] = []
+    for shape, sizes in CASES:
+        for calls in (rank_work.normal, rank_work.low_latency, elastic_work.elastic):
+            wrong += calls(group, str(DEVICE), shape, sizes, dict(OPTIONS))
+        wrong += captured(group, shape)
+    everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]
+    dist.all_gather_object(everyone, wrong)
+    if RANK == 0:
+        for rank, lines in enumerate(everyone):
+            print("".join(f"WRONG on rank {rank}: {line}\n" for line in lines[:8]), end="")
+        print(f"{NUM_RANKS} ranks: {'FAILED' if any(everyone) else 'all hold'}", flush=True)
+    dist.destroy_process_group()
+    return int(any(everyone))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
