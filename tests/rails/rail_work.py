@@ -36,7 +36,8 @@ def points(tokens: int, rank: int) -> dict[str, torch.Tensor]:
 
 
 def handles(group: Any, artifact: str, topology: str) -> None:
-    """Combines of two dispatches, the later one first, and a dispatch along the earlier routing."""
+    """Combines of two dispatches, the later one first, and a dispatch along the earlier routing;
+    what ``stats`` says of that."""
     shuffle = open_shuffle(group, artifact, topology)
     given = [points(tokens + shuffle.rank, shuffle.rank) for tokens in (3, 1)]
     made = [(rows.clone(), handle) for rows, handle in (shuffle.dispatch(**g) for g in given)]
@@ -47,6 +48,15 @@ def handles(group: Any, artifact: str, topology: str) -> None:
     held = filled(first)
     rows, _ = shuffle.dispatch(2 * given[0]["x"], handle=first)
     torch.testing.assert_close(rows[held], 2 * before[held])
+    stats, num_ranks = shuffle.stats(), shuffle.topology.num_ranks
+    owners = given[0]["idx"] // (KEYS // num_ranks)
+    away = owners != shuffle.rank  # ranks are nodes
+    assert stats is not None
+    assert stats.rows_to_rank == tuple(owners.flatten().bincount(minlength=num_ranks).tolist())
+    assert (stats.num_sources, stats.num_rounds) == (len(owners), 1)
+    assert stats.network.rows == int(away.any(1).sum())
+    assert stats.network.saved_rows == int(away.sum()) - stats.network.rows
+    assert (stats.nvlink.rows, stats.local.rows) == (0, int((~away).sum()))
 
 
 def filled(handle: Any) -> torch.Tensor:

@@ -87,7 +87,7 @@ tiles = st.builds(
 @example(Tiles(3, 2, 0, 0, "yx", False, 0, 1))
 @example(Tiles(2, 2, 1, 1, "yx", False, 1, 3))  # whole runs, each amid two slots
 @example(Tiles(2, 3, 1, 1, "yx", True, 2, 2))
-@settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=4, suppress_health_check=list(HealthCheck), deadline=None)
 def test_tiles_of_a_grid(case: Tiles) -> None:
     shuffle = LockstepShuffle(specs.artifact(case.text), topology=Topology.parse("2x2"))
     random = np.random.default_rng(case.seed)

@@ -41,7 +41,8 @@ class ParallelGeneration(nn.Module):
 
     def generate(self, *arguments: Any, **options: Any) -> Any:
         """As the model does; collective. A rank whose sequences have ended makes the passes of the
-        others, until those of all ranks have.
+        others, until those of all ranks have. Passes with a static cache, which transformers
+        compiles on GPUs, are only compiled with ``disable_compile=False``.
 
         Raises:
             AdapterError: the ranks might make different numbers of forward passes.
@@ -56,6 +57,7 @@ class ParallelGeneration(nn.Module):
         if options.get("cache_implementation") == "paged":
             self.generate_batch()
         options["synced_gpus"] = True
+        options.setdefault("disable_compile", True)
         return super().generate(*arguments, **options)  # type: ignore[misc]
 
     def generate_batch(self, *_: Any, **__: Any) -> Any:
