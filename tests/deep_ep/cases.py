@@ -133,8 +133,13 @@ class Checks:
             self.wrong.append(f"{what}: {tuple(found.shape)} is not {tuple(wanted.shape)}")
             return
         off = (found.float() - wanted).abs() - rounding * (wanted.abs() + 1)
-        if bool((~(off <= 0) & ~(found.isnan() & wanted.isnan())).any()):
-            self.wrong.append(f"{what}: off by {off.max()}")
+        wrong = (~(off <= 0) & ~(found.isnan() & wanted.isnan())).nonzero()
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            self.wrong.append(
+                f"{what}: {len(wrong)} of {found.numel()} are wrong, {at} is {found[at]} and not "
+                f"{wanted[at]}"
+            )
 
 
 def as_tuple(x: Any) -> tuple[Tensor, ...]:

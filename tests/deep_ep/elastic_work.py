@@ -108,6 +108,8 @@ class Call:
             unused = torch.ones(len(rows), dtype=torch.bool, device=case.device)
             unused[where[where >= 0]] = False
             rows = torch.where(unused[:, None], torch.nan, rows)
+        if is_fp8:
+            order["previous_event"] = self.buffer.capture()  # rows have been made since the last
         back, sums, event = self.buffer.combine(
             rows, handle, topk_weights=weights, bias=case.x[rank], **order
         )

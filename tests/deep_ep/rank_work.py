@@ -119,6 +119,8 @@ def check_dispatch(
     rows = from_fp8(*recv) if is_fp8 else recv
     biases = (case.x[rank], None if is_async else case.x[rank].flip(0))
     given = weights if with_topk else None
+    if is_async:
+        order["previous_event"] = buffer.capture()  # rows have been made since the last one
     back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=biases, **order)
     wait(event, is_async)
     times = counted["is_token_in_rank"].sum(1)
@@ -157,6 +159,8 @@ def check_worst(
     checks.equal("experts of no rows", bool((idx[num:] == -1).all()), True)
     checks.equal("weights of the worst case", weights[:num], wanted[2])
     rows = from_fp8(*recv) if isinstance(recv, tuple) else recv
+    if order:
+        order = {**order, "previous_event": buffer.capture()}  # rows have been made since the last
     back, sums, event = buffer.combine(rows, handle, topk_weights=weights, **order)
     wait(event, bool(order))
     mine = from_fp8(*x) if isinstance(x, tuple) else x

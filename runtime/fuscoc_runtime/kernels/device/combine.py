@@ -450,12 +450,12 @@ def sum_rows(
             limit = tl.minimum(group * size + size, num_sources)
             if tile_rows > 1:
                 sent = staging(call, rank, 0, 0, partial_bytes)
-                lacking = many.take_back(
+                missing = many.take_back(
                     call, group * size, limit, absent, rows, result, sent, load_back,
                     store_results, partial_bytes, places, tile_rows,
                 )  # fmt: skip
-                for peer in range(tl.where(lacking != 0, words.MAX_RANKS, 0)):
-                    if (((lacking >> peer) & 1) == 1) & joins(call, peer):
+                for peer in range(tl.where(missing != 0, words.MAX_RANKS, 0)):
+                    if (((missing >> peer) & 1) == 1) & joins(call, peer):
                         note_refusal(call, peer)
             else:
                 for place in range(group * size, limit):
