@@ -301,7 +301,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--quick", action="store_true", help="one call of each case")
     parser.add_argument("--stress", type=int, default=0, help="calls in any order, and no others")
-    parser.add_argument("--face", action="store_true", help="calls of `Shuffle`, of given slots alone")
+    parser.add_argument("--face", action="store_true", help="calls of `Shuffle`, of given slots")
     parser.add_argument("--seconds", type=float, default=200, help="stop the stress after so long")
     options = parser.parse_args()
     names = [name for name in options.cases if not options.face or name in GIVEN]
