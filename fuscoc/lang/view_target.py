@@ -47,14 +47,18 @@ from fuscoc.lang.target import (
 class _Runs:
     """A block of cells in runs that each are a slot.
 
-    ``places`` and ``sizes`` are in slots; ``shape`` is that of a run's cells. ``split`` are the
-    indices of the runs of a segment, outermost first.
+    ``places`` are in slots, and a slot is a block of ``shape`` cells. ``split`` are the indices of
+    the runs of a segment, outermost first.
     """
 
     places: tuple[Scalar, ...]
-    sizes: tuple[Scalar, ...]
     shape: tuple[int, ...]
     split: tuple[DomainIndex, ...]
+
+    def sizes(self, dims: Sequence[Scalar]) -> tuple[Scalar, ...]:
+        """The extents of a layout in slots."""
+        found = [divided(dim, length) for dim, length in zip(dims, self.shape, strict=True)]
+        return tuple(each for each in found if each is not None)
 
 
 def view_target(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> TargetInfo:
@@ -76,19 +80,18 @@ def view_target(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Targ
         return NOTHING
     there = [on_rank(extent, rank) for extent in block.dims]
     starts = [substitute(on_rank(each.start, rank), at) for each in block.subscripts]
-    runs = _runs(starts, there, block, scope)
+    runs = _runs(starts, block, scope)
     if any(map(loads, starts)) and not _is_agreed(there[1:], dispatch, block, scope):
         return NOTHING
-    slot = row_major(runs.places, runs.sizes)
-    own = _runs([Const(0)] * len(there), list(block.dims), block, scope)
-    length = of_extents(own.sizes)
+    sizes, own = runs.sizes(there), runs.sizes(block.dims)
+    slot = row_major(runs.places, sizes)
     return TargetInfo(
-        DenseTarget(block.layout.ident.name, slot, rank, length, access.span),
+        DenseTarget(block.layout.ident.name, slot, rank, of_extents(own), access.span),
         (slot, rank),
         runs.places,
-        runs.sizes,
+        sizes,
         rank,
-        replace(_element(block), extents=own.sizes),
+        replace(_element(block), extents=own),
         runs.split,
     )
 
@@ -150,20 +153,20 @@ def unrolled(
     return cut, tuple(replace(each, shape=each.shape[len(split) :]) for each in fields)
 
 
-def _runs(
-    starts: Sequence[Scalar], dims: Sequence[Scalar], block: AccessInfo, scope: Scope
-) -> _Runs:
-    """The runs of a block of cells that begins at ``starts`` of a layout with ``dims``."""
-    places, sizes, shape, split = list[Scalar](), list[Scalar](), list[int](), list[DomainIndex]()
+def _runs(starts: Sequence[Scalar], block: AccessInfo, scope: Scope) -> _Runs:
+    """The runs of a block of cells that begins at ``starts``.
+
+    What is seen to divide an extent divides it on every rank.
+    """
+    places, shape, split = list[Scalar](), list[int](), list[DomainIndex]()
     is_contiguous = True
-    cells = zip(starts, dims, block.subscripts, block.layout.dims, strict=True)
+    cells = zip(starts, block.dims, block.subscripts, block.layout.dims, strict=True)
     for start, dim, subscript, name in reversed(list(cells)):
-        place, size, length = start, dim, subscript.length
+        place, width, length = start, 1, subscript.length
         first, end = divided(start, length or 1), divided(dim, length or 1)
         if length is not None and is_contiguous and first is not None and end is not None:
-            place, size = first, end
-            shape.insert(0, length)
-            is_contiguous = size == Const(1)
+            place, width = first, length
+            is_contiguous = end == Const(1)
         elif length is not None:
             index = _run_index(name, length, subscript, scope)
             split.insert(0, index)
@@ -171,8 +174,8 @@ def _runs(
         else:
             is_contiguous = False
         places.insert(0, place)
-        sizes.insert(0, size)
-    return _Runs(tuple(places), tuple(sizes), tuple(shape), tuple(split))
+        shape.insert(0, width)
+    return _Runs(tuple(places), tuple(shape), tuple(split))
 
 
 def divided(scalar: Scalar, number: int) -> Scalar | None:

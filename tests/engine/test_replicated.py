@@ -21,7 +21,7 @@ from fuscoc_runtime.topology import Topology
 from tests.static import specs
 
 RANKS, EXPERTS, SLOTS, COPIES, TOPK, HIDDEN = 4, 6, 8, 3, 2, 4
-SIZES = {"hidden": HIDDEN, "experts": EXPERTS, "slots": SLOTS, "copies": COPIES, "topk": TOPK}
+SIZES = {"hidden": HIDDEN, "experts": EXPERTS, "slots": SLOTS, "reps": COPIES, "topk": TOPK}
 
 
 def table(order: list[int]) -> tuple[Tensor, Tensor]:

@@ -81,6 +81,16 @@ BATCHED = """
       combine reverse reduce sum
     }"""
 
+EVERYWHERE = """
+    shuffle everywhere {
+      index t : tokens   index p : ranks
+      segment item { x : f32[8] }
+      layout rows[t] of item
+      layout all[g] of item dense(ranks * tokens)
+      dispatch rows[t] -> all[rank * tokens + t] on p
+      combine reverse reduce sum
+    }"""
+
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
@@ -91,6 +101,7 @@ EXAMPLES = (
     Example("dealt", DEALT, ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
     Example("grid", specs.GRID, ("2x2",)),
+    Example("everywhere", EVERYWHERE, ("2x1",)),
     Example("batched", BATCHED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(

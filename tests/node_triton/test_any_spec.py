@@ -133,7 +133,7 @@ def test_replicated_keys(pool: Ranks) -> None:
     text = (EXAMPLES / "moe_replicated.fsc").read_text(encoding="utf-8")
     for constants, small in (
         ("hidden = 7168, experts = 256, topk = 8", "hidden = 16, experts = 5, topk = 2"),
-        ("copies = 4, slots = 288", "copies = 2, slots = 9"),
+        ("reps = 4, slots = 288", "reps = 2, slots = 9"),
     ):
         assert constants in text
         text = text.replace(constants, small)

@@ -68,6 +68,7 @@ PIECES = {
     "redistribute": 3,
     "ulysses": 2,
     "vit_patches": 1,
+    "vit_unpack": 1,
 }
 
 

@@ -52,7 +52,7 @@ def test_a_node_gets_a_token_once() -> None:
 def test_halo(topology: str, lines: int, reach: int) -> None:
     """Windows of the padded whole, also those that reach beyond a neighbour; back it is unfold's
     transpose: every line gets what all windows have of it."""
-    artifact = specs.artifact("halo.fsc", lines=lines, reach=reach, width=3)
+    artifact = specs.artifact("halo.fsc", rows=lines, reach=reach, width=3)
     exchange = Exchange(artifact, "halo", topology)
     whole = torch.randn(lines, 3)
     parts = parts_of(lines, 4)

@@ -71,6 +71,7 @@ def vit_unpack_node_meet(
         sizes=None,
         fanout=1,
         ragged=False,
+        fixed=False,
     )
 
 
@@ -88,6 +89,7 @@ def vit_unpack_node_place(call: tl.int64, input_places: tl.int64, extent_ranks: 
         item_lines=1024,
         fanout=1,
         ragged=False,
+        fixed=False,
         comes_back=True,
     )
 
