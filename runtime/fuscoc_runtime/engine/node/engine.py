@@ -256,7 +256,7 @@ class NodeEngine:
             raise self.checker.problem("handle", problem)
         handle.check_weights()
         expected = handle.num_slots if num_rows is None else num_rows
-        in_slots = num_rows is None and handle.end is not None
+        in_slots = num_rows is None and handle.is_in_slots
         tensors = self.checker.rows(rows, expected, or_fewer=in_slots)
         if in_slots:
             self._check_end(handle, *next(iter(tensors.items())))
@@ -274,11 +274,12 @@ class NodeEngine:
         else stops the kernels, which read behind the last one."""
         if len(rows) == handle.num_slots:
             return
-        assert handle.end is not None
+        end = handle.end
+        assert end is not None
         if rows.device.type == "cuda":
-            torch._assert_async(handle.end <= len(rows), f"combine: `{name}` lacks rows that came")
-        elif int(handle.end) > len(rows):
-            raise self.checker.problem(name, f"has {len(rows)} rows, and {int(handle.end)} came")
+            torch._assert_async(end <= len(rows), f"combine: `{name}` lacks rows that came")
+        elif int(end) > len(rows):
+            raise self.checker.problem(name, f"has {len(rows)} rows, and {int(end)} came")
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""

@@ -89,11 +89,16 @@ class NodeHandle:
         return torch.cat([starts, self._end_of_keys])
 
     @property
-    def end(self) -> Tensor | None:
-        """int64 [1], where rows that lie in their slots end, ``key_offsets[-1:]``; None for other
-        rows, and without keys."""
+    def is_in_slots(self) -> bool:
+        """Whether rows are of keys, and lie in their slots."""
         in_slots = self.engine.target.kind == "packed" and self.launched.row_index is None
-        return self._end_of_keys if in_slots and self.num_keys else None
+        return in_slots and self.num_keys > 0
+
+    @property
+    def end(self) -> Tensor | None:
+        """int64 [1], where rows that lie in their slots end, ``key_offsets[-1:]``; None for others.
+        Kernels make it anew each time."""
+        return self._end_of_keys if self.is_in_slots else None
 
     @property
     def _end_of_keys(self) -> Tensor:
