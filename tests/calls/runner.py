@@ -194,7 +194,7 @@ class Runner:
         absent = refusing | gone | live.done.refusing
         scaled = self.scaled(live, scales[self.rank])
         if self.rank in refusing:
-            wrong = self.own.choice([scaled[1:], scaled.double(), "rows"])
+            wrong = self.own.choice([scaled[:, 1:], scaled.double(), "rows"])
             self.refuses(what, lambda: shuffle.combine(wrong, live.handle))
             return
         given = live.rows if self.rank in lent else scaled

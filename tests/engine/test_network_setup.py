@@ -354,6 +354,7 @@ class GivenUp:
     """A node whose kernels have given up waiting."""
 
     members = members()
+    is_stuck = False
 
     def settle(self) -> None:
         raise HopTimeoutError(1, "dispatch", 2, 7.0)

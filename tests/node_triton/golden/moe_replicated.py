@@ -11,6 +11,9 @@ from fuscoc_runtime.kernels.device import load
 plan = load("plan")
 dispatch = load("dispatch")
 combine = load("combine")
+slabs = load("slabs")
+hop = load("hop")
+hop_back = load("hop_back")
 
 
 @triton.jit
@@ -31,6 +34,11 @@ def load_row(part, base, at, slot):
 def store_row(part, base, at, slot, tiles):
     row_0 = tl.multiple_of((base + at[0] + slot * 14336).to(tl.pointer_type(tl.int64)), 16)
     tl.store(row_0 + tl.arange(0, 2048), tiles[0], mask=tl.arange(0, 2048) < 1792)
+
+
+@triton.jit
+def load_landed(part, source, cell):
+    return load_row(part, cell[0], source, cell[1])
 
 
 @triton.jit
@@ -180,6 +188,146 @@ def moe_replicated_node_combine(
         add_row=add_row,
         add_partial=add_partial,
         store_partial=store_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=14336,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
+
+
+@triton.jit(do_not_specialize=range(6))
+def moe_replicated_node_pack(
+    call: tl.int64,
+    num_sources: tl.int64,
+    refuses: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    slab_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    refuses = refuses.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    hop.pack(
+        call,
+        num_sources,
+        refuses,
+        weights,
+        source_fields=(source_0,),
+        slab_at=(slab_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
+
+
+@triton.jit(do_not_specialize=range(6))
+def moe_replicated_node_forward(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    slab_at_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(slab_at_0,),
+        rows_at=(rows_at_0,),
+        load_source=load_landed,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+        cell_of=slabs.cell_of,
+    )
+
+
+@triton.jit(do_not_specialize=range(6))
+def moe_replicated_node_collect(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    hop_back.collect(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        partial_bytes=14336,
+        fanout=8,
+        lanes=8,
+        parts=1,
+        weighted=True,
+    )
+
+
+@triton.jit(do_not_specialize=range(8))
+def moe_replicated_node_finish(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
+    hop_back.finish(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
         store_result=store_result,
         lost=lost,
         num_fields=1,
