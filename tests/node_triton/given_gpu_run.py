@@ -88,8 +88,8 @@ def stress(shuffle: Shuffle, cases: Sequence[Case]) -> list[str]:
 
 
 def graph(shuffle: Shuffle, static: Case, cases: Sequence[Case]) -> list[str]:
-    """A dispatch and a combine of ``static``, captured, and replayed on ``cases``, whose data has its
-    shapes on every rank; kernels have run before."""
+    """A dispatch and a combine of ``static``, captured, and replayed on ``cases``, whose data have
+    its shapes on every rank; kernels have run before."""
     captured = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
     with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
