@@ -32,6 +32,7 @@ from fuscoc.codegen.triton_tiles import (
     TritonPieceSizes,
     TritonSizes,
     power_of_two,
+    sorts,
 )
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
@@ -40,7 +41,7 @@ from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""
 
-ROW_KERNELS = ("dispatch", "combine", "pack", "forward", "collect", "finish")
+ROW_KERNELS = ("sort", "dispatch", "combine", "pack", "forward", "collect", "finish")
 """Those that hold rows in registers."""
 
 
@@ -83,7 +84,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
     printer = _Printer(shuffle, tile, words)
-    modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
+    modules = [printer.planner, printer.dispatch_module]
     modules += ["combine"] if shuffle.combine is not None else []
     if crosses_nodes(shuffle, tile):
         modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
@@ -135,13 +136,15 @@ class _Printer:
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
+        self.sorts = sorts(shuffle, tile.tile_rows)
+        self.planner = "place" if shuffle.given_slots else "sort" if self.sorts else "plan"
         self.dispatch_module = "compact" if shuffle.compact else "dispatch"
         self.printed: dict[str, NodeKernel] = {}
 
     def texts(self) -> list[str]:
         """Every kernel."""
         combines = self.shuffle.combine is not None
-        planned = self.place() if self.shuffle.given_slots else self.plan()
+        planned = {"place": self.place, "sort": self.sort, "plan": self.plan}[self.planner]()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
         if not crosses_nodes(self.shuffle, self.tile):
             return inside
@@ -179,6 +182,29 @@ class _Printer:
         return [
             self.kernel(name, f"plan.{name}", given.get(name, {}), constants[name])
             for name in constants
+        ]
+
+    def sort(self) -> list[str]:
+        """The same of short rows, which the last of them moves."""
+        sources = self.of_fields("source", self.shuffle.leaving)
+        places = self.of_fields("rows_at", self.shuffle.fields)
+        counted = {"keys": self.keys, "tile_bits": self.tile.plan_points.bit_length() - 1}
+        told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
+        moved = {
+            "source_fields": as_tuple(list(sources)),
+            "rows_at": as_tuple(list(places)),
+            "load_sources": "load_sources",
+            "store_rows": "store_rows",
+            "num_keys": self.shuffle.num_keys,
+            "align": self.shuffle.align,
+            **counted,
+            "tile_rows": self.tile.tile_rows,
+        }
+        given = {"key_to_rank": "key_to_rank", "ticket": "ticket", **sources, **places}
+        return [
+            self.kernel("count", "sort.count", {}, counted),
+            self.kernel("exchange", "sort.exchange", {"programs": "programs"}, told),
+            self.kernel("sort", "sort.dispatch", given, moved),
         ]
 
     def dispatch(self) -> str:

@@ -15,6 +15,8 @@ LINES_PER_LANE = 8
 COPY_WARPS = 4
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
+SORTED_POINTS, SORTED_KEYS = 256, 512
+"""Points that a program of a dispatch sorts at once, at least; beyond so many keys it does not."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -118,8 +120,11 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     }
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
+    points = max(PLAN_POINTS, power_of_two(shuffle.fanout))
+    if sorts(shuffle, tile_rows):
+        points = max(SORTED_POINTS, tile_rows)
     return TritonSizes(
-        plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
+        plan_points=points,
         plan_warps=PLAN_WARPS,
         plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
@@ -143,6 +148,11 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
     words = COPY_WARPS * LANES * 2 * LINES_PER_LANE
     fitting = words // sum(sum(each.pieces) for each in moved)
     return min(power_of_two(fitting + 1) // 2, MAX_TILE_ROWS)
+
+
+def sorts(shuffle: CudaShuffle, tile_rows: int) -> bool:
+    """Whether one kernel sorts rows by key and moves them, in the stead of planning each."""
+    return tile_rows > 1 and not shuffle.given_slots and shuffle.num_columns <= SORTED_KEYS
 
 
 Cut = tuple[int, tuple[int, ...]]

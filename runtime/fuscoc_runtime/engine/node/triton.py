@@ -123,9 +123,10 @@ class TritonNode:
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._drop_behind(ragged.num_points, columns)
-        self._program.plan(values | {"num_slots": num_slots}, num_sources)
+        most = self._programs.dispatch
+        self._program.plan(values | {"num_slots": num_slots}, num_sources, most)
         values |= self._program.fields_sent(source, self._memory.sections["rows"])
-        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
+        self._program.move(values, num_sources, most)
         return handle
 
     def combine(

@@ -146,7 +146,7 @@ def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     num_points = max_sources * program.shuffle.program.fanout
     tiles = program.num_tiles(max_sources)
     sizes = {
-        "within": num_points,
+        "within": num_points * (not program.sorts),
         "within_rows": num_points * program.is_compact,
         "tile_counts": tiles * program.spec.padded_keys,
     }

@@ -87,6 +87,11 @@ class TritonProgram:
         return "slot" if self.is_dense else "key"
 
     @property
+    def sorts(self) -> bool:
+        """Whether one kernel assigns slots and moves rows, sorted by key."""
+        return "sort" in self.spec.kernels
+
+    @property
     def plan_blocks(self) -> int:
         """Programs that exchange counts."""
         return self.spec.padded_keys // self.spec.key_block
@@ -143,16 +148,25 @@ class TritonProgram:
                 {**values, "num_points": num_points}, -(-num_points // relation.block)
             )
 
-    def plan(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the planner."""
+    def plan(self, values: Mapping[str, int], num_sources: int, most: int) -> None:
+        """Launch the planner, of ``most`` programs if it leaves slots to the kernel that sorts."""
         tiles = self.num_tiles(num_sources)
         if self.is_dense:
             self.kernels["exchange"].launch(values, 1)
             self.kernels["place"].launch(values, tiles)
             return
-        self.kernels["count"].launch(values, tiles)
-        self.kernels["exchange"].launch(values, self.plan_blocks)
-        self.kernels["assign"].launch(values, tiles)
+        programs = min(tiles, most) if self.sorts else tiles
+        self.kernels["count"].launch(values, programs)
+        self.kernels["exchange"].launch({**values, "programs": programs}, self.plan_blocks)
+        if not self.sorts:
+            self.kernels["assign"].launch(values, tiles)
+
+    def move(self, values: Mapping[str, int], num_sources: int, most: int) -> None:
+        """Launch what moves the rows of a dispatch that the planner was launched for."""
+        if self.sorts:
+            self.kernels["sort"].launch(values, min(self.num_tiles(num_sources), most))
+        else:
+            self.kernels["dispatch"].launch(values, most)
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""
