@@ -152,7 +152,8 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
 
 def sorts(shuffle: CudaShuffle, tile_rows: int) -> bool:
     """Whether one kernel sorts rows by key and moves them, in the stead of planning each."""
-    return tile_rows > 1 and not shuffle.given_slots and shuffle.num_columns <= SORTED_KEYS
+    plans = not (shuffle.given_slots or shuffle.ragged)
+    return tile_rows > 1 and plans and shuffle.num_columns <= SORTED_KEYS
 
 
 Cut = tuple[int, tuple[int, ...]]

@@ -79,7 +79,7 @@ def test_mistakes(pool: Pool) -> None:
         assert ("500 points of rank 1" in told) == (rank == 1)
 
 
-def store_sorted(x: Any, bits: Any, sort: Any) -> None:
+def store_sorted(x: Any, bits: tl.constexpr, sort: tl.constexpr) -> None:
     at = x + tl.arange(0, 2**bits)
     tl.store(at, sort(tl.load(at), bits))
 

@@ -278,9 +278,7 @@ class ExactNode:
         self._epoch += 1
         program.move(values, num_sources, self._programs.dispatch)
 
-    def _moved(
-        self, table: Tensor, launched: Launched, source: Sequence[Tensor]
-    ) -> dict[str, int]:
+    def _moved(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> dict[str, int]:
         """What is passed to the kernel that moves the rows of a dispatch."""
         weights = launched.codes if launched.weights is None else launched.weights  # any: unread
         values = self._program.values(table.data_ptr(), launched, address(weights))

@@ -52,7 +52,8 @@ class TritonProgram:
         roles = spec.kernels.keys() - unused
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
         relation = program.relation.kernel
-        self.relation = None if spec.pieces else self._load(artifact, relation)
+        fused = self.sorts or spec.pieces
+        self.relation = None if fused else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
             if kernel is not None:
@@ -88,7 +89,8 @@ class TritonProgram:
 
     @property
     def sorts(self) -> bool:
-        """Whether one kernel assigns slots and moves rows, sorted by key."""
+        """Whether one kernel assigns slots and moves rows, sorted by key, and another one
+        evaluates the relation and counts."""
         return "sort" in self.spec.kernels
 
     @property
@@ -137,7 +139,9 @@ class TritonProgram:
         return values
 
     def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the relation for the points of so many source segments."""
+        """Launch the relation for the points of so many source segments, unless planning does."""
+        if self.sorts:
+            return
         assert self.relation is not None
         num_points, relation = (
             num_sources * self.shuffle.program.fanout,

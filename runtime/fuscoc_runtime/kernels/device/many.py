@@ -32,7 +32,7 @@ def own_codes(call, first, limit, tile_rows: tl.constexpr):
 @triton.jit
 def move(
     call, first, limit, source_fields, rows_at, load_sources: tl.constexpr,
-    store_rows: tl.constexpr, away: tl.constexpr, tile_rows: tl.constexpr,
+    store_rows: tl.constexpr, away: tl.constexpr, tile_rows: tl.constexpr, cells: tl.constexpr,
 ):  # fmt: skip
     """Rows of this rank from ``first`` on into their slots: those of other ranks, which are told
     the codes of all, if ``away``, else those here."""
@@ -43,7 +43,7 @@ def move(
         goes = (codes >= 0) & (here == 0)
     else:
         goes = (codes >= 0) & here
-    copy(call, sources, codes, goes, source_fields, rows_at, load_sources, store_rows)
+    copy(call, sources, codes, goes, source_fields, rows_at, load_sources, store_rows, cells)
 
 
 @triton.jit
@@ -59,11 +59,16 @@ def tell(call, sources, inside, codes):
 @triton.jit
 def copy(
     call, sources, codes, goes, source_fields, rows_at, load_sources: tl.constexpr,
-    store_rows: tl.constexpr,
+    store_rows: tl.constexpr, cells: tl.constexpr,
 ):  # fmt: skip
-    """Rows of segments of this rank into the slots of their codes."""
-    offsets = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources
-    tiles = load_sources(source_fields, tl.load(offsets, mask=goes, other=0), goes)
+    """Rows of segments of this rank into the slots of their codes: of so many ``cells`` each, or 0
+    if places of segments are stored."""
+    if cells == 0:
+        offsets = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources
+        places = tl.load(offsets, mask=goes, other=0)
+    else:
+        places = sources * cells
+    tiles = load_sources(source_fields, places, goes)
     bases = tl.load(call + (codes >> words.SLOT_BITS), mask=goes, other=0)
     store_rows(bases, rows_at, (codes & words.SLOT_MASK).to(tl.int64), goes, tiles)
 

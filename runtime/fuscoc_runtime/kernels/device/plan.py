@@ -54,9 +54,15 @@ def load_keys(call, point, live):
     does not exist."""
     key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    # What the key was looked up by may be missing while the key read instead is -1.
-    absent = (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
-    return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent.to(tl.int32)
+    absent = is_absent(rank, key).to(tl.int32)
+    return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
+
+
+@triton.jit
+def is_absent(rank, key):
+    """Whether points should go somewhere that does not exist. What the key was looked up by may be
+    missing while the key read instead is -1."""
+    return (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
 
 
 @triton.jit

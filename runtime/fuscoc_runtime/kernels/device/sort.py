@@ -6,8 +6,9 @@ other, and sorts it by key, stably: so a row's place in the sorted tile is its p
 its key, but for a number of the key's own. Rows of a key go to consecutive slots, and where they
 are moved in this order neighbours store one behind the other.
 
-Until a segment has a slot code its key stands there. Nothing is left to do with what arrives, as
-for compact targets.
+Until a segment has a slot code its key stands there. ``cells`` are those of a segment where all lie
+one behind the other; with 0 ``count`` stores what the relation says of each. Nothing is left to do
+with what arrives, as for compact targets.
 """
 
 import triton
@@ -31,21 +32,29 @@ def share(num_sources):
 
 
 @triton.jit
-def count(call, num_sources, keys: tl.constexpr, tile_bits: tl.constexpr):
-    """Rows of every key in this program's share."""
+def count(
+    call, num_sources, given, relation: tl.constexpr, cells: tl.constexpr, keys: tl.constexpr,
+    tile_bits: tl.constexpr,
+):  # fmt: skip
+    """Rows of every key in this program's share. ``relation(point, given)`` is the shuffle's own:
+    ranks, keys and cells of a vector of points."""
     tile: tl.constexpr = 2**tile_bits
     begin, end = share(num_sources)
     counts = tl.full((keys,), 0, tl.int32)
-    bad = tl.full((tile,), 0, tl.int32)
+    absent = tl.full((tile,), 0, tl.int32)
     for first in range(begin, end, tile):
-        point = first + tl.arange(0, tile).to(tl.int64)
-        live = point < end
-        key, _, absent = plan.load_keys(call, point, live)
-        bad += absent
+        lane = first + tl.arange(0, tile).to(tl.int64)
+        live = lane < end
+        point = tl.minimum(lane, end - 1)  # idle lanes repeat the last one
+        rank, key, cell = relation(point, given)
+        absent += (live & plan.is_absent(rank, key)).to(tl.int32)
+        key = tl.where(live & (rank >= 0), key, -1).to(tl.int32)
         counts += tl.histogram(key, keys, mask=key >= 0)
         tl.store(sync.array(call, words.CODES, tl.int32) + point, key, mask=live)
+        if cells == 0:
+            tl.store(sync.array(call, words.SRC_OFFSETS, tl.int64) + point, cell, mask=live)
     tl.store(plan.counts_of_program(call, keys) + tl.arange(0, keys), counts)
-    plan.note_absent(call, bad)
+    plan.note_absent(call, absent)
 
 
 @triton.jit
@@ -62,8 +71,8 @@ def exchange(
 @triton.jit
 def dispatch(
     call, num_sources, key_to_rank, ticket, source_fields, rows_at, load_sources: tl.constexpr,
-    store_rows: tl.constexpr, num_keys: tl.constexpr, keys: tl.constexpr, align: tl.constexpr,
-    tile_bits: tl.constexpr, tile_rows: tl.constexpr,
+    store_rows: tl.constexpr, cells: tl.constexpr, num_keys: tl.constexpr, keys: tl.constexpr,
+    align: tl.constexpr, tile_bits: tl.constexpr, tile_rows: tl.constexpr,
 ):  # fmt: skip
     """Slots and rows of this program's share: 2**``tile_bits`` segments are sorted at once, and
     ``tile_rows`` rows moved."""
@@ -84,15 +93,17 @@ def dispatch(
         )
         if tile == tile_rows:
             many.copy(
-                call, sources, codes, codes >= 0, source_fields, rows_at, load_sources, store_rows
-            )
+                call, sources, codes, codes >= 0, source_fields, rows_at, load_sources, store_rows,
+                cells,
+            )  # fmt: skip
         tl.debug_barrier()  # all codes are there, and nobody needs where its keys' rows go
         limit = tl.where(failed, first, limit)  # peers may have no room for what they are told
         if tile > tile_rows:
             for part in range(first, limit, tile_rows):
                 move(
-                    call, part, limit, source_fields, rows_at, load_sources, store_rows, tile_rows
-                )
+                    call, part, limit, source_fields, rows_at, load_sources, store_rows, cells,
+                    tile_rows,
+                )  # fmt: skip
         elif sync.word(call, words.NUM_RANKS) > 1:
             tell(call, first, limit, tile)
     compact.arrive(call, epoch, ticket)
@@ -101,12 +112,14 @@ def dispatch(
 @triton.jit
 def move(
     call, first, limit, source_fields, rows_at, load_sources: tl.constexpr,
-    store_rows: tl.constexpr, tile_rows: tl.constexpr,
+    store_rows: tl.constexpr, cells: tl.constexpr, tile_rows: tl.constexpr,
 ):  # fmt: skip
     """Rows of segments whose codes are known, in their own order, and the codes."""
     sources, inside, codes = many.own_codes(call, first, limit, tile_rows)
     many.tell(call, sources, inside, codes)
-    many.copy(call, sources, codes, codes >= 0, source_fields, rows_at, load_sources, store_rows)
+    many.copy(
+        call, sources, codes, codes >= 0, source_fields, rows_at, load_sources, store_rows, cells
+    )
 
 
 @triton.jit

@@ -32,6 +32,13 @@ def pick(x, i, size: tl.constexpr):
 
 
 @triton.jit
+def floor_div(value, by):
+    """The quotient that is rounded down."""
+    quotient = value // by
+    return tl.where(value - quotient * by < 0, quotient - 1, quotient)
+
+
+@triton.jit
 def sort(x, bits: tl.constexpr):
     """2**bits integers in ascending order, by Batcher's bitonic network (AFIPS 1968): a dimension
     of two for each bit of a place. No two of them add up to more than there is room for."""
