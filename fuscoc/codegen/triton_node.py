@@ -33,7 +33,6 @@ from fuscoc.codegen.triton_tiles import (
     TritonPieceSizes,
     TritonSizes,
     power_of_two,
-    sorts,
 )
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
@@ -84,7 +83,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     for rows in ("moved", "arriving", "summed"):
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
-    relation = PointRelation(module, shuffle) if sorts(shuffle, tile.tile_rows) else None
+    relation = PointRelation(module, shuffle) if tile.sorted_rows > 1 else None
     printer = _Printer(shuffle, tile, words, relation)
     modules = [printer.planner, printer.dispatch_module]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
@@ -98,7 +97,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
         kernels=printer.printed,
-        tile_sources=printer.tile_points[0] * tile.plan_tiles,
+        tile_sources=printer.tile_sources,
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
         partial_bytes=partial_bytes(shuffle)[1],
@@ -142,6 +141,9 @@ class _Printer:
         self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
         self.lanes = power_of_two(shuffle.fanout)
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
+        self.tile_sources = self.tile_points[0] * tile.plan_tiles
+        if relation is not None:
+            self.tile_sources = tile.sorted_rows
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
         self.planner = "place" if shuffle.given_slots else "sort" if relation else "plan"
@@ -198,7 +200,7 @@ class _Printer:
         """The same of short rows, which the last of them moves."""
         sources = self.of_fields("source", self.shuffle.leaving)
         places = self.of_fields("rows_at", self.shuffle.fields)
-        counted = {"keys": self.keys, "tile_bits": self.tile.plan_points.bit_length() - 1}
+        counted = {"keys": self.keys, "tile_bits": self.tile.sorted_rows.bit_length() - 1}
         told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
         moved = {
             "source_fields": as_tuple(list(sources)),

@@ -15,8 +15,8 @@ LINES_PER_LANE = 8
 COPY_WARPS = 4
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
-SORTED_POINTS, SORTED_KEYS = 256, 512
-"""Points that a program of a dispatch sorts at once, at least; beyond so many keys it does not."""
+SORTED_ROWS, SORTED_KEYS = 256, 512
+"""Short rows that a program sorts by key at once, at least, and for how many keys at most."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -53,6 +53,7 @@ class TritonSizes:
     row_parts: int
     row_warps: int
     tile_rows: int
+    sorted_rows: int
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
@@ -120,11 +121,8 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     }
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
-    points = max(PLAN_POINTS, power_of_two(shuffle.fanout))
-    if sorts(shuffle, tile_rows):
-        points = max(SORTED_POINTS, tile_rows)
     return TritonSizes(
-        plan_points=points,
+        plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
         plan_warps=PLAN_WARPS,
         plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
@@ -132,6 +130,7 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         row_parts=parts,
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
+        sorted_rows=max(SORTED_ROWS, tile_rows) if sorts(shuffle, tile_rows) else 1,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),
@@ -151,9 +150,10 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
 
 
 def sorts(shuffle: CudaShuffle, tile_rows: int) -> bool:
-    """Whether one kernel sorts rows by key and moves them, in the stead of planning each."""
+    """Whether short rows are sorted by key as they are moved: as many as there are segments, which
+    the relation is asked for where they are counted."""
     plans = not (shuffle.given_slots or shuffle.ragged)
-    return tile_rows > 1 and plans and shuffle.num_columns <= SORTED_KEYS
+    return tile_rows > 1 and plans and shuffle.num_keys <= SORTED_KEYS
 
 
 Cut = tuple[int, tuple[int, ...]]
