@@ -105,6 +105,7 @@ def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64, programs: 
     sort.exchange(call, num_sources, programs, columns=64, keys=64, block=8)
 
 
+# hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
 @triton.jit(do_not_specialize=range(6))
 def hash_buckets_node_sort(
     call: tl.int64,

@@ -1,8 +1,9 @@
 """The Triton kernels of one node: windows, tables and launches, with the face of `CudaNode`.
 
 A dispatch is five launches: the relation, three of the planner, and the rows; where the relation
-gives slots, the planner has two. They only enqueue work, so a CUDA graph can capture them; on the
-CPU they are interpreted, one program at a time.
+gives slots, the planner has two. Short rows take three in all: see ``kernels/device/sort.py``. They
+only enqueue work, so a CUDA graph can capture them; on the CPU they are interpreted, one program at
+a time.
 """
 
 from __future__ import annotations

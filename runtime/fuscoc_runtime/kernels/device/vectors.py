@@ -45,12 +45,12 @@ def sort(x, bits: tl.constexpr):
     cube = tl.reshape(x, [2] * bits)
     for stage in tl.static_range(1, bits + 1):
         for step in tl.static_range(stage):
-            cube = exchange(cube, bits, stage, stage - 1 - step)
+            cube = order_pairs(cube, bits, stage, stage - 1 - step)
     return tl.reshape(cube, [2**bits])
 
 
 @triton.jit
-def exchange(cube, bits: tl.constexpr, stage: tl.constexpr, bit: tl.constexpr):
+def order_pairs(cube, bits: tl.constexpr, stage: tl.constexpr, bit: tl.constexpr):
     """Put pairs whose places differ in a bit into order: ascending, or at the places that have the
     bit ``stage`` descending."""
     other = tl.reduce(cube, bits - 1 - bit, tl.standard._sum_combine, keep_dims=True) - cube
