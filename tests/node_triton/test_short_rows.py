@@ -21,6 +21,31 @@ from tests.node_triton.rank_work import batch, open_shuffle, run, said_by
 
 SHARED = specs.copied("f32", 4)  # a tile is sorted, and moved as it is
 LONGER = specs.copied("f32", 64)  # four times as many segments are sorted as rows are moved
+LOOKED_UP = """
+    shuffle looked_up {
+      index t : tokens   index g : groups   index e : 12
+      segment row { x : f32[6] }
+      layout by_row[t] of row
+      layout by_key[e, s] of row packed(s) align 4
+      place e on rank by table owner
+      route group(t) -> g = input of : int64
+      route of_group(g) -> e = input keys : int32
+      route r(t) -> e = of_group(group(t))
+      dispatch by_row[t] -> by_key[r(t), *]
+      combine reverse
+    }"""
+BLOCKS = """
+    shuffle blocks {
+      index b : blocks   index e : 12
+      segment block { x : bf16[4, 3] }
+      layout tokens[t] of bf16[3] dense(4 * blocks)
+      view parts[b] = tokens[4*b .. 4*b+4]
+      layout slots[e, s] of block packed(s)
+      place e on rank by block
+      route r(b) -> e = (3 * b + rank) % 12
+      dispatch parts[b] -> slots[r(b), *]
+      combine reverse
+    }"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +75,12 @@ def test_shares(pool: Pool, text: str) -> None:
     """Rows are where the reference has them, whichever program, of how many, has moved them."""
     sizes = [(1300, 33), (0, 600), (32, 64)]
     pool.run(shares, 2, str(specs.artifact(text).path), sizes, (3, 1, 2))
+
+
+@pytest.mark.parametrize("text", [LOOKED_UP, BLOCKS], ids=["looked up", "blocks"])
+def test_relations(pool: Pool, text: str) -> None:
+    """Keys and owners that inputs say; computed keys, of segments of several cells."""
+    pool.run(shares, 2, str(specs.artifact(text).path), [(12, 40), (0, 3)], (2, 1))
 
 
 def mistakes(group: Any, artifact: str) -> list[Any]:
