@@ -200,7 +200,7 @@ class _Printer:
         """The same of short rows, which the last of them moves."""
         sources = self.of_fields("source", self.shuffle.leaving)
         places = self.of_fields("rows_at", self.shuffle.fields)
-        counted = {"keys": self.keys, "tile_bits": self.tile.sorted_rows.bit_length() - 1}
+        counted = {"keys": self.keys, "tile": self.tile.plan_points}
         told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
         moved = {
             "source_fields": as_tuple(list(sources)),
@@ -210,8 +210,9 @@ class _Printer:
             **self.cells(),
             "num_keys": self.shuffle.num_keys,
             "align": self.shuffle.align,
-            **counted,
-            "tile_rows": self.tile.tile_rows,
+            "keys": self.keys,
+            "tile_bits": self.tile.sorted_rows.bit_length() - 1,
+            "tile_rows": min(self.tile.tile_rows, self.tile.sorted_rows),
         }
         related = {"given": as_tuple(list(relation.given)), "relation": "relation"}
         given = {"key_to_rank": "key_to_rank", "ticket": "ticket", **sources, **places}

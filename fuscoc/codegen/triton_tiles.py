@@ -16,7 +16,9 @@ COPY_WARPS = 4
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
 SORTED_ROWS, SORTED_KEYS = 256, 512
-"""Short rows that a program sorts by key at once, at least, and for how many keys at most."""
+"""Short rows that a program sorts by key at once, for so many keys at most."""
+COUNTED_POINTS, COUNT_WARPS = 1024, 8
+"""Points whose keys a program counts at once where it does not compare them."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -121,16 +123,18 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     }
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
+    is_sorted = sorts(shuffle, tile_rows)
+    points = COUNTED_POINTS if is_sorted else max(PLAN_POINTS, power_of_two(shuffle.fanout))
     return TritonSizes(
-        plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
-        plan_warps=PLAN_WARPS,
+        plan_points=points,
+        plan_warps=COUNT_WARPS if is_sorted else PLAN_WARPS,
         plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
         plan_block=min(keys, PLAN_COUNTS),
         row_parts=parts,
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
-        sorted_rows=max(SORTED_ROWS, tile_rows) if sorts(shuffle, tile_rows) else 1,
+        sorted_rows=SORTED_ROWS if is_sorted else 1,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),

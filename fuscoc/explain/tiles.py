@@ -26,7 +26,6 @@ from fuscoc.codegen.triton_tiles import (
     LINES_PER_LANE,
     PART_BYTES,
     SORTED_KEYS,
-    SORTED_ROWS,
     TILE_ROW_BYTES,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
@@ -115,8 +114,9 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
     }
     if tile["sorted_rows"] > 1:
         planned = {
-            "sorted_rows": f"rows that a program sorts by key at once, {SORTED_ROWS} or more; "
-            f"there are {SORTED_KEYS} keys at most",
+            "plan_points": "points whose keys a program counts at once",
+            "sorted_rows": f"rows that a program sorts by key at once, of {SORTED_KEYS} keys at "
+            "most",
         }
     return planned | {
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",

@@ -221,7 +221,7 @@ TILED = [
     (
         "sorted_rows = 1 : i64, summed",
         "sorted_rows = 256 : i64, summed",
-        TRITON + "must sort as many rows as it moves at once",
+        TRITON + "must not sort rows that it moves one by one",
     ),
     ("part_bytes = 14336", "part_bytes = 14328", CUDA + "must not cut 'x' into words of 16 bytes"),
     ('field = "x", part_bytes', 'field = "y", part_bytes', CUDA + "needs the fields of a row in"),

@@ -56,7 +56,7 @@ def pool() -> Iterator[Pool]:
 
 
 def use(shuffle: Any, programs: int) -> None:
-    shuffle.engine.node.configure(Programs(programs, 1, 1, 1))
+    shuffle.engine.node.configure(Programs(1, 1, 1, 1, sms=programs))
 
 
 def shares(

@@ -93,7 +93,7 @@ def hash_buckets_node_count(
         relation=relation,
         cells=1,
         keys=64,
-        tile_bits=8,
+        tile=1024,
     )
 
 

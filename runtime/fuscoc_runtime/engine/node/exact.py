@@ -270,13 +270,13 @@ class ExactNode:
         values = values | program.values(table.data_ptr(), launched, 0)
         values |= {name: address(column) for name, column in work.scratch.items()}
         program.evaluate(values, num_sources)
-        program.plan(values, num_sources, self._programs.dispatch)
+        program.plan(values, num_sources, self._programs)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
             self._agree.launch(agreed, 1)
         values |= self._moved(table, launched, source)
         self._epoch += 1
-        program.move(values, num_sources, self._programs.dispatch)
+        program.move(values, num_sources, self._programs)
 
     def _moved(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> dict[str, int]:
         """What is passed to the kernel that moves the rows of a dispatch."""

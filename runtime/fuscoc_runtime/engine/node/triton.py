@@ -124,10 +124,9 @@ class TritonNode:
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._drop_behind(ragged.num_points, columns)
-        most = self._programs.dispatch
-        self._program.plan(values | {"num_slots": num_slots}, num_sources, most)
+        self._program.plan(values | {"num_slots": num_slots}, num_sources, self._programs)
         values |= self._program.fields_sent(source, self._memory.sections["rows"])
-        self._program.move(values, num_sources, most)
+        self._program.move(values, num_sources, self._programs)
         return handle
 
     def combine(

@@ -9,6 +9,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import MAX_RANKS
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -51,6 +52,7 @@ class TritonProgram:
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         roles = spec.kernels.keys() - unused
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
+        self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
         fused = self.sorts or spec.pieces
         self.relation = None if fused else self._load(artifact, relation)
@@ -152,25 +154,31 @@ class TritonProgram:
                 {**values, "num_points": num_points}, -(-num_points // relation.block)
             )
 
-    def plan(self, values: Mapping[str, int], num_sources: int, most: int) -> None:
-        """Launch the planner, of ``most`` programs if it leaves slots to the kernel that sorts."""
+    def plan(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
+        """Launch the planner."""
         tiles = self.num_tiles(num_sources)
         if self.is_dense:
             self.kernels["exchange"].launch(values, 1)
             self.kernels["place"].launch(values, tiles)
-            return
-        programs = min(tiles, most) if self.sorts else tiles
-        self.kernels["count"].launch(values, programs)
-        self.kernels["exchange"].launch({**values, "programs": programs}, self.plan_blocks)
-        if not self.sorts:
+        elif self.sorts:
+            sorting = self._sorting(num_sources, programs)
+            self.kernels["count"].launch(values, sorting)
+            self.kernels["exchange"].launch({**values, "programs": sorting}, self.plan_blocks)
+        else:
+            self.kernels["count"].launch(values, tiles)
+            self.kernels["exchange"].launch(values, self.plan_blocks)
             self.kernels["assign"].launch(values, tiles)
 
-    def move(self, values: Mapping[str, int], num_sources: int, most: int) -> None:
+    def move(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
         """Launch what moves the rows of a dispatch that the planner was launched for."""
         if self.sorts:
-            self.kernels["sort"].launch(values, min(self.num_tiles(num_sources), most))
+            self.kernels["sort"].launch(values, self._sorting(num_sources, programs))
         else:
-            self.kernels["dispatch"].launch(values, most)
+            self.kernels["dispatch"].launch(values, programs.dispatch)
+
+    def _sorting(self, num_sources: int, programs: Programs) -> int:
+        """Programs that sort so many source segments: all of them run at once, on any SMs."""
+        return min(self.num_tiles(num_sources), self._resident * programs.sms)
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""

@@ -34,11 +34,10 @@ def share(num_sources):
 @triton.jit
 def count(
     call, num_sources, given, relation: tl.constexpr, cells: tl.constexpr, keys: tl.constexpr,
-    tile_bits: tl.constexpr,
+    tile: tl.constexpr,
 ):  # fmt: skip
-    """Rows of every key in this program's share. ``relation(point, given)`` is the shuffle's own:
-    ranks, keys and cells of a vector of points."""
-    tile: tl.constexpr = 2**tile_bits
+    """Rows of every key in this program's share, ``tile`` segments at once. What the shuffle's own
+    ``relation(point, given)`` says of a vector of points are ranks, keys and cells."""
     begin, end = share(num_sources)
     counts = tl.full((keys,), 0, tl.int32)
     absent = tl.full((tile,), 0, tl.int32)
