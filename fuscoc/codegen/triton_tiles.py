@@ -17,8 +17,8 @@ TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
 SORTED_ROWS, SORTED_KEYS = 256, 512
 """Short rows that a program sorts by key at once, for so many keys at most."""
-COUNTED_POINTS, COUNT_WARPS = 1024, 8
-"""Points whose keys a program counts at once where it does not compare them."""
+COUNTED_POINTS, SORTING_KEYS = 512, 2
+"""Then: points whose keys a program counts at once, and keys whose counts one exchanges."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -124,11 +124,13 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
     is_sorted = sorts(shuffle, tile_rows)
-    points = COUNTED_POINTS if is_sorted else max(PLAN_POINTS, power_of_two(shuffle.fanout))
+    points, exchanged = max(PLAN_POINTS, power_of_two(shuffle.fanout)), PLAN_KEYS
+    if is_sorted:
+        points, exchanged = COUNTED_POINTS, SORTING_KEYS
     return TritonSizes(
         plan_points=points,
-        plan_warps=COUNT_WARPS if is_sorted else PLAN_WARPS,
-        plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
+        plan_warps=PLAN_WARPS,
+        plan_keys=min(max(exchanged, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
         plan_block=min(keys, PLAN_COUNTS),
         row_parts=parts,

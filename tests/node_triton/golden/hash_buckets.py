@@ -93,7 +93,7 @@ def hash_buckets_node_count(
         relation=relation,
         cells=1,
         keys=64,
-        tile=1024,
+        tile=512,
     )
 
 
@@ -102,7 +102,7 @@ def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64, programs: 
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     programs = programs.to(tl.int64)
-    sort.exchange(call, num_sources, programs, columns=64, keys=64, block=8)
+    sort.exchange(call, num_sources, programs, columns=64, keys=64, block=2)
 
 
 # hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
