@@ -17,8 +17,9 @@ TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
 SORTED_ROWS, SORTED_KEYS = 256, 512
 """Short rows that a program sorts by key at once, for so many keys at most."""
-COUNTED_POINTS, SORTING_KEYS = 512, 2
-"""Then: points whose keys a program counts at once, and keys whose counts one exchanges."""
+COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS = 512, 8, 2
+"""Then: points whose keys a program counts at once, its warps, and keys whose counts one exchanges.
+"""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -124,12 +125,12 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
     is_sorted = sorts(shuffle, tile_rows)
-    points, exchanged = max(PLAN_POINTS, power_of_two(shuffle.fanout)), PLAN_KEYS
+    points, warps, exchanged = max(PLAN_POINTS, power_of_two(shuffle.fanout)), PLAN_WARPS, PLAN_KEYS
     if is_sorted:
-        points, exchanged = COUNTED_POINTS, SORTING_KEYS
+        points, warps, exchanged = COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS
     return TritonSizes(
         plan_points=points,
-        plan_warps=PLAN_WARPS,
+        plan_warps=warps,
         plan_keys=min(max(exchanged, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
         plan_block=min(keys, PLAN_COUNTS),
