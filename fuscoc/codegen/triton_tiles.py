@@ -157,8 +157,8 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
 
 
 def sorts(shuffle: CudaShuffle, tile_rows: int) -> bool:
-    """Whether short rows are sorted by key as they are moved: as many as there are segments, which
-    the relation is asked for where they are counted."""
+    """Whether short rows are sorted by key as they are moved. The kernel that counts them evaluates
+    the relation, of as many points as there are segments."""
     plans = not (shuffle.given_slots or shuffle.ragged)
     return tile_rows > 1 and plans and shuffle.num_keys <= SORTED_KEYS
 

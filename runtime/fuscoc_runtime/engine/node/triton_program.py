@@ -54,8 +54,8 @@ class TritonProgram:
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
         self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
-        fused = self.sorts or spec.pieces
-        self.relation = None if fused else self._load(artifact, relation)
+        is_fused = self.sorts or spec.pieces is not None
+        self.relation = None if is_fused else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
             if kernel is not None:

@@ -84,6 +84,7 @@ def dispatch(
     tl.debug_barrier()
     key = tl.arange(0, keys)
     slots = tl.load(counted + key)  # of the next row of every key
+    tl.debug_barrier()  # all have them, and this memory is for other numbers
     begin, end = share(num_sources)
     for first in range(begin, end, tile):
         limit = tl.minimum(first + tile, end)
