@@ -158,7 +158,7 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
 
 
 def _kind(value: str) -> str:
-    counts = ("num_sources", "num_slots", "num_cells", "result_bytes")
+    counts = ("num_sources", "num_slots", "num_cells", "result_bytes", "programs")
     is_count = value in counts or value.startswith(("rows_at.", "extent."))
     return "scalar" if is_count else "address"
 

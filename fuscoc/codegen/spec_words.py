@@ -22,7 +22,7 @@ def cuda_header(checked: CheckedShuffle) -> tuple[str, ...]:
 def kernel_words(checked: CheckedShuffle) -> dict[str, list[str]]:
     """What stands above the kernels of a node that move rows, by their role."""
     source = checked.source_file
-    spans = {"dispatch": checked.dispatch_span}
+    spans = dict.fromkeys(("dispatch", "sort"), checked.dispatch_span)
     if checked.combine is not None:
         spans["combine"] = checked.combine.span
     return {role: source.quoted(source.lines(span), "#") for role, span in spans.items()}

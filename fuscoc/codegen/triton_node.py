@@ -19,6 +19,7 @@ from fuscoc.codegen.triton_many import COMBINED as COMBINED_MANY
 from fuscoc.codegen.triton_many import DISPATCHED as DISPATCHED_MANY
 from fuscoc.codegen.triton_many import many_functions
 from fuscoc.codegen.triton_pieces import print_pieces
+from fuscoc.codegen.triton_relation import PointRelation
 from fuscoc.codegen.triton_rows import (
     as_tuple,
     crosses_nodes,
@@ -40,7 +41,7 @@ from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""
 
-ROW_KERNELS = ("dispatch", "combine", "pack", "forward", "collect", "finish")
+ROW_KERNELS = ("sort", "dispatch", "combine", "pack", "forward", "collect", "finish")
 """Those that hold rows in registers."""
 
 
@@ -82,8 +83,10 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     for rows in ("moved", "arriving", "summed"):
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
-    printer = _Printer(shuffle, tile, words)
-    modules = ["place" if shuffle.given_slots else "plan", printer.dispatch_module]
+    relation = PointRelation(module, shuffle) if tile.sorted_rows > 1 else None
+    printer = _Printer(shuffle, tile, words, relation)
+    modules = [printer.planner, printer.dispatch_module]
+    modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
     modules += ["combine"] if shuffle.combine is not None else []
     if crosses_nodes(shuffle, tile):
         modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
@@ -94,7 +97,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
         kernels=printer.printed,
-        tile_sources=printer.tile_points[0] * tile.plan_tiles,
+        tile_sources=printer.tile_sources,
         padded_keys=printer.keys,
         key_block=tile.plan_keys,
         partial_bytes=partial_bytes(shuffle)[1],
@@ -128,20 +131,32 @@ class _Printer:
     """Prints the kernels of one shuffle; ``printed`` has what a launch must know of them."""
 
     def __init__(
-        self, shuffle: CudaShuffle, tile: TritonSizes, words: Mapping[str, Sequence[str]]
+        self,
+        shuffle: CudaShuffle,
+        tile: TritonSizes,
+        words: Mapping[str, Sequence[str]],
+        relation: PointRelation | None,
     ) -> None:
-        self.shuffle, self.tile, self.words = shuffle, tile, words
+        """``relation``: what short rows are sorted by, if they are."""
+        self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
         self.lanes = power_of_two(shuffle.fanout)
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
+        self.tile_sources = self.tile_points[0] * tile.plan_tiles
+        if relation is not None:
+            self.tile_sources = tile.sorted_rows
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
+        self.planner = "place" if shuffle.given_slots else "sort" if relation else "plan"
         self.dispatch_module = "compact" if shuffle.compact else "dispatch"
         self.printed: dict[str, NodeKernel] = {}
 
     def texts(self) -> list[str]:
         """Every kernel."""
         combines = self.shuffle.combine is not None
-        planned = self.place() if self.shuffle.given_slots else self.plan()
+        if self.relation is not None:
+            planned = self.sort(self.relation)
+        else:
+            planned = self.place() if self.shuffle.given_slots else self.plan()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
         if not crosses_nodes(self.shuffle, self.tile):
             return inside
@@ -181,6 +196,33 @@ class _Printer:
             for name in constants
         ]
 
+    def sort(self, relation: PointRelation) -> list[str]:
+        """The same of short rows, which the last of them moves."""
+        sources = self.of_fields("source", self.shuffle.leaving)
+        places = self.of_fields("rows_at", self.shuffle.fields)
+        counted = {"keys": self.keys, "tile": self.tile.plan_points}
+        told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
+        moved = {
+            "source_fields": as_tuple(list(sources)),
+            "rows_at": as_tuple(list(places)),
+            "load_sources": "load_sources",
+            "store_rows": "store_rows",
+            **self.cells(),
+            "num_keys": self.shuffle.num_keys,
+            "align": self.shuffle.align,
+            "keys": self.keys,
+            "tile_bits": self.tile.sorted_rows.bit_length() - 1,
+            "tile_rows": min(self.tile.tile_rows, self.tile.sorted_rows),
+        }
+        related = {"given": as_tuple(list(relation.given)), "relation": "relation"}
+        given = {"key_to_rank": "key_to_rank", "ticket": "ticket", **sources, **places}
+        return [
+            relation.text,
+            self.kernel("count", "sort.count", relation.given, related | self.cells() | counted),
+            self.kernel("exchange", "sort.exchange", {"programs": "programs"}, told),
+            self.kernel("sort", "sort.dispatch", given, moved),
+        ]
+
     def dispatch(self) -> str:
         sources = self.of_fields("source", self.shuffle.leaving)
         places = self.of_fields("rows_at", self.shuffle.fields)
@@ -194,6 +236,7 @@ class _Printer:
             "rows_at": as_tuple(list(places)),
             **functions,
             **self.row_sizes(),
+            **(self.cells() if self.tile.tile_rows > 1 else {}),
         }
         if is_strided(self.shuffle):
             constants["strided"] = True
@@ -282,6 +325,11 @@ class _Printer:
         """A parameter of every field, and what a launch passes as it."""
         return {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(rows)}
 
+    def cells(self) -> dict[str, object]:
+        """Those of a segment, 0 if its place is looked up."""
+        field = self.shuffle.leaving[0]
+        return {"cells": 0 if self.shuffle.is_placed else field.elems // field.cell_elems}
+
     def row_sizes(self) -> dict[str, object]:
         return {
             "fanout": self.shuffle.fanout,
@@ -309,4 +357,5 @@ class _Printer:
         arguments = [*passed, *(f"{key}={value}" for key, value in constants.items())]
         call = f"{function}({', '.join(arguments)})"
         pointers = dict.fromkeys(("call", "key_to_rank"), "int64")
+        pointers |= self.relation.pointers if self.relation is not None else {}
         return print_kernel(full, every, pointers, [call], self.words.get(name, ()))

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuscoc.codegen.cuda_pieces import MOST, PieceLayout, ends, moving_loop, run_bytes
-from fuscoc.codegen.cuda_relation import SYMBOLS, CudaText, fused_relation
+from fuscoc.codegen.cuda_relation import fused_relation
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
 from fuscoc.codegen.triton_rows import as_tuple
+from fuscoc.codegen.triton_text import TritonText
 from fuscoc.codegen.triton_tiles import LINE_BYTES, TritonPieceSizes
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
@@ -24,43 +25,8 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 
 PLAN_WARPS = 1
 """Planning computes single numbers, which more warps would not do faster."""
-LONG = 36
-"""Characters of an expression beyond which it is a variable."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
 """Those of ``kernels/device/boxes.py`` and ``made_boxes.py``: words before loops, and of a loop."""
-
-
-class TritonText(CudaText):
-    """Triton expressions of i64, or of conditions; what has a name is a variable."""
-
-    def declared(self, name: str, value: str) -> str:
-        return f"{name} = {value}"
-
-    def constant(self, value: int) -> str:
-        return str(value)
-
-    def arithmetic(self, op: str, lhs: str, rhs: str) -> str:
-        if op == "floordivsi":
-            return self.made(f"pieces.floor_div({lhs}, {rhs})")
-        symbol = {"divsi": "//", "andi": "&", "ori": "|"}.get(op) or SYMBOLS[op]
-        return self.made(f"{lhs} {symbol} {rhs}", binds=False)
-
-    def select(self, condition: str, then: str, otherwise: str) -> str:
-        return self.made(f"tl.where({condition}, {then}, {otherwise})")
-
-    def extent(self, name: str) -> str:
-        return f"extent_{name}"
-
-    def lookup(self, name: str, offset: str) -> str:
-        return self.made(f"tl.load(input_{name} + {offset}).to(tl.int64)")
-
-    def of_call(self, table: str, index: str) -> str:
-        return self.made(f"tl.load({table} + {index})")
-
-    def made(self, text: str, *, binds: bool = True) -> str:
-        if len(text) > LONG:
-            self.wish = self.wish or "value"
-        return super().made(text, binds=binds)
 
 
 def print_pieces(
@@ -115,6 +81,7 @@ class _Printer:
         texts += [self.meet(entries, declared, parameters), self.place(), self.dispatch()]
         texts += [self.clear(), self.combine()] if combines else []
         modules = ["pieces", "move", *(["give_back"] if combines else [])]
+        modules += ["vectors"] if "vectors." in all_used else []
         layout = PieceLayout(
             per_entry=len(self.pieces),
             box_bytes=8 * self.box_words,

@@ -15,6 +15,11 @@ LINES_PER_LANE = 8
 COPY_WARPS = 4
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
+SORTED_ROWS, SORTED_KEYS = 256, 512
+"""Short rows that a program sorts by key at once, for so many keys at most."""
+COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS = 512, 8, 2
+"""Then: points whose keys a program counts at once, its warps, and keys whose counts one exchanges.
+"""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -51,6 +56,7 @@ class TritonSizes:
     row_parts: int
     row_warps: int
     tile_rows: int
+    sorted_rows: int
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
@@ -118,15 +124,20 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
     }
     moved = _moved(leaving, cuts, parts)
     tile_rows = rows_at_once(shuffle, moved)
+    is_sorted = sorts(shuffle, tile_rows)
+    points, warps, exchanged = max(PLAN_POINTS, power_of_two(shuffle.fanout)), PLAN_WARPS, PLAN_KEYS
+    if is_sorted:
+        points, warps, exchanged = COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS
     return TritonSizes(
-        plan_points=max(PLAN_POINTS, power_of_two(shuffle.fanout)),
-        plan_warps=PLAN_WARPS,
-        plan_keys=min(max(PLAN_KEYS, keys // PLAN_BLOCKS), keys),
+        plan_points=points,
+        plan_warps=warps,
+        plan_keys=min(max(exchanged, keys // PLAN_BLOCKS), keys),
         plan_tiles=max(1, keys // PLAN_COUNTS),
         plan_block=min(keys, PLAN_COUNTS),
         row_parts=parts,
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
+        sorted_rows=SORTED_ROWS if is_sorted else 1,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),
@@ -143,6 +154,13 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
     words = COPY_WARPS * LANES * 2 * LINES_PER_LANE
     fitting = words // sum(sum(each.pieces) for each in moved)
     return min(power_of_two(fitting + 1) // 2, MAX_TILE_ROWS)
+
+
+def sorts(shuffle: CudaShuffle, tile_rows: int) -> bool:
+    """Whether short rows are sorted by key as they are moved. The kernel that counts them evaluates
+    the relation, of as many points as there are segments."""
+    plans = not (shuffle.given_slots or shuffle.ragged)
+    return tile_rows > 1 and plans and shuffle.num_keys <= SORTED_KEYS
 
 
 Cut = tuple[int, tuple[int, ...]]

@@ -202,7 +202,8 @@ class TritonTile(Op, name="triton_tile"):
     """Triton kernels: a program of the planner has ``plan_warps`` warps, takes ``plan_tiles`` times
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
     ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps;
-    short rows ``tile_rows`` at once.
+    short rows ``tile_rows`` at once. With ``sorted_rows`` above 1 it also plans them, so many at
+    once, in the order of their keys.
 
     A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
     aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
@@ -211,7 +212,7 @@ class TritonTile(Op, name="triton_tile"):
     ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
     pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64,
     plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64,
-    row_warps = 4 : i64, tile_rows = 1 : i64} : () -> ()``
+    row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()``
     """
 
     attrs = attributes(
@@ -223,6 +224,7 @@ class TritonTile(Op, name="triton_tile"):
         row_parts=Integer(1),
         row_warps=Integer(1),
         tile_rows=Integer(1),
+        sorted_rows=Integer(1),
         moved=Array(PIECE_SIZES),
         arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
@@ -231,8 +233,8 @@ class TritonTile(Op, name="triton_tile"):
     @classmethod
     def check(cls, op):
         loads, stores = _rows(op)
-        powers = ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps", "tile_rows")
-        for name in powers:
+        powers = ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps")
+        for name in (*powers, "tile_rows", "sorted_rows"):
             _check_power(op.read(name), f"'{name}'")
         if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
@@ -266,6 +268,8 @@ class TritonTile(Op, name="triton_tile"):
             _check_words(op.read("summed"), "align_bytes", loads)
         if op.read("tile_rows") > 1:
             _check_tiled(op, points, loads, bool(casts or sums))
+        if op.read("sorted_rows") > 1:
+            _check_sorted_tiles(op, points)
 
 
 def _rows(op):
@@ -357,6 +361,14 @@ def _check_tiled(op, points, loads, changes):
         raise VerifyError("must not move several whole rows at once but to one slot each")
     if changes or any(load.read("run_dims") for load in loads):
         raise VerifyError("must not move several rows at once but as they lie")
+
+
+def _check_sorted_tiles(op, points):
+    """A program sorts whole tiles of rows by key, of as many segments as there are."""
+    if not ops_of(op.operation.parent, NodeAssign) or points.read("ragged"):
+        raise VerifyError("must not sort rows but of slots that they are assigned, if all exist")
+    if op.read("tile_rows") == 1:
+        raise VerifyError("must not sort rows that it moves one by one")
 
 
 def _check_copied(op):

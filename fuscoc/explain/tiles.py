@@ -22,7 +22,12 @@ from fuscoc.codegen.cuda_tiles import (
     WORDS_IN_FLIGHT,
 )
 from fuscoc.codegen.tiles import BYTES_PER_LANE
-from fuscoc.codegen.triton_tiles import LINES_PER_LANE, PART_BYTES, TILE_ROW_BYTES
+from fuscoc.codegen.triton_tiles import (
+    LINES_PER_LANE,
+    PART_BYTES,
+    SORTED_KEYS,
+    TILE_ROW_BYTES,
+)
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -102,10 +107,18 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
-    return {
+    planned = {
         "plan_points": "points that a program compares with each other, one a lane",
         "plan_tiles": "times as many that it takes one after the other",
         "plan_block": "keys whose counts it holds at once",
+    }
+    if tile["sorted_rows"] > 1:
+        planned = {
+            "plan_points": "points whose keys a program counts at once",
+            "sorted_rows": f"rows that a program sorts by key at once, of {SORTED_KEYS} keys at "
+            "most",
+        }
+    return planned | {
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
         f"fit into registers, {PART_BYTES:,} B",

@@ -19,7 +19,7 @@ NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile'
 TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
     pieces = [8 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64,
     plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64,
-    tile_rows = 1 : i64} : () -> ()
+    sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
 """
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
 FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
@@ -218,6 +218,11 @@ TILED = [
         TRITON + "must not put more than 32 warps into a program",
     ),
     ("tile_rows = 1", "tile_rows = 2", TRITON + "must not move several whole rows at once but to"),
+    (
+        "sorted_rows = 1 : i64, summed",
+        "sorted_rows = 256 : i64, summed",
+        TRITON + "must not sort rows that it moves one by one",
+    ),
     ("part_bytes = 14336", "part_bytes = 14328", CUDA + "must not cut 'x' into words of 16 bytes"),
     ('field = "x", part_bytes', 'field = "y", part_bytes', CUDA + "needs the fields of a row in"),
     ("arriving = [", f"leaving = [{FIELD}], arriving = [", CUDA + "needs 'leaving' exactly where"),

@@ -119,6 +119,25 @@ def handles_last(group: Any, artifact: str) -> None:
     shuffle.close()
 
 
+def short_rows_again(group: Any, artifact: str) -> None:
+    """Rows of four elements to one key each: along routings of different sizes, and back."""
+    shuffle = open_shuffle(group, artifact)
+    held: list[tuple[Tensor, Tensor, Tensor, Any]] = []
+    for number, rows in enumerate((300, 5)):
+        random = torch.Generator().manual_seed(number * 31 + shuffle.rank)
+        x = torch.rand(rows + shuffle.rank, 4, generator=random)
+        idx = torch.randint(-1, KEYS, (len(x),), generator=random)
+        there, handle = shuffle.dispatch(x, idx=idx)
+        held.append((x, idx, there.clone(), handle))
+    for number in (0, 1, 0):
+        x, idx, there, handle = held[number]
+        again, new = shuffle.dispatch(x + 1, handle=handle)
+        assert torch.equal(again, there + 1)
+        assert torch.equal(shuffle.combine(again.clone(), new), (x + 1) * (idx >= 0)[:, None])
+        assert torch.equal(shuffle.combine(there, handle), x * (idx >= 0)[:, None])
+    shuffle.check()
+
+
 def by_slot(rows: Tensor, handle: Any) -> Tensor:
     """Copies of rows, one for every slot; those of padding count for nothing."""
     index = handle.row_index

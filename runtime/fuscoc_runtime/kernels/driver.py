@@ -9,6 +9,7 @@ from typing import Any
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_uint
 
 _SIGNATURES = {
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": [_ADDRESS, _ADDRESS, _SIZE, ctypes.c_size_t],
     "cuLaunchKernel": [_ADDRESS, *[_SIZE] * 7, *[_ADDRESS] * 3],
     "cuStreamWriteValue32_v2": [_ADDRESS, ctypes.c_uint64, ctypes.c_uint32, _SIZE],
     "cuStreamGetCaptureInfo_v2": [_ADDRESS] * 6,

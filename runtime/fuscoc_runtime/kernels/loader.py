@@ -91,6 +91,11 @@ class Kernel:
         if not self.interpreted:
             self._code()
 
+    @property
+    def resident(self) -> int:
+        """Programs that an SM of the current device holds at once; interpreted there is one."""
+        return 1 if self.interpreted else self._code().resident
+
     def _code(self) -> MachineCode:
         import torch
 

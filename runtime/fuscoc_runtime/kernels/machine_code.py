@@ -46,6 +46,16 @@ class MachineCode:
         self._places = (ctypes.c_void_p * len(places))(*places)
         self._lock = Lock()  # of the arguments
 
+    @property
+    def resident(self) -> int:
+        """Programs that an SM holds at once."""
+        found = ctypes.c_int()
+        driver.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            *(ctypes.addressof(found), self._function, self._threads, self._shared),
+        )
+        return found.value
+
     def start(self, arguments: Sequence[int], num_programs: int) -> None:
         """Launch on a grid of ``(num_programs,)``, on the current stream of its device, which is
         the current one.

@@ -75,11 +75,12 @@ class CudaSpec:
 class NodeSpec:
     """The Triton kernels of a shuffle inside one node.
 
-    ``kernels``: names by role, ``count``, ``exchange``, ``assign`` or, of a dense target,
-    ``exchange``, ``place``, then ``dispatch`` and ``combine``, if there is one; of ``pieces``
-    ``place``, ``dispatch`` and, before ``combine``, ``clear``. Of a packed target between nodes
-    ``pack`` and ``forward`` are in the stead of ``dispatch``, ``collect`` and ``finish`` in that of
-    ``combine``. A program of the planner takes ``tile_sources`` segments; keys are padded to
+    ``kernels``: names by role, ``count``, ``exchange``, ``assign``, or of short rows ``count``,
+    ``exchange``, ``sort``, which also moves them, or of a dense target ``exchange``, ``place``,
+    then ``dispatch`` and ``combine``, if there is one; of ``pieces`` ``place``, ``dispatch`` and,
+    before ``combine``, ``clear``. Of a packed target between nodes ``pack`` and ``forward`` are in
+    the stead of ``dispatch``, ``collect`` and ``finish`` in that of ``combine``. A program of the
+    planner takes ``tile_sources`` segments, or that many at once; keys are padded to
     ``padded_keys`` and exchanged by ``key_block``. A rank sends ``partial_bytes`` back for a
     segment. With ``places_results`` what combine makes of a segment goes where the segment lies,
     into a result that is 0 before.

@@ -8,8 +8,9 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-plan = load("plan")
+sort = load("sort")
 dispatch = load("dispatch")
+vectors = load("vectors")
 combine = load("combine")
 
 
@@ -56,48 +57,85 @@ def store_results(result, places, has, tiles):
     tl.store(row_0[:, None] + tl.arange(0, 64)[None, :], tiles[0], mask=has[:, None])
 
 
-@triton.jit(do_not_specialize=range(2))
-def hash_buckets_node_count(call: tl.int64, num_sources: tl.int64):
+@triton.jit
+def relation(point, given):
+    input_ids = given[0]
+    extent_ranks = given[1]
+    owners = given[2]
+    ids_ = tl.load(input_ids + point).to(tl.int64)
+    value_ = (ids_ * 31) + 7
+    value_1 = value_ - (vectors.floor_div(value_, 64) * 64)
+    is_key_ = (value_1 >= 0) & (value_1 < 64)
+    key_owner_ = tl.load(owners + tl.where(is_key_, value_1, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((value_1 == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    value_2 = tl.where((ids_ == -1), -1, tl.where(is_rank_, owner_, -2))
+    return value_2, tl.where((ids_ == -1), -1, value_1), point
+
+
+@triton.jit(do_not_specialize=range(5))
+def hash_buckets_node_count(
+    call: tl.int64,
+    num_sources: tl.int64,
+    input_ids: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
+):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(
+    input_ids = input_ids.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
+    sort.count(
         call,
         num_sources,
-        fanout=1,
-        num_keys=64,
+        given=(input_ids, extent_ranks, owners),
+        relation=relation,
+        cells=1,
         keys=64,
-        block=64,
-        tile=(128, 1),
-        tiles=1,
-        compact=False,
+        tile=512,
     )
 
 
-@triton.jit(do_not_specialize=range(2))
-def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64):
+@triton.jit(do_not_specialize=range(3))
+def hash_buckets_node_exchange(call: tl.int64, num_sources: tl.int64, programs: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=64, keys=64, tile=(128, 1), tiles=1, block=8)
+    programs = programs.to(tl.int64)
+    sort.exchange(call, num_sources, programs, columns=64, keys=64, block=2)
 
 
-@triton.jit(do_not_specialize=range(3))
-def hash_buckets_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64):
+# hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
+@triton.jit(do_not_specialize=range(6))
+def hash_buckets_node_sort(
+    call: tl.int64,
+    num_sources: tl.int64,
+    key_to_rank: tl.int64,
+    ticket: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
-    plan.assign(
+    ticket = ticket.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    sort.dispatch(
         call,
         num_sources,
         key_to_rank,
-        fanout=1,
+        ticket,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_sources=load_sources,
+        store_rows=store_rows,
+        cells=1,
         num_keys=64,
-        columns=64,
-        keys=64,
         align=1,
-        tile=(128, 1),
-        tiles=1,
-        block=64,
-        compact=False,
+        keys=64,
+        tile_bits=8,
+        tile_rows=32,
     )
 
 
@@ -131,6 +169,7 @@ def hash_buckets_node_dispatch(
         parts=1,
         weighted=False,
         tile_rows=32,
+        cells=1,
     )
 
 

@@ -11,6 +11,7 @@ from fuscoc_runtime.kernels.device import load
 pieces = load("pieces")
 move = load("move")
 give_back = load("give_back")
+vectors = load("vectors")
 
 
 @triton.jit
@@ -18,9 +19,9 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     extent_rank = given[0]
     extent_ranks = given[1]
     if number == 0:
-        value_ = pieces.floor_div(8192, extent_ranks)
+        value_ = vectors.floor_div(8192, extent_ranks)
         value_1 = extent_rank * value_
-        value_2 = pieces.floor_div(value_1, extent_ranks)
+        value_2 = vectors.floor_div(value_1, extent_ranks)
         value_3 = extent_ranks * value_2
         value_4 = value_1 - value_3
         value_5 = ((extent_ranks + value_3) - value_1) < value_
@@ -29,15 +30,15 @@ def piece(number: tl.constexpr, entry, cells_before, given):
         value_8 = value_6 * tl.where(value_7, value_4, 1)
         found = (0, value_4, value_2, 1, (1, value_8), (0, 1), (0, 0), ())
     elif number == 1:
-        value_ = pieces.floor_div(8192, extent_ranks)
+        value_ = vectors.floor_div(8192, extent_ranks)
         value_1 = extent_rank * value_
-        value_2 = pieces.floor_div(value_1, extent_ranks)
+        value_2 = vectors.floor_div(value_1, extent_ranks)
         value_3 = extent_ranks * value_2
         value_4 = value_1 - value_3
         value_5 = value_4 < 1
         value_6 = extent_ranks * tl.where(value_5, value_4, 1)
         value_7 = value_2 + tl.where(value_5, value_4, 1)
-        value_8 = pieces.floor_div((value_1 + value_), extent_ranks)
+        value_8 = vectors.floor_div((value_1 + value_), extent_ranks)
         value_9 = (value_8 - value_2) - tl.where(value_5, value_4, 1)
         found = (
             ((value_3 + value_6) - value_1),
@@ -50,11 +51,11 @@ def piece(number: tl.constexpr, entry, cells_before, given):
             (),
         )
     elif number == 2:
-        value_ = pieces.floor_div(8192, extent_ranks)
+        value_ = vectors.floor_div(8192, extent_ranks)
         value_1 = extent_rank * value_
-        value_2 = pieces.floor_div((value_1 + value_), extent_ranks)
+        value_2 = vectors.floor_div((value_1 + value_), extent_ranks)
         value_3 = extent_ranks * value_2
-        value_4 = pieces.floor_div(value_1, extent_ranks)
+        value_4 = vectors.floor_div(value_1, extent_ranks)
         value_5 = extent_ranks * value_4
         value_6 = value_1 - value_5
         value_7 = value_6 < 1

@@ -103,6 +103,7 @@ def reshard_node_dispatch(
         parts=1,
         weighted=False,
         tile_rows=512,
+        cells=0,
     )
 
 

@@ -11,6 +11,7 @@ from fuscoc_runtime.kernels.device import load
 pieces = load("pieces")
 move = load("move")
 give_back = load("give_back")
+vectors = load("vectors")
 
 
 @triton.jit
@@ -18,16 +19,16 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     extent_rank = given[0]
     extent_ranks = given[1]
     if number == 0:
-        value_ = pieces.floor_div(64, extent_ranks)
+        value_ = vectors.floor_div(64, extent_ranks)
         value_1 = extent_rank * value_
-        value_2 = pieces.floor_div(32, extent_ranks)
-        value_3 = pieces.floor_div(32, value_2)
+        value_2 = vectors.floor_div(32, extent_ranks)
+        value_3 = vectors.floor_div(32, value_2)
         found = (0, 0, value_1, 1, (value_, value_2, value_3), (2048, 1, value_2), (1, 64, 0), ())
     elif number == 1:
-        value_ = pieces.floor_div(32, extent_ranks)
-        value_1 = pieces.floor_div(32, value_)
+        value_ = vectors.floor_div(32, extent_ranks)
+        value_1 = vectors.floor_div(32, value_)
         value_2 = value_ * value_1
-        value_3 = pieces.floor_div(64, extent_ranks)
+        value_3 = vectors.floor_div(64, extent_ranks)
         value_4 = extent_rank * value_3
         is_rank_ = (value_1 >= -1) & (value_1 < extent_ranks)
         found = (

@@ -207,7 +207,9 @@ class ExactNode:
         launched = replace(known.launched, routing=known.launched.routing.clone(), weights=weights)
         table = self._table(launched, known.segments, known.first_slots)
         self._again.launch({"call": table.data_ptr(), "number": known.number, "ticket": 1}, 1)
-        self._move(table, launched, source)
+        self._epoch += 1
+        values = self._moved(table, launched, source)
+        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
         return replace(known, launched=launched, number=number)
 
     def combine(
@@ -268,19 +270,19 @@ class ExactNode:
         values = values | program.values(table.data_ptr(), launched, 0)
         values |= {name: address(column) for name, column in work.scratch.items()}
         program.evaluate(values, num_sources)
-        program.plan(values, num_sources)
+        program.plan(values, num_sources, self._programs)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
             self._agree.launch(agreed, 1)
-        self._move(table, launched, source)
+        values |= self._moved(table, launched, source)
+        self._epoch += 1
+        program.move(values, num_sources, self._programs)
 
-    def _move(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> None:
-        """The rows of a dispatch whose segments have their slots."""
+    def _moved(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> dict[str, int]:
+        """What is passed to the kernel that moves the rows of a dispatch."""
         weights = launched.codes if launched.weights is None else launched.weights  # any: unread
         values = self._program.values(table.data_ptr(), launched, address(weights))
-        values |= self._program.fields_sent(source, self._memory.sections["rows"])
-        self._epoch += 1
-        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
+        return values | self._program.fields_sent(source, self._memory.sections["rows"])
 
     def _kept(self, launched: Launched) -> Launched:
         """With copies of what the latest dispatch has left in the window for its handle."""

@@ -199,7 +199,7 @@ class RailNode(TritonNode):
             "num_sources": taken_on,
             "weights": address(self._buffers[entry.index]["weights"]),
         }
-        program.plan(values, taken_on)
+        program.plan(values, taken_on, self._programs)
         program.kernels["forward"].launch(values, self._programs.dispatch)
         if self._may_overflow:
             self._rails.exchange(self._receipts)

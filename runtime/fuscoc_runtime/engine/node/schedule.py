@@ -82,13 +82,14 @@ class Programs:
     """How the kernels use the GPU: programs of a launch, and how many of them send or reduce.
 
     Up to ``dispatch_group`` and ``combine_group`` source segments share a flag. All ranks take the
-    same groups.
+    same groups. A kernel that sorts rows has as many programs as ``sms`` SMs hold.
     """
 
     dispatch: int
     senders: int
     combine: int
     reducers: int
+    sms: int
     dispatch_group: int = 2
     combine_group: int = 2
 
@@ -100,8 +101,8 @@ def model_programs(device: torch.device, num_sms: int | None, combine_an_sm: int
     other; then one does everything, since a program that waits would keep the next from sending.
     """
     if device.type == "cpu":
-        return Programs(1, 1, 1, 1)
+        return Programs(1, 1, 1, 1, 1)
     available = torch.cuda.get_device_properties(device).multi_processor_count
     sms = min(num_sms or available, available)
     combine = combine_an_sm * sms
-    return Programs(dispatch=7 * sms, senders=2 * sms, combine=combine, reducers=2 * sms)
+    return Programs(7 * sms, senders=2 * sms, combine=combine, reducers=2 * sms, sms=sms)

@@ -1,8 +1,9 @@
 """The Triton kernels of one node: windows, tables and launches, with the face of `CudaNode`.
 
 A dispatch is five launches: the relation, three of the planner, and the rows; where the relation
-gives slots, the planner has two. They only enqueue work, so a CUDA graph can capture them; on the
-CPU they are interpreted, one program at a time.
+gives slots, the planner has two. Short rows take three in all: see ``kernels/device/sort.py``. They
+only enqueue work, so a CUDA graph can capture them; on the CPU they are interpreted, one program at
+a time.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ class TritonNode:
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._drop_behind(ragged.num_points, columns)
-        self._program.plan(values | {"num_slots": num_slots}, num_sources)
+        self._program.plan(values | {"num_slots": num_slots}, num_sources, self._programs)
         values |= self._program.fields_sent(source, self._memory.sections["rows"])
-        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
+        self._program.move(values, num_sources, self._programs)
         return handle
 
     def combine(

@@ -143,8 +143,9 @@ class TritonMemory:
 
 def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     """What the planner's kernels hand to each other, by the names of the relation's outputs."""
-    num_points = max_sources * program.shuffle.program.fanout
     tiles = program.num_tiles(max_sources)
+    planned = 0 if program.sorts else max_sources  # else kernels keep what they know of a point
+    num_points = planned * program.shuffle.program.fanout
     sizes = {
         "within": num_points,
         "within_rows": num_points * program.is_compact,
@@ -152,7 +153,7 @@ def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     }
     device = program.device
     return {
-        **new_points(program, max_sources),
+        **new_points(program, planned),
         **{name: torch.empty(n, dtype=torch.int32, device=device) for name, n in sizes.items()},
     }
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import MAX_RANKS
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -51,8 +52,10 @@ class TritonProgram:
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         roles = spec.kernels.keys() - unused
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
+        self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
-        self.relation = None if spec.pieces else self._load(artifact, relation)
+        is_fused = self.sorts or spec.pieces is not None
+        self.relation = None if is_fused else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
             if kernel is not None:
@@ -85,6 +88,12 @@ class TritonProgram:
     def place(self) -> str:
         """What the relation says of a point beside its rank."""
         return "slot" if self.is_dense else "key"
+
+    @property
+    def sorts(self) -> bool:
+        """Whether one kernel assigns slots and moves rows, sorted by key, and another one
+        evaluates the relation and counts."""
+        return "sort" in self.spec.kernels
 
     @property
     def plan_blocks(self) -> int:
@@ -132,7 +141,9 @@ class TritonProgram:
         return values
 
     def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the relation for the points of so many source segments."""
+        """Launch the relation for the points of so many source segments, unless planning does."""
+        if self.sorts:
+            return
         assert self.relation is not None
         num_points, relation = (
             num_sources * self.shuffle.program.fanout,
@@ -143,16 +154,31 @@ class TritonProgram:
                 {**values, "num_points": num_points}, -(-num_points // relation.block)
             )
 
-    def plan(self, values: Mapping[str, int], num_sources: int) -> None:
+    def plan(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
         """Launch the planner."""
         tiles = self.num_tiles(num_sources)
         if self.is_dense:
             self.kernels["exchange"].launch(values, 1)
             self.kernels["place"].launch(values, tiles)
-            return
-        self.kernels["count"].launch(values, tiles)
-        self.kernels["exchange"].launch(values, self.plan_blocks)
-        self.kernels["assign"].launch(values, tiles)
+        elif self.sorts:
+            sorting = self._sorting(num_sources, programs)
+            self.kernels["count"].launch(values, sorting)
+            self.kernels["exchange"].launch({**values, "programs": sorting}, self.plan_blocks)
+        else:
+            self.kernels["count"].launch(values, tiles)
+            self.kernels["exchange"].launch(values, self.plan_blocks)
+            self.kernels["assign"].launch(values, tiles)
+
+    def move(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
+        """Launch what moves the rows of a dispatch that the planner was launched for."""
+        if self.sorts:
+            self.kernels["sort"].launch(values, self._sorting(num_sources, programs))
+        else:
+            self.kernels["dispatch"].launch(values, programs.dispatch)
+
+    def _sorting(self, num_sources: int, programs: Programs) -> int:
+        """Programs that sort so many source segments: all of them run at once, on any SMs."""
+        return min(self.num_tiles(num_sources), self._resident * programs.sms)
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""

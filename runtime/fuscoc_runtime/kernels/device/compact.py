@@ -23,8 +23,6 @@ def dispatch(
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)
-    rank = sync.word(call, words.RANK)
-    max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
     num_groups = (num_sources + size - 1) // size
     if sync.aborted(call) != 0:  # what is sent now could be taken for an earlier call's
@@ -34,11 +32,21 @@ def dispatch(
             call, group, size, num_sources, weights, source_fields, rows_at, load_source,
             store_row, fanout, lanes, parts, weighted, True, strided, cell_of,
         )  # fmt: skip
+    arrive(call, epoch, ticket)
+
+
+@triton.jit
+def arrive(call, epoch, ticket):
+    """End a dispatch that leaves nothing to do with what arrives: the last program tells the peers
+    that this rank has sent everything, and waits until they have."""
+    state = sync.array(call, words.STATE, tl.int32)
+    max_sources = sync.word(call, words.MAX_SOURCES)
     tl.debug_barrier()  # the stores of every thread come first
     sent = tl.atomic_add(state + words.NEXT_GROUP, 1, sem="acq_rel", scope="sys")
     if sent == tl.num_programs(0) - 1:
         stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
-        sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources, epoch)
+        flag = sync.word(call, words.RANK) * max_sources
+        sync.signal(call, words.DISPATCH_FLAGS_AT, flag, epoch)
         sync.wait_for_all(call, words.DISPATCH_FLAGS_AT, max_sources, 0, epoch, stage)
     if sync.leave(state):
         sync.end_dispatch(call, epoch, ticket)

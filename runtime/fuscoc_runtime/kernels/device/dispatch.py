@@ -97,9 +97,10 @@ def dispatch(
     call, num_sources, ticket, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, load_row: tl.constexpr = None, strided: tl.constexpr = False,
-    tile_rows: tl.constexpr = 1, cell_of: tl.constexpr = points.cell_of,
+    tile_rows: tl.constexpr = 1, cells: tl.constexpr = 0,
+    cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
-    """``cell_of`` says where a segment is read."""
+    """``cell_of`` says where a segment is read; ``cells``, of a tile of them: see ``many.copy``."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)
@@ -118,7 +119,7 @@ def dispatch(
                 first = group * size
                 many.move(
                     call, first, tl.minimum(first + size, num_sources), source_fields, rows_at,
-                    load_source, store_row, True, tile_rows,
+                    load_source, store_row, True, tile_rows, cells,
                 )  # fmt: skip
             else:
                 send(
@@ -137,7 +138,7 @@ def dispatch(
             if tile_rows > 1:
                 many.move(
                     call, first, limit, source_fields, rows_at, load_source, store_row, False,
-                    tile_rows,
+                    tile_rows, cells,
                 )  # fmt: skip
             else:
                 for source in range(first, limit):

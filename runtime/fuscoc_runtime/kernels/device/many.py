@@ -32,24 +32,44 @@ def own_codes(call, first, limit, tile_rows: tl.constexpr):
 @triton.jit
 def move(
     call, first, limit, source_fields, rows_at, load_sources: tl.constexpr,
-    store_rows: tl.constexpr, away: tl.constexpr, tile_rows: tl.constexpr,
+    store_rows: tl.constexpr, away: tl.constexpr, tile_rows: tl.constexpr, cells: tl.constexpr,
 ):  # fmt: skip
     """Rows of this rank from ``first`` on into their slots: those of other ranks, which are told
     the codes of all, if ``away``, else those here."""
+    sources, inside, codes = own_codes(call, first, limit, tile_rows)
+    here = (codes >> words.SLOT_BITS) == sync.word(call, words.RANK)
+    if away:
+        tell(call, sources, inside, codes)
+        goes = (codes >= 0) & (here == 0)
+    else:
+        goes = (codes >= 0) & here
+    copy(call, sources, codes, goes, source_fields, rows_at, load_sources, store_rows, cells)
+
+
+@triton.jit
+def tell(call, sources, inside, codes):
+    """Tell every peer the slot codes of segments of this rank."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    sources, inside, codes = own_codes(call, first, limit, tile_rows)
-    peers = codes >> words.SLOT_BITS
-    if away:
-        goes = (codes >= 0) & (peers != rank)
-        for step in range(1, num_ranks):
-            to = points.points_at(call, (rank + step) % num_ranks, rank, sources, 1)
-            tl.store(to, codes.to(tl.int64) & 0xFFFFFFFF, mask=inside)
+    for step in range(1, num_ranks):
+        to = points.points_at(call, (rank + step) % num_ranks, rank, sources, 1)
+        tl.store(to, codes.to(tl.int64) & 0xFFFFFFFF, mask=inside)
+
+
+@triton.jit
+def copy(
+    call, sources, codes, goes, source_fields, rows_at, load_sources: tl.constexpr,
+    store_rows: tl.constexpr, cells: tl.constexpr,
+):  # fmt: skip
+    """Rows of segments of this rank into the slots of their codes: of so many ``cells`` each, or 0
+    if places of segments are stored."""
+    if cells == 0:
+        offsets = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources
+        places = tl.load(offsets, mask=goes, other=0)
     else:
-        goes = (codes >= 0) & (peers == rank)
-    offsets = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources
-    tiles = load_sources(source_fields, tl.load(offsets, mask=goes, other=0), goes)
-    bases = tl.load(call + peers, mask=goes, other=0)
+        places = sources * cells
+    tiles = load_sources(source_fields, places, goes)
+    bases = tl.load(call + (codes >> words.SLOT_BITS), mask=goes, other=0)
     store_rows(bases, rows_at, (codes & words.SLOT_MASK).to(tl.int64), goes, tiles)
 
 

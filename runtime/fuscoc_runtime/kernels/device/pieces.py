@@ -28,13 +28,6 @@ MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not ad
 
 
 @triton.jit
-def floor_div(value, by):
-    """The quotient that is rounded down."""
-    quotient = value // by
-    return tl.where(value - quotient * by < 0, quotient - 1, quotient)
-
-
-@triton.jit
 def as_float(value):
     """A number as f64, of which products do not wrap."""
     return value.to(tl.float64)

@@ -50,10 +50,27 @@ def tile_of(number, tiles: tl.constexpr):
 
 @triton.jit
 def load_keys(call, point, live):
-    """Keys of points, -1 of those that go nowhere, and their ranks."""
+    """Keys of points, -1 of those that go nowhere, their ranks, and which should go somewhere that
+    does not exist."""
     key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    return key, rank, tl.where(rank >= 0, key, -1).to(tl.int32)
+    absent = is_absent(rank, key).to(tl.int32)
+    return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
+
+
+@triton.jit
+def is_absent(rank, key):
+    """Whether points should go somewhere that does not exist. What the key was looked up by may be
+    missing while the key read instead is -1."""
+    return (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
+
+
+@triton.jit
+def note_absent(call, absent):
+    """Count points whose key, or what it was looked up by, does not exist."""
+    bad = vectors.total(absent, 0)
+    if bad > 0:
+        sync.note_dropped(call, words.BAD_KEYS, bad)
 
 
 @triton.jit
@@ -86,12 +103,8 @@ def count_tile(
 ):  # fmt: skip
     size: tl.constexpr = tile[0] * tile[1]
     point, live = tile_points(tile_index, num_sources, fanout, tile)
-    given, rank, key = load_keys(call, point, live)
-    # What the key was looked up by may be missing while the key read instead is -1.
-    absent = (rank < 0) & ((given != -1) | (rank == words.OUT_OF_RANGE))
-    bad = vectors.total(absent.to(tl.int32), 0)
-    if bad > 0:
-        sync.note_dropped(call, words.BAD_KEYS, bad)
+    key, rank, absent = load_keys(call, point, live)
+    note_absent(call, absent)
     within = tl.load(counts + key, mask=key >= 0, other=0)
     place = tl.arange(0, size)
     chunk: tl.constexpr = PAIRS // size
@@ -102,7 +115,7 @@ def count_tile(
         for first in range(0, size, chunk):
             other = first + tl.arange(0, chunk)
             at, exists = points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
-            _, _, their = load_keys(call, at, exists)
+            their, _, _ = load_keys(call, at, exists)
             before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
             within += vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
@@ -272,10 +285,28 @@ def assign(
     compact: tl.constexpr,
 ):
     """Slot codes of this program's tiles; the first one also says what this rank receives."""
-    failed = sync.aborted(call) != 0
-    counts = counts_of_ranks(call, columns)
     counted = counts_of_program(call, keys)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
+    failed = place_keys(
+        call, node, counted, key_to_rank, num_keys, columns, keys, block, align, compact
+    )
+    tl.debug_barrier()
+    for number in range(tiles):
+        assign_tile(
+            call, node, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys,
+            tile, compact,
+        )  # fmt: skip
+
+
+@triton.jit
+def place_keys(
+    call, node, counted, key_to_rank, num_keys: tl.constexpr, columns: tl.constexpr,
+    keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr, compact: tl.constexpr,
+):  # fmt: skip
+    """Make what this program has ``counted`` before its rows, of every key, their first slots. The
+    first one says what this rank receives. Whether the call fails, and nothing of it is moved."""
+    failed = sync.aborted(call) != 0
+    counts = counts_of_ranks(call, columns)
     begins = tl.full((words.MAX_RANKS,), 0, tl.int32)  # of the block's first key on every rank
     num_own = tl.full((), 0, tl.int32)
     for first in range(0, keys, block):
@@ -293,12 +324,7 @@ def assign(
             rows = rows_here(call, counts + num_keys, columns)
         report(call, counts, begins, rows, columns)
         store_sources(call, counts, columns, failed)
-    tl.debug_barrier()
-    for number in range(tiles):
-        assign_tile(
-            call, node, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys,
-            tile, compact,
-        )  # fmt: skip
+    return failed
 
 
 @triton.jit
