@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.l0 import DefExtent, DefInput, DefPacked, Shuffle
+from fuscoc.dialect.l0 import DefPacked, Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
@@ -25,11 +25,9 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     """The section ``program`` of a shuffle's manifest."""
     (shuffle,) = ops_of(module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
-    extents = [each.read("sym_name") for each in ops_of(module, DefExtent)]
-    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     return {
-        "inputs": [each.read("sym_name") for each in inputs],
-        "extents": [name for name in extents if name not in BUILTINS],
+        "inputs": [each.read("sym_name") for each in relation_inputs(module)],
+        "extents": [name for name in relation_extents(module) if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
         "every_rank": bool(shuffle.read("every_rank")),
         "relation": _relation(shuffle, kernel_name),

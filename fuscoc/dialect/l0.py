@@ -49,16 +49,16 @@ RELATION = {
 
 
 class DefExtent(Op, name="def_extent"):
-    """A run-time extent that every rank gives with a call.
+    """A run-time extent that every rank gives with a call; ``of`` says what alone depends on it.
 
     ``"fsc.def_extent"() {sym_name = "spec.tokens"} : () -> ()``
     """
 
-    attrs = attributes(sym_name=Name())
+    attrs = attributes(sym_name=Name(), of=Text("into", optional=True))
 
 
 class DefInput(Op, name="def_input"):
-    """A tensor that the user passes with every call.
+    """A tensor that the user passes with every call. One for ``into`` is read by nothing else.
 
     ``"fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () ->
     ()``
@@ -67,7 +67,7 @@ class DefInput(Op, name="def_input"):
     attrs = attributes(
         sym_name=Name(),
         type=TensorType(),
-        role=Text("route", "weight", "extent", "placement"),
+        role=Text("route", "weight", "extent", "placement", "into"),
     )
 
 
@@ -213,6 +213,18 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         else:
             _check_strides(op, point)
         _check_owner(op, point)
+
+
+def relation_inputs(module):
+    """The inputs that the relation of a module's shuffle may read, as they are defined."""
+    inputs = ops_of(module, DefInput)
+    return [each for each in inputs if each.read("role") not in ("weight", "into")]
+
+
+def relation_extents(module):
+    """The names of the extents that it may depend on."""
+    extents = ops_of(module, DefExtent)
+    return [each.read("sym_name") for each in extents if "of" not in each.attributes]
 
 
 def check_relation(op):
