@@ -180,7 +180,10 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         name = f"{checked.name}_into"
         parts = _checked(name, shuffle, dispatch, into.path, None, policy, scope)
         memory, span = into.memory, into.clause.span
-        found = Into(memory.ident.name, memory.extents, memory.fields, parts, span)
+        fields = memory.fields
+        if memory.segment is None:
+            fields = (replace(fields[0], name=parts.fields[0].name),)
+        found = Into(memory.ident.name, memory.extents, fields, parts, span)
         checked = replace(checked, into=found)
     check_names(checked, scope)
     if scope.sink.errors:

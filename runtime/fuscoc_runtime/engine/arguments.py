@@ -109,7 +109,7 @@ class Checker:
         weights = {name: given[name] for name in self._weight_names() if name in given}
         others = {name: value for name, value in given.items() if name not in weights}
         optional = *spec.declared.extents, *self._weight_names()
-        self._check_names(others, [*fields, *inputs], optional)
+        self.check_names(others, [*fields, *inputs], optional)
         shapes: dict[str, Shape] = {
             **{
                 field.name: self._source_shape(field.shape) for field in spec.declared.source.fields
@@ -120,13 +120,20 @@ class Checker:
             **{field.name: field.dtype for field in spec.declared.source.fields},
             **{name: item.dtype for name, item in inputs.items()},
         }
+        extents = self.sized(given, shapes, dtypes)
+        self._given_weights(weights, extents)
+        return extents
+
+    def sized(
+        self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+    ) -> dict[str, int]:
+        """The extents of a call, whose tensors have to be of these shapes and dtypes."""
         tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
         extents = self._extents(given, tensors, shapes)
-        check_divisions(spec, self.rank, extents)
-        check_bounds(spec, self.rank, extents)
+        check_divisions(self.shuffle, self.rank, extents)
+        check_bounds(self.shuffle, self.rank, extents)
         for name, shape in shapes.items():
             self._check_shape(name, tensors[name], shape, extents)
-        self._given_weights(weights, extents)
         return extents
 
     def fields_again(
@@ -140,7 +147,7 @@ class Checker:
         fields = self.shuffle.declared.source.fields
         given = self._by_name([field.name for field in fields], positional, named)
         weights = {name: given.pop(name) for name in self._weight_names() if name in given}
-        self._check_names(given, [field.name for field in fields])
+        self.check_names(given, [field.name for field in fields])
         tensors = {}
         for field in fields:
             tensor = self._tensor(field.name, given[field.name], field.dtype)
@@ -173,7 +180,7 @@ class Checker:
             if self.shuffle.declared.combine is not None
             else None
         )
-        self._check_names(named, [weight.input] if weight is not None else [])
+        self.check_names(named, [weight.input] if weight is not None else [])
         if weight is None:
             return None
         item = self._input(weight.input)
@@ -190,7 +197,7 @@ class Checker:
         """
         fields = self.shuffle.declared.source_fields
         tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
-        self._check_names(tensors, [field.name for field in fields])
+        self.check_names(tensors, [field.name for field in fields])
         if or_fewer:
             first = self._tensor(fields[0].name, tensors[fields[0].name], fields[0].dtype)
             num_rows = min(num_rows, *first.shape[:1])
@@ -218,7 +225,7 @@ class Checker:
             raise self.problem(min(twice), "was given by position and by name")
         return {**given, **named}
 
-    def _check_names(
+    def check_names(
         self, given: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()
     ) -> None:
         unknown = sorted(given.keys() - {*required, *optional})

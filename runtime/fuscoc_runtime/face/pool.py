@@ -46,7 +46,9 @@ class Pool:
             # What is made here serves calls of inference and those that autograd records.
             with torch.inference_mode(False):
                 engine = open_engine(artifact, spec, group, topology, device, options)
-                executor = Executor(engine, spec, digest, options.zero_unused)
+                executor = Executor(
+                    engine, spec, digest, options.zero_unused, open_into(artifact, spec, engine)
+                )
         self._held[settings] = executor, num_users + 1
         return executor
 

@@ -302,7 +302,7 @@ class Shuffle:
             OutdatedError: combines whose rows or handle had been replaced.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.
         """
-        self._executor.engine.check()
+        self._executor.check()
 
     def stats(self) -> ShuffleStats | None:
         """The latest dispatch in numbers; None before the first. Waits for it.

@@ -144,6 +144,7 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         launched = [step.kernel for step in shuffle.program.launches]
         extents = shuffle.program.relation.extents_kernel
         optional = [] if extents is None else [extents]
+        optional += [] if shuffle.into is None else [shuffle.into.kernel]
         node = shuffle.node.kernels.values() if shuffle.node is not None else ()
         for name in (*launched, shuffle.program.relation.kernel, *optional, *node):
             if name not in kernels:

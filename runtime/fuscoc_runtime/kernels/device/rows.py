@@ -37,6 +37,29 @@ def take(
 
 
 @triton.jit
+def put(
+    rows,
+    index,
+    memory,
+    num_rows,
+    width,
+    tile_rows: tl.constexpr,
+    tile_words: tl.constexpr,
+):
+    """``memory[index[i]] = rows[i]`` where ``index[i] >= 0``; rows of ``width`` words."""
+    num_tiles = (num_rows + tile_rows - 1) // tile_rows
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        row = tile * tile_rows + tl.arange(0, tile_rows).to(tl.int64)
+        target = tl.load(index + row, mask=row < num_rows, other=-1)
+        goes = (target >= 0)[:, None]
+        for first in range(0, width, tile_words):
+            column = first + tl.arange(0, tile_words)
+            here = goes & (column < width)[None, :]
+            words = tl.load(rows + row[:, None] * width + column[None, :], mask=here)
+            tl.store(memory + target[:, None] * width + column[None, :], words, mask=here)
+
+
+@triton.jit
 def shortened(num_rows, end):
     if end is not None:
         num_rows = tl.minimum(num_rows, tl.load(end).to(tl.int32))
