@@ -69,7 +69,7 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
     }
 
 
-def into_json(into: Into) -> dict[str, Any]:
+def declared_into_json(into: Into) -> dict[str, Any]:
     """What the spec declares of memory of the caller's, in the section ``into``."""
     return {
         "argument": into.layout,

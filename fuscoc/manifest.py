@@ -21,12 +21,11 @@ from fuscoc.codegen.cuda_tiles import CudaSizes, PieceSizes
 from fuscoc.codegen.spec_words import cuda_header, kernel_words
 from fuscoc.codegen.triton_node import NodeKernels, triton_node
 from fuscoc.codegen.triton_tiles import TritonPieceSizes, TritonSizes
-from fuscoc.declared import declared_json, into_json
+from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
-from fuscoc.dialect.into import Into
-from fuscoc.dialect.l3 import ForEachPoint, Kernel, Signal, Wait
+from fuscoc.dialect.l3 import Kernel, Signal, Wait
 from fuscoc.lang.checked import CheckedShuffle
-from fuscoc.program import program_json
+from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
 SCHEMA = 10
@@ -105,7 +104,7 @@ def build_manifest(
                 "name": item.checked.name,
                 "declared": declared_json(item.checked),
                 "program": program_json(item.module, unique(item)),
-                "into": _into(item, unique(item)),
+                "into": into_json(item.checked.into, item.module, unique(item)),
                 "baked": {},
                 **_cuda(item, assembler),
                 **_node(item, unique(item)),
@@ -163,19 +162,6 @@ def _kind(value: str) -> str:
     counts = ("num_sources", "num_slots", "num_cells", "result_bytes")
     is_count = value in counts or value.startswith(("rows_at.", "extent."))
     return "scalar" if is_count else "address"
-
-
-def _into(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any] | None:
-    into = item.checked.into
-    if into is None:
-        return None
-    (op,) = ops_of(item.module, Into)
-    (loop,) = ops_of(op.follow("kernel"), ForEachPoint)
-    return {
-        **into_json(into),
-        "kernel": kernel_name(op.read("kernel")),
-        "block": loop.read("block"),
-    }
 
 
 def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str, Any]:

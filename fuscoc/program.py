@@ -9,12 +9,15 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from fuscoc.declared import declared_into_json
 from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import DefPacked, Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
+from fuscoc.lang import checked
 from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
@@ -40,6 +43,19 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
         "dispatch": _path(paths["dispatch"], kernel_name),
         "combine": _path(paths["combine"], kernel_name) if "combine" in paths else None,
     }
+
+
+def into_json(
+    into: checked.Into | None, module: Any, kernel_name: KernelName
+) -> dict[str, Any] | None:
+    """The section ``into`` of a shuffle's manifest: where rows go on, as the spec declares it, and
+    the kernel that says so."""
+    if into is None:
+        return None
+    (op,) = ops_of(module, Into)
+    (loop,) = ops_of(op.follow("kernel"), ForEachPoint)
+    kernel = {"kernel": kernel_name(op.read("kernel")), "block": loop.read("block")}
+    return {**declared_into_json(into), **kernel}
 
 
 def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:

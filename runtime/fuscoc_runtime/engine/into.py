@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Checker, Shape
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
@@ -40,6 +41,9 @@ class Given:
 
 class Into:
     """One rank's side of an ``into``.
+
+    Attributes:
+        latest: int64 [num_parts], where the latest call has put the parts of its rows.
 
     Args:
         raises: whether calls find mistakes of their tables before anything moves, for which the
@@ -67,7 +71,14 @@ class Into:
         kernel = artifact.kernels[self.spec.kernel]
         path, code = artifact.kernel_file(kernel), artifact.code[kernel.file]
         self._kernel = load_kernel(path, kernel, code, interpreted=device.type == "cpu")
+        self.latest: Tensor | None = None
         self._lost = torch.zeros(2, dtype=torch.int64, device=device)
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of a part of a row, all fields."""
+        fields = self.spec.declared.fields
+        return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in fields)
 
     @property
     def parts_of_row(self) -> int:

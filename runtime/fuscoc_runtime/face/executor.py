@@ -165,7 +165,7 @@ class Executor:
             self.into.check()
         if self._stream is not None:
             torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
-        return shuffle_stats(self.observer.tally)
+        return shuffle_stats(self.observer.tally, self.into)
 
     def memory(self) -> Memory:
         """What is held now; see ``stats.Memory``."""

@@ -23,9 +23,9 @@ def put(
     """
     filled = handle.row_of_slot >= 0 if isinstance(handle, Handle) else handle.launched.filled
     goes = filled.repeat_interleave(into.parts_of_row)
-    places = torch.where(goes, given.places, NOWHERE)
+    places = into.latest = torch.where(goes, given.places, NOWHERE)
     done = {
-        name: _Put.apply(memory, rows[name], places, into.parts_of_row)  # type: ignore[no-untyped-call]
+        name: _Put.apply(memory, rows[name], places)  # type: ignore[no-untyped-call]
         for name, memory in given.memory.items()
     }
     return next(iter(done.values())) if len(done) == 1 else done
@@ -35,28 +35,22 @@ class _Put(torch.autograd.Function):
     """``memory`` with the parts of ``rows`` at ``places``."""
 
     @staticmethod
-    def forward(ctx: Any, memory: Tensor, rows: Tensor, places: Tensor, parts: int) -> Tensor:
+    def forward(ctx: Any, memory: Tensor, rows: Tensor, places: Tensor) -> Tensor:
         ctx.mark_dirty(memory)
         ctx.save_for_backward(places)
-        ctx.shape, ctx.parts = rows.shape, parts
-        cut = rows.contiguous().view(len(places), -1)
-        put_rows(cut, places, memory.view(-1, cut.shape[1]) if cut.numel() else memory)
+        ctx.shape = rows.shape
+        if rows.numel():
+            cut = rows.contiguous().view(len(places), -1)
+            put_rows(cut, places, memory.view(-1, cut.shape[1]))
         return memory
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (places,) = ctx.saved_tensors
-        of_rows = of_memory = None
-        gradient = gradient.contiguous()
-        width = ctx.shape.numel() // max(1, len(places))
-        if ctx.needs_input_grad[1]:
-            of_rows = gradient.new_zeros(ctx.shape)
-            if of_rows.numel():
-                index = places.clamp(min=NOWHERE)
-                of_rows = take_rows(gradient.view(-1, width), index).view(ctx.shape)
-        if ctx.needs_input_grad[0]:
-            of_memory = gradient.clone()
-            if width and len(places):
-                nothing = gradient.new_zeros(len(places), width)
-                put_rows(nothing, places, of_memory.view(-1, width))
-        return of_memory, of_rows, None, None
+        if not ctx.shape.numel():
+            return gradient, gradient.new_empty(ctx.shape), None
+        of_memory = gradient.clone(memory_format=torch.contiguous_format)
+        parts = of_memory.view(-1, ctx.shape.numel() // len(places))
+        of_rows = take_rows(parts, places)
+        put_rows(torch.zeros_like(of_rows), places, parts)
+        return of_memory, of_rows.view(ctx.shape), None

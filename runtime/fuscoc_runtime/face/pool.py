@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.face.executor import Executor
-from fuscoc_runtime.face.open import open_engine
+from fuscoc_runtime.face.open import open_engine, open_into
 from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
