@@ -1,0 +1,45 @@
+"""Rows that go into memory of the caller's, on all ranks in lockstep, against plain torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.topology import Topology
+from tests.into.models import MODELS, build, differences
+
+Opened = dict[tuple[str, str], LockstepShuffle]
+TOPOLOGIES = ("1x4", "2x2")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    built = build(Path(tmp_path_factory.mktemp("into")))
+    return {
+        (name, topology): LockstepShuffle(path, topology=Topology.parse(topology))
+        for name, path in built.items()
+        for topology in TOPOLOGIES
+    }
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_is_what_torch_makes_it(opened: Opened, name: str, topology: str) -> None:
+    """All of it, bit by bit: what no row goes into as well."""
+
+    @settings(max_examples=8)
+    @given(st.integers(0, 2**32))
+    def holds(seed: int) -> None:
+        call = MODELS[name](torch.Generator().manual_seed(seed), 4)
+        done = opened[name, topology].dispatch([[]] * 4, call.given)
+        for rank, wanted in enumerate(call.wanted):
+            assert not differences(wanted, call.given[rank][call.memory]), f"rank {rank}"
+            found = done[rank].rows
+            assert not differences(wanted, found if len(found) > 1 else found["x"])
+
+    holds()
