@@ -71,7 +71,9 @@ class Region(Generic[Value]):
                 place = language.arithmetic("divsi", place, extent)
         return [place, *indices]
 
-    def destination(self, point: Point | Relate, num_ranks: Value, packed: bool) -> tuple[Value, Value]:
+    def destination(
+        self, point: Point | Relate, num_ranks: Value, packed: bool
+    ) -> tuple[Value, Value]:
         """The rank and the key or slot of a point.
 
         The rank is DROPPED if the point is, and OUT_OF_RANGE if it, the key or a place that the

@@ -215,13 +215,13 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         _check_owner(op, point)
 
 
-def relation_inputs(module):
+def relation_inputs(module: Any) -> list[Any]:
     """The inputs that the relation of a module's shuffle may read, as they are defined."""
     inputs = ops_of(module, DefInput)
     return [each for each in inputs if each.read("role") not in ("weight", "into")]
 
 
-def relation_extents(module):
+def relation_extents(module: Any) -> list[str]:
     """The names of the extents that it may depend on."""
     extents = ops_of(module, DefExtent)
     return [each.read("sym_name") for each in extents if "of" not in each.attributes]

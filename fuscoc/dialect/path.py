@@ -62,7 +62,11 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         if work and len(ops_of(op, Exchange)) != 1:
             raise VerifyError("needs exactly one fsc.exchange")
         puts = len(ops_of(op, Put))
-        if work and op.read("direction") == "dispatch" and puts != len(ops_of(op.operation.parent, Into)):
+        if (
+            work
+            and op.read("direction") == "dispatch"
+            and puts != len(ops_of(op.operation.parent, Into))
+        ):
             raise VerifyError("needs fsc.put exactly where its module has fsc.into")
         _check_rule(op)
         _check_order(op)

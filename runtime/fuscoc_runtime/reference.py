@@ -7,10 +7,11 @@ everything happens on the host.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -40,7 +41,7 @@ class RankData:
     source: Mapping[str, Tensor]
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

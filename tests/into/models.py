@@ -131,9 +131,7 @@ def cache_call(random: torch.Generator, num_ranks: int) -> Call:
         wanted[rank][:, block] = given[source][:, pages[source][number]]
     arguments = [
         {"x": g, "source_page": p, "destination": d, "block_table": b, "cache": c}
-        for g, p, d, b, c in zip(
-            given, pages, found.destination, found.places, cache, strict=True
-        )
+        for g, p, d, b, c in zip(given, pages, found.destination, found.places, cache, strict=True)
     ]
     return Call(arguments, "cache", wanted)
 
@@ -169,9 +167,7 @@ def tiles_call(random: torch.Generator, num_ranks: int) -> Call:
     """Tiles into a picture, of which each is several runs."""
     lines, columns, p = 4, 3, 2
     found = routes(random, num_ranks, 5, lines * columns)
-    given = [
-        torch.randn(len(each), p, p, 3, generator=random).half() for each in found.destination
-    ]
+    given = [torch.randn(len(each), p, p, 3, generator=random).half() for each in found.destination]
     pictures = [
         torch.randn(lines * p, columns * p, 3, generator=random).half() for _ in range(num_ranks)
     ]

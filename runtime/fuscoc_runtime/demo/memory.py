@@ -129,7 +129,9 @@ def _fill(
     taken: set[int] = set()
     for entry, points in groups.items():
         limit = evaluate(limits[0], points[0]) if limits else length
-        for _ in range(TRIES if limit and float(torch.rand((), generator=random)) >= NOWHERE else 0):
+        for _ in range(
+            TRIES if limit and float(torch.rand((), generator=random)) >= NOWHERE else 0
+        ):
             inputs[load.input][entry] = int(torch.randint(limit, (), generator=random))
             found = [evaluate(declared.target.slot, here) for here in points]
             if taken.isdisjoint(found) and all(0 <= place < length for place in found):

@@ -185,11 +185,12 @@ def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
         **as_complex(shuffle.spec.declared.source.fields, data.source),
         **{s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"},
     }
-    return tree_map_only(
+    given: dict[str, Any] = tree_map_only(
         Tensor,
         lambda tensor: tensor.to(shuffle.device),
         {**tensors, **data.extents, **memory_arguments(shuffle.spec, data)},
     )
+    return given
 
 
 def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Any]:

@@ -119,9 +119,11 @@ class ExactEngine:
             return self.general.dispatch(positional, named, earlier, problem)
         with self._turn():
             self._number += 1
-            prepared = problem or attempt(
-                self.members.rank, lambda: self._prepare(positional, named, earlier)
-            )
+            prepared: _Prepared | FuscoRuntimeError | None = problem
+            if prepared is None:
+                prepared = attempt(
+                    self.members.rank, lambda: self._prepare(positional, named, earlier)
+                )
             known = self._move(prepared, earlier)
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
