@@ -46,7 +46,18 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
         message = "not yet supported: complex numbers in memory of the caller's"
         scope.sink.report("FSC063", clause.span, message)
         return None
-    path = check_dispatch(_of_itself(target, clause), scope, fills=False)
+    unnamed = next((dim for dim in target.dims if dim not in scope.symbols), None)
+    if unnamed is not None:
+        if not scope.may_declare(unnamed):
+            scope.sink.report(
+                "FSC011",
+                clause.access.span,
+                f"`{unnamed}` of `{target.ident.name}` is no index, by which rows could go on",
+                secondary=[Label(target.ident.span, "declared here")],
+                help=f"declare its slots as an index: `index {unnamed} : …`",
+            )
+        return None
+    path = check_dispatch(_of_itself(dispatch, target, clause), scope, fills=False)
     if path is None:
         return None
     if path.num_source_dims != len(path.domain):
@@ -91,14 +102,10 @@ def _has_slots(
     return False
 
 
-def _of_itself(target: LayoutInfo, clause: ast.Into) -> ast.Dispatch:
-    """``dispatch target[…] -> access on rank``, which stands where the clause does."""
-    span = clause.access.span
-    slots = tuple(ast.Name(dim, span=span) for dim in target.dims)
-    layout = ast.Ident(target.ident.name, span=span)
-    return ast.Dispatch(
-        ast.Access(layout, slots, span=span),
-        clause.access,
-        (ast.On(ast.Name("rank", span=span), span=span),),
-        span=span,
-    )
+def _of_itself(dispatch: ast.Dispatch, target: LayoutInfo, clause: ast.Into) -> ast.Dispatch:
+    """``dispatch target[…] -> access on rank``."""
+    here, there = dispatch.target.span, clause.access.span
+    slots = tuple(ast.Name(dim, span=here) for dim in target.dims)
+    source = ast.Access(ast.Ident(target.ident.name, span=here), slots, span=here)
+    on = ast.On(ast.Name("rank", span=there), span=there)
+    return ast.Dispatch(source, clause.access, (on,), span=clause.span)
