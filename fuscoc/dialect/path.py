@@ -61,7 +61,7 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         work = ops_of(op, *WORK)
         if work and len(ops_of(op, Exchange)) != 1:
             raise VerifyError("needs exactly one fsc.exchange")
-        puts = len(ops_of(op, Put))
+        puts, has_memory = len(ops_of(op, Put)), bool(ops_of(op.operation.parent, Into))
         if (
             work
             and op.read("direction") == "dispatch"
