@@ -61,12 +61,8 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         work = ops_of(op, *WORK)
         if work and len(ops_of(op, Exchange)) != 1:
             raise VerifyError("needs exactly one fsc.exchange")
-        puts, has_memory = len(ops_of(op, Put)), bool(ops_of(op.operation.parent, Into))
-        if (
-            work
-            and op.read("direction") == "dispatch"
-            and puts != len(ops_of(op.operation.parent, Into))
-        ):
+        puts, has_memory = ops_of(op, Put), bool(ops_of(op.operation.parent, Into))
+        if work and len(puts) != (has_memory and op.read("direction") == "dispatch"):
             raise VerifyError("needs fsc.put exactly where its module has fsc.into")
         _check_rule(op)
         _check_order(op)

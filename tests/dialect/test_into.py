@@ -23,14 +23,20 @@ def test_round_trips(text: str) -> None:
 
 def test_puts_come_last(text: str) -> None:
     [put] = [line for line in text.splitlines() if PUT in line]
-    assert "needs fsc.put exactly where its module has fsc.into" in error_of(edited(text, (put, "")))
+    assert "needs fsc.put exactly where its module has fsc.into" in error_of(
+        edited(text, (put, ""))
+    )
     tokens = put[put.index("(") : put.index(")") + 1]
     first = tokens.split(",")[0] + ")"
     early = put.replace(tokens, first).replace("i32: 3", "i32: 1")
     early = early.replace("(!fsc.token, !fsc.token, !fsc.token)", "(!fsc.token)")
     assert "that reads target unsignalled" in error_of(edited(text, (put, early)))
-    assert "must be target" in error_of(edited(text, (put, put.replace('"target"', '"landing"'))))
-    assert "must be given" in error_of(edited(text, (put, put.replace('"given"', '"result"'))))
+    assert "must be one of target" in error_of(
+        edited(text, (put, put.replace('"target"', '"landing"')))
+    )
+    assert "must be one of given" in error_of(
+        edited(text, (put, put.replace('"given"', '"result"')))
+    )
 
 
 def test_one_place_for_each_part(text: str) -> None:

@@ -34,7 +34,7 @@ def test_memory_is_what_torch_makes_it(
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["exact", "fixed"])
 def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, fixed: bool) -> None:
-    """Where hosts wait, nothing moves and all ranks say so; else rows go nowhere, and are counted."""
+    """Where hosts wait nothing moves, and all ranks say so; else such rows are counted."""
     sizes = {"layers": 1, "page": 1, "heads": 1, "width": 4}
     artifact = str(fuscoc.compile(EXAMPLE, tmp_path / "cache", **sizes))
     first, second = pool.run(rank_work.mistakes, 2, artifact, fixed)

@@ -9,10 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fuscoc
+from fuscoc.testing import cases, check_execution, specs
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.into.models import MODELS, build, differences
 
+FEW = {"max_nodes": 2, "max_ranks_per_node": 2}
 Opened = dict[tuple[str, str], LockstepShuffle]
 TOPOLOGIES = ("1x4", "2x2")
 
@@ -43,3 +46,24 @@ def test_memory_is_what_torch_makes_it(opened: Opened, name: str, topology: str)
             assert not differences(wanted, found if len(found) > 1 else found["x"])
 
     holds()
+
+
+def check_any_spec(folder: Path, data: st.DataObject) -> None:
+    """Any source, fields, policy and topology, against the reference."""
+    spec = data.draw(specs(into=True).filter(lambda each: each.shuffle.into is not None))
+    routing = data.draw(cases(spec, **FEW))
+    check_execution(fuscoc.compile(spec.text, folder / "generated"), spec, routing)
+
+
+@settings(max_examples=5)
+@given(st.data())
+def test_any_spec(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    check_any_spec(tmp_path_factory.mktemp("into"), data)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@settings(max_examples=500)
+@given(st.data())
+def test_any_spec_at_night(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    check_any_spec(tmp_path_factory.mktemp("into"), data)

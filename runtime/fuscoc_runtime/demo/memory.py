@@ -37,7 +37,7 @@ def with_memory(shuffle: ShuffleSpec, ranks: Sequence[RankData], seed: int) -> l
     each to places of its own, in no order, and some nowhere. The same for the same ``seed``.
 
     Raises:
-        NoDataError: where rows go is read from several inputs.
+        NoDataError: rows go where an entry says that only some of them read.
     """
     if shuffle.into is None:
         return list(ranks)
@@ -100,44 +100,45 @@ def _tables(
     assert declared.target.kind == "dense"
     slot = declared.target.slot
     names = {item.name for item in mine}
-    loads = dict.fromkeys(
-        each for each in subexpressions(slot) if isinstance(each, Load) and each.input in names
-    )
-    if len(loads) > 1:
-        raise NoDataError(f"rows go where several inputs say: {', '.join(map(render, loads))}")
-    for load in loads:
-        _fill(known, declared, load, scope, random)
+    read = [part for part in subexpressions(slot) if isinstance(part, Load)]
+    loads = [*dict.fromkeys(load for load in read if load.input in names)]
+    _fill(known, declared, loads, scope, random)
     return known
 
 
 def _fill(
     inputs: dict[str, Tensor],
     declared: Declared,
-    load: Load,
+    loads: Sequence[Load],
     scope: Scope,
     random: torch.Generator,
 ) -> None:
-    """Give every entry that a row asks for places that nothing else has, if some are found."""
+    """Give the entries that a row asks for places that nothing else has, if some are found.
+
+    Raises:
+        NoDataError: rows share an entry, and not all of them.
+    """
     assert declared.target.kind == "dense"
-    length = evaluate(declared.target.length, scope)
-    groups: dict[tuple[int, ...], list[Scope]] = {}
+    slot, length = declared.target.slot, evaluate(declared.target.length, scope)
+    groups: dict[tuple[tuple[int, ...], ...], list[Scope]] = {}
     for here in domain_points(declared.domain, Scope(scope.extents, inputs)):
-        entry = tuple(evaluate(index, here) for index in load.at)
-        groups.setdefault(entry, []).append(here)
-    places = [part for part in subexpressions(declared.target.slot) if isinstance(part, Inside)]
-    limits = [place.limit for place in places if place.value == load]
+        entries = tuple(tuple(evaluate(index, here) for index in load.at) for load in loads)
+        groups.setdefault(entries, []).append(here)
+    if any(len({entries[n] for entries in groups}) < len(groups) for n in range(len(loads))):
+        raise NoDataError(f"rows share what they read: {', '.join(map(render, loads))}")
+    limits = {part.value: part.limit for part in subexpressions(slot) if isinstance(part, Inside)}
     taken: set[int] = set()
-    for entry, points in groups.items():
-        limit = evaluate(limits[0], points[0]) if limits else length
-        for _ in range(
-            TRIES if limit and float(torch.rand((), generator=random)) >= NOWHERE else 0
-        ):
-            inputs[load.input][entry] = int(torch.randint(limit, (), generator=random))
-            found = [evaluate(declared.target.slot, here) for here in points]
+    for entries, points in groups.items():
+        for _ in range(TRIES if float(torch.rand((), generator=random)) >= NOWHERE else 0):
+            for load, entry in zip(loads, entries, strict=True):
+                limit = max(1, evaluate(limits.get(load, length), points[0]))
+                inputs[load.input][entry] = int(torch.randint(limit, (), generator=random))
+            found = [evaluate(slot, here) for here in points]
             if taken.isdisjoint(found) and all(0 <= place < length for place in found):
                 taken.update(found)
                 break
-            inputs[load.input][entry] = -1
+            for load, entry in zip(loads, entries, strict=True):
+                inputs[load.input][entry] = -1
 
 
 def _bits(shape: Sequence[int], dtype: torch.dtype, random: torch.Generator) -> Tensor:
