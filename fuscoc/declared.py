@@ -72,7 +72,6 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
 def declared_into_json(into: Into) -> dict[str, Any]:
     """What the spec declares of memory of the caller's, in the section ``into``."""
     return {
-        "argument": into.layout,
         "dims": _scalars(into.dims),
         "fields": _fields(into.fields),
         "declared": declared_json(into.parts),

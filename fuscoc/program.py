@@ -54,8 +54,16 @@ def into_json(
         return None
     (op,) = ops_of(module, Into)
     (loop,) = ops_of(op.follow("kernel"), ForEachPoint)
-    kernel = {"kernel": kernel_name(op.read("kernel")), "block": loop.read("block")}
-    return {**declared_into_json(into), **kernel}
+    return {
+        **declared_into_json(into),
+        "argument": op.read("argument"),
+        "parts": [
+            {"name": part["name"], "dtype": part["type"][0], "shape": list(part["type"][1])}
+            for part in op.read("parts")
+        ],
+        "kernel": kernel_name(op.read("kernel")),
+        "block": loop.read("block"),
+    }
 
 
 def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class _Builder:
             parts, known = checked.into.parts, {item.name for item in checked.inputs}
             for name in (*parts.extents, *parts.builtins):
                 if name not in (*checked.extents, *checked.builtins):
-                    l0.DefExtent.build(sym_name=name, of="into", loc=self.loc(checked.span))
+                    l0.DefExtent.build(sym_name=name, into=True, loc=self.loc(checked.span))
             for item in parts.inputs:
                 if item.name not in known:
                     self.define(item, "into")
@@ -148,7 +148,7 @@ class _Builder:
         parts = _Builder(given.parts)
         op = Into.build(
             argument=given.layout,
-            fields=_fields(given.parts.fields),
+            parts=_fields(given.parts.fields),
             indices=[index.name for index in given.parts.domain],
             num_source_dims=given.parts.num_source_dims,
             fanout=given.parts.fanout,

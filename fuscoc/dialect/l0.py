@@ -49,12 +49,13 @@ RELATION = {
 
 
 class DefExtent(Op, name="def_extent"):
-    """A run-time extent that every rank gives with a call; ``of`` says what alone depends on it.
+    """A run-time extent that every rank gives with a call; ``into``: nothing but ``fsc.into``
+    depends on it.
 
     ``"fsc.def_extent"() {sym_name = "spec.tokens"} : () -> ()``
     """
 
-    attrs = attributes(sym_name=Name(), of=Text("into", optional=True))
+    attrs = attributes(sym_name=Name(), into=Flag(optional=True))
 
 
 class DefInput(Op, name="def_input"):
@@ -224,7 +225,7 @@ def relation_inputs(module: Any) -> list[Any]:
 def relation_extents(module: Any) -> list[str]:
     """The names of the extents that it may depend on."""
     extents = ops_of(module, DefExtent)
-    return [each.read("sym_name") for each in extents if "of" not in each.attributes]
+    return [each.read("sym_name") for each in extents if not each.read("into")]
 
 
 def check_relation(op):

@@ -260,16 +260,17 @@ class Put(Step, name="put"):
 
     It ends a dispatch, and each rank makes it alone.
 
-    ``%put = "fsc.put"(%sent, %forwarded, %copied) {dst = "given", src = "target"} : (!fsc.token,
-    !fsc.token, !fsc.token) -> !fsc.token``
+    ``%put = "fsc.put"(%sent, %forwarded, %copied) : (!fsc.token, !fsc.token, !fsc.token) ->
+    !fsc.token``
     """
 
-    attrs = attributes(src=Text("target"), dst=Text("given"))
+    @property
+    def reads(self):
+        return "target"
 
-    @classmethod
-    def check(cls, op):
-        if direction_of(op) != "dispatch":
-            raise VerifyError("must stand in the path of a dispatch")
+    @property
+    def writes(self):
+        return ("given",)
 
 
 class Reduce(Step, name="reduce"):

@@ -102,7 +102,7 @@ def _lower_hops(path: Any, strides: list[str]) -> None:
                 )
     for into in ops_of(path.operation.parent, Into):
         with into.location:
-            program.add(Put, src="target", dst="given")
+            program.add(Put, "target")
 
 
 def _lower_collects(path: Any, strides: list[str]) -> None:

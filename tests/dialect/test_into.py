@@ -31,12 +31,6 @@ def test_puts_come_last(text: str) -> None:
     early = put.replace(tokens, first).replace("i32: 3", "i32: 1")
     early = early.replace("(!fsc.token, !fsc.token, !fsc.token)", "(!fsc.token)")
     assert "that reads target unsignalled" in error_of(edited(text, (put, early)))
-    assert "must be one of target" in error_of(
-        edited(text, (put, put.replace('"target"', '"landing"')))
-    )
-    assert "must be one of given" in error_of(
-        edited(text, (put, put.replace('"given"', '"result"')))
-    )
 
 
 def test_one_place_for_each_part(text: str) -> None:
@@ -46,3 +40,9 @@ def test_one_place_for_each_part(text: str) -> None:
     assert "must be the only one of its module" in error_of(edited(text, (into, into + into)))
     fewer = into.replace("num_source_dims = 2", "num_source_dims = 1")
     assert "needs a place for each part of rows" in error_of(edited(text, (into, fewer)))
+    split = into.replace("tensor<16x2x8x128xbf16>", "tensor<16x3x8x128xbf16>")
+    assert "must cut all fields of a row into as many parts" in error_of(
+        edited(text, (into, split))
+    )
+    other = into.replace("x128xbf16>", "x128xf16>")
+    assert "needs parts of the fields that arrive" in error_of(edited(text, (into, other)))

@@ -77,14 +77,13 @@ class Into:
     @property
     def part_bytes(self) -> int:
         """Bytes of a part of a row, all fields."""
-        fields = self.spec.declared.fields
-        return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in fields)
+        return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in self.spec.parts)
 
     @property
     def parts_of_row(self) -> int:
         """Parts that a row is cut into."""
-        whole = self._shuffle.declared.fields[0].num_elems
-        return whole // max(1, self.spec.declared.fields[0].num_elems)
+        whole = self._shuffle.program.buffers["target"][0].num_elems
+        return whole // self.spec.parts[0].num_elems
 
     def split(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arguments of a call by name: those that this takes, and those that dispatch does."""
