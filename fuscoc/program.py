@@ -12,7 +12,14 @@ from typing import Any
 from fuscoc.declared import declared_into_json
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.into import Into
-from fuscoc.dialect.l0 import DefPacked, Shuffle, relation_extents, relation_inputs
+from fuscoc.dialect.l0 import (
+    DefExtent,
+    DefInput,
+    DefPacked,
+    Shuffle,
+    relation_extents,
+    relation_inputs,
+)
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
@@ -57,6 +64,16 @@ def into_json(
     return {
         **declared_into_json(into),
         "argument": op.read("argument"),
+        "inputs": [
+            each.read("sym_name")
+            for each in ops_of(module, DefInput)
+            if each.read("role") == "into"
+        ],
+        "extents": [
+            name
+            for each in ops_of(module, DefExtent)
+            if each.read("into") and (name := each.read("sym_name")) not in BUILTINS
+        ],
         "parts": [
             {"name": part["name"], "dtype": part["type"][0], "shape": list(part["type"][1])}
             for part in op.read("parts")

@@ -87,12 +87,11 @@ class Into:
 
     def split(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arguments of a call by name: those that this takes, and those that dispatch does."""
-        declared, main = self.spec.declared, self._shuffle.declared
-        inputs = [item.name for item in declared.inputs]
-        takes = {self.spec.argument, *inputs, *declared.extents}
-        others = {item.name for item in main.inputs} | {*main.extents}
+        spec, declared = self.spec, self.spec.declared
+        takes = {spec.argument, *declared.extents, *(item.name for item in declared.inputs)}
+        alone = {spec.argument, *spec.extents, *spec.inputs}
         own = {name: value for name, value in named.items() if name in takes}
-        return own, {name: v for name, v in named.items() if name not in takes or name in others}
+        return own, {name: value for name, value in named.items() if name not in alone}
 
     def told(self, named: Mapping[str, Any], given: Given) -> dict[str, Any]:
         """A dispatch's arguments by name, with the extents that ``given`` has told."""

@@ -102,15 +102,18 @@ class IntoSpec:
     """Memory of the caller's that the rows of a dispatch go into, on every rank by itself.
 
     A call is given it by the name ``argument``: a tensor [*dims, *cell shape] for each of
-    ``fields``. ``kernel``, ``block`` points a program, says for every part of a row, with the fields
-    ``parts``, in which of as many parts of that memory it goes. ``declared`` says the same: a point
-    of its domain is a part of a row, by slot first, and its slots are the parts of the memory.
+    ``fields``. Nothing else depends on ``inputs`` and ``extents``. ``kernel``, ``block`` points a
+    program, says for every part of a row, with the fields ``parts``, in which of as many parts of
+    that memory it goes. ``declared`` says the same: a point of its domain is a part of a row, by
+    slot first, and its slots are the parts of the memory.
     """
 
     argument: str
     dims: tuple[Scalar, ...]
     fields: tuple[FieldSpec, ...]
     declared: Declared
+    inputs: tuple[str, ...]
+    extents: tuple[str, ...]
     parts: tuple[FieldSpec, ...]
     kernel: str
     block: int
