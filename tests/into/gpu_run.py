@@ -42,7 +42,9 @@ ENGINES: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def run(name: str, path: str, options: Mapping[str, Any], device: torch.device) -> list[str]:
+def run(
+    name: str, path: str, options: Mapping[str, Any], device: torch.device, backend: str
+) -> list[str]:
     """What is wrong with one shuffle on one engine."""
     wrong = []
     sms = torch.cuda.get_device_properties(device).multi_processor_count // (WORLD + 1)
@@ -60,6 +62,8 @@ def run(name: str, path: str, options: Mapping[str, Any], device: torch.device) 
         stats = shuffle.stats()
         if stats is None or stats.into is None:
             wrong.append("counts nothing")
+    if shuffle.backend != backend:
+        wrong.append(f"has kernels of {shuffle.backend}")
     wrong += graph(shuffle, name, device) if "capacity" in options else []
     wrong += mistakes(shuffle, name, device, counted="capacity" in options)
     shuffle.close()
@@ -136,9 +140,10 @@ def main() -> int:
     dist.init_process_group("nccl")
     wrong: list[str] = []
     for engine, (kind, options) in ENGINES.items():
+        backend = "cuda" if kind == "auto" else "triton"
         for name in MODELS:
             path = str(Path(sys.argv[1]) / kind / name)
-            found = [f"{engine}: {each}" for each in run(name, path, options, device)]
+            found = [f"{engine}: {each}" for each in run(name, path, options, device, backend)]
             wrong += found
             if RANK == 0:
                 print(f"{engine}, {name}: {'WRONG' if found else 'ok'}", flush=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.into.models import MODELS, differences
 
@@ -41,6 +42,10 @@ def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
         memory, _ = shuffle.dispatch(**again, handle=handle)
         wrong += differences(call.wanted[shuffle.rank], memory)
         assert memory is not given[call.memory]
+        table = next(n for n in ("block_table", "entry_idx", "tile_idx") if n in again)
+        again[table] = again[table][:-1]
+        with pytest.raises(InputError, match=r"`handle` on rank \d is of a dispatch with"):
+            shuffle.dispatch(**again, handle=handle)
     return wrong
 
 

@@ -98,12 +98,15 @@ class Into:
         extents = self._shuffle.declared.extents
         return {**named, **{name: given.extents[name] for name in extents if name in given.extents}}
 
-    def prepare(self, own: Mapping[str, Any], sources: Iterable[Any]) -> Given:
-        """Check what a call is given; ``sources`` are the tensors that it reads.
+    def prepare(
+        self, own: Mapping[str, Any], sources: Iterable[Any], num_slots: int | None = None
+    ) -> Given:
+        """Check what a call is given; ``sources`` are the tensors that it reads, and ``num_slots``
+        the slots that it has, if a handle tells.
 
         Raises:
             InputError: a tensor of another form, one that is not contiguous, or that shares memory
-                with a source.
+                with a source; tables for other slots.
             IndexOutOfRangeError, PlaceRangeError, PlaceOverlapError: rows without a place of their
                 own, unless they are only counted.
         """
@@ -128,10 +131,17 @@ class Into:
             if any(_share(tensor, each) for each in sources if isinstance(each, Tensor)):
                 raise self._checker.problem(name, "shares memory with a source of this call")
         inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
-        return Given(memory, self._places(inputs, extents), extents)
+        places = self._places(inputs, extents)
+        slots = len(places) // self.parts_of_row
+        if num_slots is not None and num_slots != slots:
+            problem = f"is of a dispatch with {num_slots} slots; this call has {slots}"
+            raise self._checker.problem("handle", problem)
+        return Given(memory, places, extents)
 
     def check(self) -> None:
         """Raise what was counted since the last time; waits for it."""
+        if self._raises:
+            return
         outside, taken = self._lost.tolist()
         self._lost.zero_()
         if outside:

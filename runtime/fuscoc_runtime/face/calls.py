@@ -116,9 +116,12 @@ def _dispatch_into(
     if torch.compiler.is_compiling():
         raise InputError(into.spec.argument, rank, "is changed in place: call this uncompiled")
     own, named = into.split(named)
+    if handle is not None:  # tells what both need
+        named = {name: value for name, value in named.items() if name not in own}
     sources = [*fields, *named.values()]
+    num_slots = getattr(handle, "num_slots", None)
     with current_device(executor.engine.members.device):
-        given = attempt(rank, lambda: into.prepare(own, sources))
+        given = attempt(rank, lambda: into.prepare(own, sources, num_slots))
     if isinstance(given, FuscoRuntimeError):
         return _dispatch_now(executor, fields, named, handle, given)  # raises it on every rank
     if handle is None:
