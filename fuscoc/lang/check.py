@@ -10,7 +10,7 @@ from fuscoc.capabilities import check_demanded
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
-from fuscoc.lang.checked import Bound, CheckedShuffle, Combine, Const, Into, Policy
+from fuscoc.lang.checked import Bound, CheckedShuffle, Combine, Const, Policy
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
@@ -175,25 +175,19 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         combine = check_combine(combine_decl, dispatch, path, scope)
     if path is None or scope.sink.errors:
         return None
-    checked = _checked(shuffle.ident.name, shuffle, dispatch, path, combine, policy, scope)
+    checked = _checked(shuffle, dispatch, path, combine, policy, scope)
+    inputs, extents = checked.inputs, checked.extents
     if into is not None:
-        name = f"{checked.name}_into"
-        parts = _checked(name, shuffle, dispatch, into.path, None, policy, scope)
-        memory, span = into.memory, into.clause.span
-        fields = memory.fields
-        if memory.segment is None:
-            fields = (replace(fields[0], name=parts.fields[0].name),)
-        found = Into(memory.ident.name, memory.extents, fields, parts, span)
-        checked = replace(checked, into=found)
-    check_names(checked, scope)
-    if scope.sink.errors:
-        return None
+        parts = _checked(shuffle, dispatch, into.path, None, policy, scope)
+        inputs = (*inputs, *(each for each in parts.inputs if each not in inputs))
+        extents = (*extents, *(each for each in parts.extents if each not in extents))
+        checked = replace(checked, into=into.of(replace(parts, name=f"{checked.name}_into")))
+    check_names(path, inputs, extents, scope, checked.into)
     check_demanded(checked, scope.sink)
     return checked
 
 
 def _checked(
-    name: str,
     shuffle: ast.Shuffle,
     dispatch: ast.Dispatch,
     path: Path,
@@ -201,11 +195,11 @@ def _checked(
     policy: Policy,
     scope: Scope,
 ) -> CheckedShuffle:
-    """What a path, and perhaps the way back, make of the declarations of a shuffle."""
+    """What is known of a path and its way back, as later rooms see it."""
     inputs = used_inputs(path, combine, scope)
     declared, builtins = used_extents(path, inputs, scope)
     return CheckedShuffle(
-        name=name,
+        name=shuffle.ident.name,
         source_file=scope.sink.source,
         span=shuffle.span,
         constants=tuple(

@@ -6,10 +6,11 @@ one, with the same words, proofs and counterexamples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
+from fuscoc.lang.checked import CheckedShuffle, Into
 from fuscoc.lang.dispatch import Path, check_dispatch
 from fuscoc.lang.scope import VIEW, LayoutInfo, Scope
 
@@ -21,6 +22,14 @@ class IntoPath:
     memory: LayoutInfo
     path: Path
     clause: ast.Into
+
+    def of(self, parts: CheckedShuffle) -> Into:
+        """What later rooms see of it; ``parts`` is what is known of its path."""
+        fields = self.memory.fields
+        if self.memory.segment is None:
+            fields = (replace(fields[0], name=parts.fields[0].name),)
+        name, extents = self.memory.ident.name, self.memory.extents
+        return Into(name, extents, fields, parts, self.clause.span)
 
 
 def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
