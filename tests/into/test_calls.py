@@ -80,6 +80,16 @@ def test_memory_that_a_call_reads(shuffle: Shuffle) -> None:
     shuffle.dispatch(whole[:2], **tables(), memory=whole[2:])  # side by side is not the same
 
 
+def test_parameters(shuffle: Shuffle) -> None:
+    """As for any change in place, autograd must not look."""
+    x, parameter = torch.rand(2, 2, 3), torch.nn.Parameter(torch.zeros(5, 2, 3))
+    assert "is a leaf that requires grad" in refused(shuffle, x, parameter)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            shuffle.dispatch(x, **tables(), memory=parameter)
+        assert torch.equal(parameter[3], x[0])
+
+
 def test_a_place_behind_the_end(shuffle: Shuffle) -> None:
     memory = torch.zeros(3, 2, 3)
     with pytest.raises(PlaceRangeError, match=r"`place_idx\[s\]` leads out of `memory` for 1 rows"):

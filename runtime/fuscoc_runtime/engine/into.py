@@ -105,8 +105,8 @@ class Into:
         the slots that it has, if a handle tells.
 
         Raises:
-            InputError: a tensor of another form, one that is not contiguous, or that shares memory
-                with a source; tables for other slots.
+            InputError: a tensor of another form, one that is not contiguous, that shares memory
+                with a source, or that autograd lets nobody change; tables for other slots.
             IndexOutOfRangeError, PlaceRangeError, PlaceOverlapError: rows without a place of their
                 own, unless they are only counted.
         """
@@ -128,6 +128,9 @@ class Into:
         for name, tensor in tensors.items():
             if not tensor.is_contiguous():
                 raise self._checker.problem(name, "is not contiguous: rows are put where it lies")
+            if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
+                problem = "is a leaf that requires grad, which nothing may change in place"
+                raise self._checker.problem(name, f"{problem}: call this without grad")
             if any(_share(tensor, each) for each in sources if isinstance(each, Tensor)):
                 raise self._checker.problem(name, "shares memory with a source of this call")
         inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
