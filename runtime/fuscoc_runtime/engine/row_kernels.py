@@ -43,7 +43,9 @@ def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
         row_bytes = rows.shape[1:].numel() * rows.element_size()
         word = next(each for each in WORDS if _is_made_of(each, row_bytes, rows, memory))
         source, target = (each.view(-1).view(word) for each in (rows, memory))
-        _launch("put", len(index), source, index, target, len(index), row_bytes // word.itemsize)
+        width = row_bytes // word.itemsize
+        words = min(TILE_WORDS, 1 << (width - 1).bit_length())  # rows may be short
+        _launch("put", len(index), source, index, target, len(index), width, words=words)
 
 
 def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:
@@ -79,13 +81,15 @@ def weigh_rows(
     return result, dots
 
 
-def _launch(kernel: str, num_rows: int, first: Tensor, *arguments: Any) -> None:
+def _launch(
+    kernel: str, num_rows: int, first: Tensor, *arguments: Any, words: int = TILE_WORDS
+) -> None:
     interpreted = first.device.type == "cpu"
-    tile_rows = INTERPRETED_ROWS if interpreted else 1
+    tile_rows = INTERPRETED_ROWS if interpreted else TILE_WORDS // words
     function = getattr(device_module("rows", interpreted=interpreted), kernel)
     grid = (min(-(-num_rows // tile_rows), MOST_PROGRAMS),)
     with launching(interpreted):
-        function[grid](first, *arguments, tile_rows, TILE_WORDS)
+        function[grid](first, *arguments, tile_rows, words)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
