@@ -35,7 +35,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 def test_memory_is_what_torch_makes_it(opened: Opened, name: str, topology: str) -> None:
     """All of it, bit by bit: what no row goes into as well."""
 
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @given(st.integers(0, 2**32))
     def holds(seed: int) -> None:
         call = MODELS[name](torch.Generator().manual_seed(seed), 4)
@@ -55,7 +55,7 @@ def check_any_spec(folder: Path, data: st.DataObject) -> None:
     check_execution(fuscoc.compile(spec.text, folder / "generated"), spec, routing)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.data())
 def test_any_spec(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     check_any_spec(tmp_path_factory.mktemp("into"), data)
