@@ -48,6 +48,36 @@ def test_memory_is_what_torch_makes_it(opened: Opened, name: str, topology: str)
     holds()
 
 
+STATIC = """
+shuffle static {
+  const rows = 8
+  index i : rows / ranks
+  index a : 2
+  index b : rows / 2 / ranks
+  segment row { x : f32[2, 3] }
+  layout  mine[i]      of row
+  layout  there[a, b]  of row
+  layout  memory[y, m] of f32[3]  dense(4, rows / ranks + 1)
+  view    kept[a, b] = memory[1 .. 3, a * (rows / 2 / ranks) + b + 1]
+  dispatch mine[i] -> there[i % 2, i / 2] on (rank + 1) % ranks  into kept[a, b]
+}
+"""
+
+
+def test_computed_places(tmp_path: Path) -> None:
+    """A static shuffle, whose second call plans nothing; slots of several dimensions."""
+    artifact = fuscoc.compile(STATIC, tmp_path / "static")
+    shuffle = LockstepShuffle(artifact, topology=Topology.parse("2x2"))
+    for _ in range(2):
+        rows = [torch.rand(2, 2, 3) for _ in range(4)]
+        memory = [torch.rand(4, 3, 3) for _ in range(4)]
+        wanted = [each.clone() for each in memory]
+        for rank, mine in enumerate(rows):
+            wanted[(rank + 1) % 4][1:3, 1:3] = mine.transpose(0, 1)
+        shuffle.dispatch([[each] for each in rows], [{"memory": each} for each in memory])
+        assert all(map(torch.equal, memory, wanted))
+
+
 def check_any_spec(folder: Path, data: st.DataObject) -> None:
     """Any source, fields, policy and topology, against the reference."""
     spec = data.draw(specs(into=True).filter(lambda each: each.shuffle.into is not None))
