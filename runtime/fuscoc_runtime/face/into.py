@@ -22,8 +22,8 @@ def put(
     Its gradient is masked where rows are put, and is theirs there.
     """
     filled = handle.row_of_slot >= 0 if isinstance(handle, Handle) else handle.launched.filled
-    goes = filled.repeat_interleave(into.parts_of_row)
-    places = into.latest = torch.where(goes, given.places, NOWHERE)
+    by_slot = given.places.view(-1, into.parts_of_row)
+    places = into.latest = torch.where(filled[:, None], by_slot, NOWHERE).flatten()
     done = {
         name: _Put.apply(memory, rows[name], places)  # type: ignore[no-untyped-call]
         for name, memory in given.memory.items()
