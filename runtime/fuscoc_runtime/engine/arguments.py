@@ -109,7 +109,7 @@ class Checker:
         weights = {name: given[name] for name in self._weight_names() if name in given}
         others = {name: value for name, value in given.items() if name not in weights}
         optional = *spec.declared.extents, *self._weight_names()
-        self.check_names(others, [*fields, *inputs], optional)
+        self._check_names(others, [*fields, *inputs], optional)
         shapes: dict[str, Shape] = {
             **{
                 field.name: self._source_shape(field.shape) for field in spec.declared.source.fields
@@ -120,11 +120,18 @@ class Checker:
             **{field.name: field.dtype for field in spec.declared.source.fields},
             **{name: item.dtype for name, item in inputs.items()},
         }
-        extents = self.sized(given, shapes, dtypes)
+        extents = self._sized(given, shapes, dtypes)
         self._given_weights(weights, extents)
         return extents
 
-    def sized(
+    def of_memory(
+        self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+    ) -> dict[str, int]:
+        """The extents that an ``into`` and its tensors, of these shapes and dtypes, are given."""
+        self._check_names(given, [*shapes], self.shuffle.declared.extents)
+        return self._sized(given, shapes, dtypes)
+
+    def _sized(
         self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
     ) -> dict[str, int]:
         """The extents of a call, whose tensors have to be of these shapes and dtypes."""
@@ -147,7 +154,7 @@ class Checker:
         fields = self.shuffle.declared.source.fields
         given = self._by_name([field.name for field in fields], positional, named)
         weights = {name: given.pop(name) for name in self._weight_names() if name in given}
-        self.check_names(given, [field.name for field in fields])
+        self._check_names(given, [field.name for field in fields])
         tensors = {}
         for field in fields:
             tensor = self._tensor(field.name, given[field.name], field.dtype)
@@ -180,7 +187,7 @@ class Checker:
             if self.shuffle.declared.combine is not None
             else None
         )
-        self.check_names(named, [weight.input] if weight is not None else [])
+        self._check_names(named, [weight.input] if weight is not None else [])
         if weight is None:
             return None
         item = self._input(weight.input)
@@ -197,7 +204,7 @@ class Checker:
         """
         fields = self.shuffle.declared.source_fields
         tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
-        self.check_names(tensors, [field.name for field in fields])
+        self._check_names(tensors, [field.name for field in fields])
         if or_fewer:
             first = self._tensor(fields[0].name, tensors[fields[0].name], fields[0].dtype)
             num_rows = min(num_rows, *first.shape[:1])
@@ -225,7 +232,7 @@ class Checker:
             raise self.problem(min(twice), "was given by position and by name")
         return {**given, **named}
 
-    def check_names(
+    def _check_names(
         self, given: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()
     ) -> None:
         unknown = sorted(given.keys() - {*required, *optional})

@@ -114,14 +114,12 @@ class Into:
         memory = self._memory(own)
         declared, argument = self.spec.declared, self.spec.argument
         given = {name: value for name, value in own.items() if name != argument}
-        optional = list(declared.extents)
-        self._checker.check_names(given, [item.name for item in declared.inputs], optional)
         shapes: dict[str, Shape] = {
             self._called(field.name): (*self.spec.dims, *field.shape) for field in self.spec.fields
         }
         dtypes = {self._called(field.name): field.dtype for field in self.spec.fields}
         tensors = {self._called(name): tensor for name, tensor in memory.items()}
-        extents = self._checker.sized(
+        extents = self._checker.of_memory(
             {**given, **tensors},
             {**shapes, **{item.name: item.shape for item in declared.inputs}},
             {**dtypes, **{item.name: item.dtype for item in declared.inputs}},
@@ -155,7 +153,8 @@ class Into:
 
     def _memory(self, own: Mapping[str, Any]) -> dict[str, Tensor]:
         argument, fields = self.spec.argument, self.spec.fields
-        self._checker.check_names({n: v for n, v in own.items() if n == argument}, [argument])
+        if argument not in own:
+            raise self._checker.problem(argument, "is missing")
         given = own[argument]
         by_field = given if isinstance(given, Mapping) else {fields[0].name: given}
         names = [field.name for field in fields]
