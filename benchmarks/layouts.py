@@ -41,6 +41,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
     "vit": ("vit_patches", {}),
     "kv": ("kv_pages", {}),
+    "kv_cache": ("kv_cache", {}),
     "buckets_512": ("hash_buckets", {"width": 128}),
     "buckets_64": ("hash_buckets", {"width": 16}),
     "buckets_16": ("hash_buckets", {"width": 4}),
@@ -90,7 +91,7 @@ def exchanged(tensor: Tensor, ranks: int) -> Tensor:
 
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
-    make = {"vit": pictures, "kv": pages}
+    make = {"vit": pictures, "kv": pages, "kv_cache": kept_pages}
     if name in make:
         return make[name](rank, ranks, device)
     constants = SPECS[name][1]
@@ -211,6 +212,25 @@ def pages(rank: int, ranks: int, device: torch.device) -> Case:
     return Case(cache, inputs, moves, moves, remote, there, None)
 
 
+def kept_pages(rank: int, ranks: int, device: torch.device) -> Case:
+    """The same pages, into those of another cache that a block table names; torch scatters them."""
+    case = pages(rank, ranks, device)
+    layers, moves = len(case.source), case.max_sources
+    ours, theirs = (torch.zeros_like(case.source[:, :moves]) for _ in range(2))
+    table = torch.randperm(moves, device=device)
+
+    def there(cache: Tensor) -> Tensor:
+        theirs[:, table] = case.there(cache).view(moves, layers, -1).transpose(0, 1)
+        return theirs
+
+    inputs = {name: each for name, each in case.inputs.items() if name != "slots"}
+    inputs |= {
+        "block_table": table,
+        "cache": ours.view(torch.bfloat16).view(layers, moves, 16, 2, 8, 128),
+    }
+    return Case(case.source, inputs, moves, moves, case.num_remote, there, None)
+
+
 def hashed(lookups: int, row: int, rank: int, ranks: int, device: torch.device) -> Case:
     """Rows of ``row`` bytes to the buckets of random ids; torch has to ask how many go where."""
     x = random_bytes(lookups, row, device=device)
@@ -270,7 +290,7 @@ def measure(
     ) as shuffle:
         dims = shuffle.spec.declared.source.dims
         x = case.source if name == "vit" else shaped(case.source, shuffle, True)
-        if name in ("fft", "kv"):
+        if name in ("fft", "kv", "kv_cache"):
             x = x.view(*case.source.shape[:2], *x.shape[1:])
         if name.startswith("ulysses"):
             x = x.view(*case.source.shape[:2], -1)

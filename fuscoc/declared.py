@@ -19,6 +19,7 @@ from fuscoc.lang.checked import (
     Field,
     IndexRef,
     Inside,
+    Into,
     Load,
     PackedTarget,
     Scalar,
@@ -65,6 +66,15 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
             {"value": scalar_json(bound.value), "limit": scalar_json(bound.limit)}
             for bound in checked.bounds
         ],
+    }
+
+
+def declared_into_json(into: Into) -> dict[str, Any]:
+    """What the spec declares of memory of the caller's, in the section ``into``."""
+    return {
+        "dims": _scalars(into.dims),
+        "fields": _fields(into.fields),
+        "declared": declared_json(into.parts),
     }
 
 

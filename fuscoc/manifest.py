@@ -25,10 +25,10 @@ from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel, Signal, Wait
 from fuscoc.lang.checked import CheckedShuffle
-from fuscoc.program import program_json
+from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 9
+SCHEMA = 10
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -104,6 +104,7 @@ def build_manifest(
                 "name": item.checked.name,
                 "declared": declared_json(item.checked),
                 "program": program_json(item.module, unique(item)),
+                "into": into_json(item.checked.into, item.module, unique(item)),
                 "baked": {},
                 **_cuda(item, assembler),
                 **_node(item, unique(item)),

@@ -9,12 +9,22 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from fuscoc.declared import declared_into_json
 from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.l0 import DefExtent, DefInput, DefPacked, Shuffle
+from fuscoc.dialect.into import Into
+from fuscoc.dialect.l0 import (
+    DefExtent,
+    DefInput,
+    DefPacked,
+    Shuffle,
+    relation_extents,
+    relation_inputs,
+)
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
+from fuscoc.lang import checked
 from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
@@ -25,11 +35,9 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     """The section ``program`` of a shuffle's manifest."""
     (shuffle,) = ops_of(module, Shuffle)
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
-    extents = [each.read("sym_name") for each in ops_of(module, DefExtent)]
-    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
     return {
-        "inputs": [each.read("sym_name") for each in inputs],
-        "extents": [name for name in extents if name not in BUILTINS],
+        "inputs": [each.read("sym_name") for each in relation_inputs(module)],
+        "extents": [name for name in relation_extents(module) if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
         "every_rank": bool(shuffle.read("every_rank")),
         "relation": _relation(shuffle, kernel_name),
@@ -41,6 +49,37 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
         "buffers": _buffers(shuffle, paths),
         "dispatch": _path(paths["dispatch"], kernel_name),
         "combine": _path(paths["combine"], kernel_name) if "combine" in paths else None,
+    }
+
+
+def into_json(
+    into: checked.Into | None, module: Any, kernel_name: KernelName
+) -> dict[str, Any] | None:
+    """The section ``into`` of a shuffle's manifest: where rows go on, as the spec declares it, and
+    the kernel that says so."""
+    if into is None:
+        return None
+    (op,) = ops_of(module, Into)
+    (loop,) = ops_of(op.follow("kernel"), ForEachPoint)
+    return {
+        **declared_into_json(into),
+        "argument": op.read("argument"),
+        "inputs": [
+            each.read("sym_name")
+            for each in ops_of(module, DefInput)
+            if each.read("role") == "into"
+        ],
+        "extents": [
+            name
+            for each in ops_of(module, DefExtent)
+            if each.read("into") and (name := each.read("sym_name")) not in BUILTINS
+        ],
+        "parts": [
+            {"name": part["name"], "dtype": part["type"][0], "shape": list(part["type"][1])}
+            for part in op.read("parts")
+        ],
+        "kernel": kernel_name(op.read("kernel")),
+        "block": loop.read("block"),
     }
 
 

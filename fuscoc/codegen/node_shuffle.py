@@ -20,7 +20,7 @@ from fuscoc.dialect.fused import (
     Quantise,
     StoreField,
 )
-from fuscoc.dialect.l0 import DefExtent, DefInput, Shuffle
+from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l3_values import Cast, vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
@@ -37,14 +37,15 @@ def node_shuffle(module: Any) -> CudaShuffle:
     leaving = tuple(_leaving(load.runs) for load in ops_of(copy, LoadField))
     casts = tuple(_casts(ops_of(copy, StoreField)))
     changes = bool(casts) or any(field.loops for field in leaving)
-    inputs = [each for each in ops_of(module, DefInput) if each.read("role") != "weight"]
-    extents = (each.read("sym_name") for each in ops_of(module, DefExtent))
     back = next(iter(ops_of(node, NodeReduce)), None)
     return CudaShuffle(
         name=shuffle.read("sym_name"),
         fields=tuple(map(_arriving, ops_of(copy, StoreField))) if changes else leaving,
-        extents=tuple(name for name in extents if name not in BUILTINS),
-        inputs=tuple(CudaInput(each.read("sym_name"), each.read("type")[0]) for each in inputs),
+        extents=tuple(name for name in relation_extents(module) if name not in BUILTINS),
+        inputs=tuple(
+            CudaInput(each.read("sym_name"), each.read("type")[0])
+            for each in relation_inputs(module)
+        ),
         fanout=points.read("fanout"),
         num_keys=counts[0].follow("placement").read("num_keys") if counts else 0,
         align=assigns[0].read("align") if assigns else 1,

@@ -1,7 +1,8 @@
 """The regions of a shuffle -> kernels that evaluate them, one point a lane.
 
 ``<shuffle>_extents`` runs the domain region for every outer index of a ragged shuffle;
-``<shuffle>_relation`` runs the relation region for every point of the domain.
+``<shuffle>_relation`` runs the relation region for every point of the domain, and
+``<shuffle>_into`` that of ``fsc.into``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from fuscoc.codegen.arguments import (
     of_spec,
     scalar,
 )
-from fuscoc.codegen.language import RaggedLanguage
+from fuscoc.codegen.language import OUT_OF_RANGE, RaggedLanguage
 from fuscoc.codegen.regions import Region, divisors, is_packed, routed
 from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
 from fuscoc.dialect.l3_values import LoadScalar, StoreScalar
 from fuscoc.dialect.mlir import arith, ir
-from fuscoc.dialect.relation import Domain, Extent, Lookup, Point
+from fuscoc.dialect.relation import Domain, Extent, Lookup, Point, Relate
 
 BLOCK = 512
 NUM_WARPS = 8
@@ -111,6 +112,33 @@ def build_relation(shuffle: Any) -> str:
             stored["source"] = at if is_one else arith.divsi(at, fanout)
             for output in ("source", *results):
                 StoreScalar.build(values[output], at, stored[output])
+    return name
+
+
+def build_places(into: Any, shuffle: str) -> str:
+    """The kernel that says, for every part of a row, its place in memory of the caller's, which has
+    ``num_places``: DROPPED if it has none, OUT_OF_RANGE if that does not exist.
+
+    Returns its name.
+    """
+    relate = terminator(into, 1, Relate)
+    roots = [*divisors(into), relate.rank, relate.place, *routed(relate)]
+    arguments = [scalar("num_points"), scalar("num_ranks"), scalar("num_places"), array("place")]
+    arguments[3:3] = of_spec(_spec_arguments(into, roots), arguments)
+    name = f"{shuffle}_into"
+    with kernel(name, arguments, NUM_WARPS) as values:
+        loop = ForEachPoint.build(values["num_points"], block=BLOCK)
+        block = body_of(loop, "point")
+        with ir.InsertionPoint(block):
+            at, language = block.arguments[0], _Kernel(values)
+            indices = _indices(into, values, at)
+            inside = into.relation.blocks[0].arguments
+            region = Region(language, dict(zip(inside, indices, strict=True)))
+            rank, place = region.destination(relate, values["num_ranks"], packed=False)
+            exists = language.between("exists", place, 0, values["num_places"])
+            place = language.select(exists, place, constant(OUT_OF_RANGE))
+            goes = language.compare("sge", rank, constant(0))
+            StoreScalar.build(values["place"], at, language.select(goes, place, rank))
     return name
 
 

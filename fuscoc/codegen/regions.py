@@ -25,6 +25,7 @@ from fuscoc.dialect.relation import (
     Lookup,
     Owner,
     Point,
+    Relate,
 )
 
 
@@ -70,7 +71,9 @@ class Region(Generic[Value]):
                 place = language.arithmetic("divsi", place, extent)
         return [place, *indices]
 
-    def destination(self, point: Point, num_ranks: Value, packed: bool) -> tuple[Value, Value]:
+    def destination(
+        self, point: Point | Relate, num_ranks: Value, packed: bool
+    ) -> tuple[Value, Value]:
         """The rank and the key or slot of a point.
 
         The rank is DROPPED if the point is, and OUT_OF_RANGE if it, the key or a place that the
@@ -93,7 +96,7 @@ class Region(Generic[Value]):
         rank = language.select(dropped, nowhere, rank)
         return rank, language.select(dropped, nowhere, place) if packed else place
 
-    def dropped(self, point: Point, packed: bool) -> Value | None:
+    def dropped(self, point: Point | Relate, packed: bool) -> Value | None:
         """Whether a point is dropped, beyond what its key or rank says itself; None: never.
 
         That is the one rule: a value of a route, a place to look something up at, a key or a rank
@@ -170,7 +173,7 @@ def regions_of(parent: Any, kind: Any = Shuffle) -> tuple[Any, Domain, Point]:
     return op, terminator(op, 0, Domain), terminator(op, 1, Point)
 
 
-def routed(point: Point) -> list[Any]:
+def routed(point: Point | Relate) -> list[Any]:
     """The values of routes that drop a point where they are -1."""
     return [op.value for op in point.operation.block if isinstance(op, Drop)]
 

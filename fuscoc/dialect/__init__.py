@@ -2,11 +2,23 @@
 
 from typing import Any
 
-from fuscoc.dialect import fused, l0, l1, l2, l3, node, node_tiles, path, relation
+from fuscoc.dialect import fused, into, l0, l1, l2, l3, node, node_tiles, path, relation
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ir
 
-__all__ = ["fused", "l0", "l1", "l2", "l3", "new_context", "node", "node_tiles", "path", "relation"]
+__all__ = [
+    "fused",
+    "into",
+    "l0",
+    "l1",
+    "l2",
+    "l3",
+    "new_context",
+    "node",
+    "node_tiles",
+    "path",
+    "relation",
+]
 
 
 def new_context() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fuscoc.capabilities import NODE_KERNELS, find_fault
 from fuscoc.dialect import l0, relation
+from fuscoc.dialect.into import Into
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.lang.checked import (
     BinaryOp,
@@ -18,6 +19,7 @@ from fuscoc.lang.checked import (
     ExtentRef,
     Field,
     IndexRef,
+    Input,
     Inside,
     Load,
     PackedTarget,
@@ -57,6 +59,7 @@ class _Builder:
         with ir.InsertionPoint(module.body):
             self.declare()
             self.shuffle()
+            self.into()
             policy = checked.policy
             l0.Dispatch.build(
                 dedup=policy.dedup,
@@ -85,12 +88,15 @@ class _Builder:
         for name in (*checked.extents, *checked.builtins):
             l0.DefExtent.build(sym_name=name, loc=self.loc(checked.span))
         for item in checked.inputs:
-            l0.DefInput.build(
-                sym_name=item.name,
-                type=(item.dtype, [_known(extent) for extent in item.shape]),
-                role=item.role,
-                loc=self.loc(item.span),
-            )
+            self.define(item, item.role)
+        if checked.into is not None:
+            parts, known = checked.into.parts, {item.name for item in checked.inputs}
+            for name in (*parts.extents, *parts.builtins):
+                if name not in (*checked.extents, *checked.builtins):
+                    l0.DefExtent.build(sym_name=name, into=True, loc=self.loc(checked.span))
+            for item in parts.inputs:
+                if item.name not in known:
+                    self.define(item, "into")
         l0.DefSegment.build(
             sym_name=checked.segment,
             fields=_fields(checked.fields),
@@ -127,6 +133,30 @@ class _Builder:
             loc=self.loc(target.span),
         )
 
+    def define(self, item: Input, role: str) -> None:
+        l0.DefInput.build(
+            sym_name=item.name,
+            type=(item.dtype, [_known(extent) for extent in item.shape]),
+            role=role,
+            loc=self.loc(item.span),
+        )
+
+    def into(self) -> None:
+        given = self.checked.into
+        if given is None:
+            return
+        parts = _Builder(given.parts)
+        op = Into.build(
+            argument=given.layout,
+            parts=_fields(given.parts.fields),
+            indices=[index.name for index in given.parts.domain],
+            num_source_dims=given.parts.num_source_dims,
+            fanout=given.parts.fanout,
+            ragged=parts.ragged,
+            loc=self.loc(given.span),
+        )
+        parts.regions(op, given.span)
+
     def shuffle(self) -> None:
         checked = self.checked
         op = l0.Shuffle.build(
@@ -146,13 +176,17 @@ class _Builder:
             node=tuple(n for n, table in NODE_KERNELS.items() if not find_fault(checked, table)),
             loc=self.loc(checked.dispatch_span),
         )
-        i64 = ir.IntegerType.get_signless(64)
+        self.regions(op, checked.dispatch_span)
+
+    def regions(self, op: Any, span: Span) -> None:
+        """The regions of an operation that holds the relation."""
+        i64, checked = ir.IntegerType.get_signless(64), self.checked
         spans = [self.loc(index.span) for index in checked.domain]
         domain = op.domain.blocks.append(i64, arg_locs=spans[:1])
-        with ir.InsertionPoint(domain), self.loc(checked.dispatch_span):
+        with ir.InsertionPoint(domain), self.loc(span):
             self.domain(_Scalars(checked, [domain.arguments[0]]))
         point = op.relation.blocks.append(*[i64] * len(spans), arg_locs=spans)
-        with ir.InsertionPoint(point), self.loc(checked.dispatch_span):
+        with ir.InsertionPoint(point), self.loc(span):
             self.relation(_Scalars(checked, list(point.arguments)))
 
     def domain(self, scalars: _Scalars) -> None:

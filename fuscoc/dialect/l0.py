@@ -49,16 +49,17 @@ RELATION = {
 
 
 class DefExtent(Op, name="def_extent"):
-    """A run-time extent that every rank gives with a call.
+    """A run-time extent that every rank gives with a call; ``into``: nothing but ``fsc.into``
+    depends on it.
 
     ``"fsc.def_extent"() {sym_name = "spec.tokens"} : () -> ()``
     """
 
-    attrs = attributes(sym_name=Name())
+    attrs = attributes(sym_name=Name(), into=Flag(optional=True))
 
 
 class DefInput(Op, name="def_input"):
-    """A tensor that the user passes with every call.
+    """A tensor that the user passes with every call. One for ``into`` is read by nothing else.
 
     ``"fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () ->
     ()``
@@ -67,7 +68,7 @@ class DefInput(Op, name="def_input"):
     attrs = attributes(
         sym_name=Name(),
         type=TensorType(),
-        role=Text("route", "weight", "extent", "placement"),
+        role=Text("route", "weight", "extent", "placement", "into"),
     )
 
 
@@ -213,6 +214,18 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         else:
             _check_strides(op, point)
         _check_owner(op, point)
+
+
+def relation_inputs(module: Any) -> list[Any]:
+    """The inputs that the relation of a module's shuffle may read, as they are defined."""
+    inputs = ops_of(module, DefInput)
+    return [each for each in inputs if each.read("role") not in ("weight", "into")]
+
+
+def relation_extents(module: Any) -> list[str]:
+    """The names of the extents that it may depend on."""
+    extents = ops_of(module, DefExtent)
+    return [each.read("sym_name") for each in extents if not each.read("into")]
 
 
 def check_relation(op):

@@ -25,13 +25,15 @@ MOVES = Text("source", "cast", "target", optional=True)
 # Last parts of the columns that place rows.
 ENDS = ("offset", "row", "slot")
 # Who has the rows of a buffer. Dispatch: source and target are the user's, carried those that a
-# rank sends for another, slices and landing what crosses the network. Combine: rows and result are
-# the user's; what comes back over the network is left to the forwarder (forward_staging), crosses
-# (return_slices) and is with who had sent it (returned) or whose it is (staging).
+# rank sends for another, slices and landing what crosses the network, and given is memory of the
+# caller's. Combine: rows and result are the user's; what comes back over the network is left to the
+# forwarder (forward_staging), crosses (return_slices) and is with who had sent it (returned) or
+# whose it is (staging).
 HOLDERS = {
     "source": "source", "carried": "carrier", "slices": "sender", "landing": "forwarder",
     "target": "target", "rows": "target", "forward_staging": "forwarder",
     "return_slices": "forwarder", "returned": "carrier", "staging": "source", "result": "source",
+    "given": "caller",
 }  # fmt: skip
 # By which list copies and reductions take rows from where to where: planners know lists by name.
 COPIES = {
@@ -251,6 +253,24 @@ class ScatterRecv(Step, name="scatter_recv"):
     @classmethod
     def check(cls, op):
         _check_list(op, COPIES, "src", "dst")
+
+
+class Put(Step, name="put"):
+    """Copy every part of a row that has a place in memory of the caller's there: see ``fsc.into``.
+
+    It ends a dispatch, and each rank makes it alone.
+
+    ``%put = "fsc.put"(%sent, %forwarded, %copied) : (!fsc.token, !fsc.token, !fsc.token) ->
+    !fsc.token``
+    """
+
+    @property
+    def reads(self):
+        return "target"
+
+    @property
+    def writes(self):
+        return ("given",)
 
 
 class Reduce(Step, name="reduce"):

@@ -2,8 +2,9 @@
 
 from fuscoc.dialect.attrs import Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
+from fuscoc.dialect.into import Into
 from fuscoc.dialect.l1 import Collect, Hop
-from fuscoc.dialect.l2 import Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.l2 import Exchange, GatherSend, Put, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.policy import CHOICES
@@ -12,7 +13,7 @@ from fuscoc.lang.policy import CHOICES
 GIVEN = ("source", "rows")
 # Rules by which a rank may send rows of another of its node.
 BALANCES_SENDERS = ("rebalance", "auto")
-WORK = (GatherSend, ScatterRecv, Reduce, Exchange, Launch)
+WORK = (GatherSend, ScatterRecv, Reduce, Exchange, Launch, Put)
 """What a rank does on a path, ordered by tokens."""
 
 
@@ -60,6 +61,9 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         work = ops_of(op, *WORK)
         if work and len(ops_of(op, Exchange)) != 1:
             raise VerifyError("needs exactly one fsc.exchange")
+        puts, has_memory = ops_of(op, Put), bool(ops_of(op.operation.parent, Into))
+        if work and len(puts) != (has_memory and op.read("direction") == "dispatch"):
+            raise VerifyError("needs fsc.put exactly where its module has fsc.into")
         _check_rule(op)
         _check_order(op)
         _check_dtypes(op)
@@ -123,7 +127,8 @@ def _check_order(path):
             )
         needed = [(f"reads {op.reads}", writers.get(op.reads, []))]
         remote = [each.opview for each in writers.get(op.reads, []) if _stores_at_peers(each)]
-        if unseen := [each for each in remote if each.signals not in op.waits]:
+        heard = {slot for each in (op, *(first.opview for first in before)) for slot in each.waits}
+        if unseen := [each for each in remote if each.signals not in heard]:
             raise VerifyError(
                 f"has an {op.operation.name} that reads {unseen[0].writes[0]} unsignalled"
             )
@@ -141,7 +146,7 @@ def _check_order(path):
 
 
 def _stores_at_peers(op):
-    held = None if op.name == Exchange.OPERATION_NAME else op.opview.follow("list")
+    held = op.opview.follow("list") if "list" in op.opview.attrs else None
     return held is not None and "dst_peer" in held.read("columns")
 
 

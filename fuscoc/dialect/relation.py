@@ -64,7 +64,7 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
 
 
 def _check_inside_shuffle(op, *more):
-    parents = ("fsc.shuffle", "fsc.node_points", *more)
+    parents = ("fsc.shuffle", "fsc.into", "fsc.node_points", *more)
     if op.operation.parent.name not in parents:
         raise VerifyError(f"must stand inside {', '.join(parents[:-1])} or {parents[-1]}")
 
@@ -94,7 +94,7 @@ class Lookup(Op, name="lookup", traits=[ext.Pure]):
         dtype, _ = op.follow("input").read("type")
         if dtype not in INTEGERS:
             raise VerifyError(f"must read integers, not {dtype}")
-        check_role(op, "input", "route", "extent")
+        check_role(op, "input", "route", "extent", "into")
 
 
 class Owner(Op, name="owner", traits=[ext.Pure]):

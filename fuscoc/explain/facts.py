@@ -114,8 +114,8 @@ def segment_bytes(fields: Sequence[FieldSpec]) -> int:
     return sum(each.num_elems * ITEM_BYTES[each.dtype] for each in fields)
 
 
-def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[Layout, Layout]:
-    """The source and the target.
+def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[Layout, ...]:
+    """The source, the target and, where rows go on from there, memory of the caller's.
 
     ``target_dims``: the extents of a dense target, which a manifest makes one of.
     """
@@ -128,10 +128,15 @@ def layouts(shuffle: ShuffleSpec, target_dims: Sequence[Formula] = ()) -> tuple[
     row_dims = tuple(target_dims) if target.kind == "dense" and target_dims else (rows,)
     source_fields = tuple(_field_layouts(source.fields, dims))
     target_fields = tuple(_field_layouts(shuffle.declared.fields, row_dims))
-    return (
+    found = (
         Layout(source.layout, "source", dims, cells, source_fields),
         Layout(target.layout, "target", row_dims, rows, target_fields),
     )
+    if shuffle.into is None:
+        return found
+    given = tuple(of_scalar(dim) for dim in shuffle.into.dims)
+    fields = tuple(_field_layouts(shuffle.into.fields, given))
+    return *found, Layout(shuffle.into.argument, "memory", given, product(*given), fields)
 
 
 def _field_layouts(fields: Sequence[FieldSpec], dims: Sequence[Formula]) -> Iterator[FieldLayout]:

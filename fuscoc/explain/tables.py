@@ -88,6 +88,9 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
             lines.append("It is compact: a rank holds a segment once, and its slots refer to it.")
     else:
         lines.append(f"`{target.layout}` has the slots that the spec computes.")
+    if shuffle.into is not None:
+        memory = f"`{shuffle.into.argument}`, memory that the call is given"
+        lines.append(f"Rows land in a window; from there each rank copies them into {memory}.")
     if shuffle.declared.casts:
         casts = ", ".join(
             each.field + (f" by {each.scales}" if each.scales else "")
@@ -147,9 +150,11 @@ def planning(shuffle: ShuffleSpec) -> str:
 
 def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
     table = titled_table("Given with every call", ["name", "what", "type"], ["bytes"])
-    for name in shuffle.declared.extents:
+    into = shuffle.into.declared if shuffle.into is not None else None
+    more = into.extents if into is not None else ()
+    for name in dict.fromkeys([*shuffle.declared.extents, *more]):
         table.add_row(name, "run-time extent", "", "")
-    for each in shuffle.declared.inputs:
+    for each in dict.fromkeys([*shuffle.declared.inputs, *(into.inputs if into else ())]):
         dims = [of_scalar(dim) for dim in each.shape]
         num_bytes = product(ITEM_BYTES[each.dtype], *dims)
         shape = ", ".join(text(with_values(dim, values)) for dim in dims)

@@ -298,12 +298,19 @@ class Cast(Node):
 
 
 @dataclass(frozen=True)
+class Into(Node):
+    """``into cache[block(s)]``: the caller's memory that a row goes to from its slot."""
+
+    access: Access
+
+
+@dataclass(frozen=True)
 class Dispatch(Node):
     """``dispatch source -> target options``."""
 
     source: Access
     target: Access
-    options: tuple[On | Clip | Dedup | Choice | Slice | Cast, ...]
+    options: tuple[On | Clip | Dedup | Choice | Slice | Cast | Into, ...]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fuscoc.capabilities import check_demanded
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
-from fuscoc.lang.checked import Bound, CheckedShuffle, Const
+from fuscoc.lang.checked import Bound, CheckedShuffle, Combine, Const, Policy
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
@@ -23,6 +23,7 @@ from fuscoc.lang.declarations import (
     segment_bytes,
 )
 from fuscoc.lang.dispatch import Path, check_dispatch
+from fuscoc.lang.into import check_into
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
@@ -167,16 +168,37 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     if dispatch is None:
         return None
     path = check_dispatch(dispatch, scope)
+    into = check_into(dispatch, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
     combine = None
     if combine_decl is not None:
         combine = check_combine(combine_decl, dispatch, path, scope)
     if path is None or scope.sink.errors:
         return None
+    checked = _checked(shuffle, dispatch, path, combine, policy, scope)
+    inputs, extents = checked.inputs, checked.extents
+    if into is not None:
+        parts = _checked(shuffle, dispatch, into.path, None, policy, scope)
+        inputs = (*inputs, *(each for each in parts.inputs if each not in inputs))
+        extents = (*extents, *(each for each in parts.extents if each not in extents))
+        checked = replace(checked, into=into.of(replace(parts, name=f"{checked.name}_into")))
+    check_names(path, inputs, extents, scope, checked.into)
+    check_demanded(checked, scope.sink)
+    return checked
+
+
+def _checked(
+    shuffle: ast.Shuffle,
+    dispatch: ast.Dispatch,
+    path: Path,
+    combine: Combine | None,
+    policy: Policy,
+    scope: Scope,
+) -> CheckedShuffle:
+    """What is known of a path and its way back, as later rooms see it."""
     inputs = used_inputs(path, combine, scope)
     declared, builtins = used_extents(path, inputs, scope)
-    check_names(path, inputs, declared, scope)
-    checked = CheckedShuffle(
+    return CheckedShuffle(
         name=shuffle.ident.name,
         source_file=scope.sink.source,
         span=shuffle.span,
@@ -201,8 +223,6 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         bounds=_bounds(path, scope),
         option_spans=option_spans(dispatch),
     )
-    check_demanded(checked, scope.sink)
-    return checked
 
 
 def _bounds(path: Path, scope: Scope) -> tuple[Bound, ...]:

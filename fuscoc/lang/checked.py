@@ -234,6 +234,23 @@ class Combine:
 
 
 @dataclass(frozen=True)
+class Into:
+    """Memory of the caller's that rows go into from their slots, on every rank by itself.
+
+    A call is given it under the name of its ``layout``, for every one of ``fields`` a tensor
+    [*dims, *cell shape]. Rows are cut into parts that lie one behind the other there. ``parts`` is
+    a shuffle of a rank to itself: its source are the slots of the target, its segments parts of
+    rows, and its slots as many parts of the memory.
+    """
+
+    layout: str
+    dims: tuple[Scalar, ...]
+    fields: tuple[Field, ...]
+    parts: CheckedShuffle
+    span: Span
+
+
+@dataclass(frozen=True)
 class Policy:
     """Optional knobs, with the defaults the compiler chose."""
 
@@ -275,6 +292,7 @@ class CheckedShuffle:
     casts: tuple[Cast, ...] = ()
     bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
+    into: Into | None = None
 
     @property
     def fanout(self) -> int:

@@ -66,9 +66,14 @@ class Outcome:
 
 
 def check_delivery(
-    delivery: Delivery, dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope
+    delivery: Delivery,
+    dispatch: ast.Dispatch,
+    layout: LayoutInfo,
+    scope: Scope,
+    *,
+    fills: bool = True,
 ) -> None:
-    """Report two segments in one slot, or warn about a slot without any."""
+    """Report two segments in one slot, or warn about a slot without any, if that ``fills`` all."""
     known = {name for scalar in delivery.scalars for name in extents(scalar)} <= {"rank", "ranks"}
     if not known or any(loads(scalar) for scalar in delivery.scalars) or _is_bijective(delivery):
         return
@@ -85,7 +90,7 @@ def check_delivery(
         "FSC059": f"two segments go to one slot of `{layout.ident.name}`",
         "FSC092": f"no segment goes to some slots of `{layout.ident.name}`",
     }
-    if len(codes) == 1 and (code := codes.pop()) is not None:
+    if len(codes) == 1 and (code := codes.pop()) is not None and (fills or code != "FSC092"):
         notes = [outcomes[0].note]
         scope.sink.report(code, dispatch.target.span, messages[code], notes=notes)
 

@@ -46,8 +46,9 @@ class Path:
     casts: tuple[Cast, ...]
 
 
-def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
-    """The path of a dispatch. Mistakes of source and target are reported independently."""
+def check_dispatch(dispatch: ast.Dispatch, scope: Scope, *, fills: bool = True) -> Path | None:
+    """The path of a dispatch, which ``fills`` its target or may leave parts of it as they are.
+    Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
     target = _target(dispatch, scope)
     layout = target.element or scope.layouts.get(dispatch.target.layout.name)
@@ -68,7 +69,7 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope) -> Path | None:
         places = Delivery(
             domain, target.rank, target.places, target.dims, layout.extents, is_clipped
         )
-        check_delivery(places, dispatch, layout, scope)
+        check_delivery(places, dispatch, layout, scope, fills=fills)
     origin = Source(
         layout=access.layout.ident.name,
         fields=matched.cells,

@@ -87,6 +87,7 @@ class TreeBuilder:
     dedup = _node(ast.Dedup)
     slice = _node(ast.Slice)
     cast = _node(ast.Cast, repeated_from=0)
+    into = _node(ast.Into)
     cast_item = _rule(lambda span, name, scale=None: ast.CastItem(name, scale, span=span))
 
     access = _node(ast.Access, repeated_from=1)

@@ -18,6 +18,7 @@ from fuscoc.lang.checked import (
     Const,
     DenseTarget,
     Input,
+    Into,
     PackedTarget,
     Scalar,
 )
@@ -70,10 +71,18 @@ def used_extents(
     return tuple(declared), tuple(name for name in BUILTINS if name in used)
 
 
-def check_names(path: Path, inputs: Iterable[Input], extents: Iterable[str], scope: Scope) -> None:
-    """What a call takes by name has names of its own: fields, inputs and run-time extents."""
+def check_names(
+    path: Path,
+    inputs: Iterable[Input],
+    extents: Iterable[str],
+    scope: Scope,
+    into: Into | None = None,
+) -> None:
+    """What a call takes by name has names of its own: fields, inputs and run-time extents, and
+    memory of the caller's."""
     named = [(field.name, field.span) for field in path.source.fields]
     named += [(name, scope.symbols[name].span) for name in extents]
+    named += [(into.layout, into.span)] if into is not None else []
     weights = {each.name for each in inputs if each.role == "weight"}
     first: dict[str, Span] = {}
     for name, span in (*named, *((each.name, each.span) for each in inputs)):

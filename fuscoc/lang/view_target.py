@@ -15,6 +15,7 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.checked import (
+    RANK,
     BinaryOp,
     Const,
     DenseTarget,
@@ -81,7 +82,8 @@ def view_target(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Targ
     there = [on_rank(extent, rank) for extent in block.dims]
     starts = [substitute(on_rank(each.start, rank), at) for each in block.subscripts]
     runs = _runs(starts, block, scope)
-    if any(map(loads, starts)) and not _is_agreed(there[1:], dispatch, block, scope):
+    chosen = rank != RANK and any(map(loads, starts))
+    if chosen and not _is_agreed(there[1:], dispatch, block, scope):
         return NOTHING
     sizes, own = runs.sizes(there), runs.sizes(block.dims)
     slot = row_major(runs.places, sizes)

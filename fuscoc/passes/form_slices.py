@@ -12,9 +12,10 @@ from typing import Any
 
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.dtypes import accumulator_dtype, partial_dtype
+from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import NETWORK, Collect, Hop
-from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Reduce, ScatterRecv
+from fuscoc.dialect.l2 import Descriptors, Exchange, GatherSend, Put, Reduce, ScatterRecv
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.path import Path
 
@@ -99,6 +100,9 @@ def _lower_hops(path: Any, strides: list[str]) -> None:
                     schedule=path.read("schedule"),
                     slice_bytes=path.read("slice_bytes"),
                 )
+    for into in ops_of(path.operation.parent, Into):
+        with into.location:
+            program.add(Put, "target")
 
 
 def _lower_collects(path: Any, strides: list[str]) -> None:

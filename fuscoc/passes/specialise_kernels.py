@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fuscoc.codegen.points import build_extents, build_relation
+from fuscoc.codegen.points import build_extents, build_places, build_relation
 from fuscoc.codegen.rows import RowKernel, build_row_kernel
 from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import Shuffle, shuffle_of
 from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
@@ -41,6 +42,10 @@ def run(module: Any) -> None:
             kernels["relation_kernel"] = build_relation(shuffle)
         for name, kernel in kernels.items():
             shuffle.attributes[name] = shuffle.attrs[name].encode(kernel)
+    for into in ops_of(module, Into):
+        with ir.InsertionPoint(module.body), into.location:
+            kernel = build_places(into, shuffle_of(into).read("sym_name"))
+        into.attributes["kernel"] = into.attrs["kernel"].encode(kernel)
     for path in ops_of(module, Path):
         shuffle = shuffle_of(path)
         for step in ops_of(path, GatherSend, ScatterRecv, Reduce):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import with_sources
 from fuscoc.testing.spec import Spec
 from fuscoc.testing.violations import PlanViolation
+from fuscoc_runtime.demo.memory import memory_arguments
 from fuscoc_runtime.demo.verify import (
     by_slot,
+    check_memory,
     check_result,
     check_rows,
     expect,
@@ -82,9 +84,13 @@ def check_execution(artifact: Artifact | str | Path, spec: Spec, routing: Routin
     run = run_lockstep_shuffle(artifact, routing)
     expected = expect(spec.shuffle, run.ranks)
     worked = []
-    for wanted, found in zip(expected.rows, run.dispatched, strict=True):
-        check_rows(wanted, found.rows, found.handle)
-        held = by_slot(found.rows, found.handle)
+    for rank, (wanted, found) in enumerate(zip(expected.rows, run.dispatched, strict=True)):
+        if expected.memory is not None:
+            check_memory(expected.memory[rank], found.rows)
+            held: Mapping[str, Tensor] = wanted.fields  # dispatch returns the memory
+        else:
+            check_rows(wanted, found.rows, found.handle)
+            held = by_slot(found.rows, found.handle)
         worked.append(work_on(spec.shuffle, held, wanted.written, slot_keys(wanted)))
     if expected.results is not None:
         for result, got in zip(expected.results, run.combine(worked), strict=True):
@@ -96,7 +102,7 @@ def check_relation(artifact: Artifact | str | Path, spec: Spec, routing: Routing
     shuffle, ranks = _open(artifact, routing, 2)
     wanted = points_of(spec.shuffle, routing.topology, ranks)
     for rank, (machine, data) in enumerate(zip(shuffle.machines, ranks, strict=True)):
-        named = _inputs(shuffle.spec, data, weights=False)
+        named = _inputs(replace(shuffle.spec, into=None), data, weights=False)
         arguments = machine.checker.dispatch_arguments(list(data.source.values()), named)
         found = evaluate_relation(machine, arguments)
         _check_owners(rank, wanted[rank], found)
@@ -146,4 +152,4 @@ def _inputs(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, An
         if (each.role == "weight") == weights
     }
     extents = {name: data.extents[name] for name in spec.declared.extents}
-    return named if weights else {**named, **extents}
+    return named if weights else {**named, **extents, **memory_arguments(spec, data)}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fuscoc.planning.files import Routing
 from fuscoc.testing.points import evaluate
+from fuscoc_runtime.demo.memory import with_memory
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -18,13 +19,15 @@ from fuscoc_runtime.reference import RankData, on_their_ranks
 
 
 def with_sources(shuffle: ShuffleSpec, routing: Routing) -> list[RankData]:
-    """The ranks' data with sources whose cells all differ, as far as the dtypes can tell."""
-    return [
+    """The ranks' data with sources whose cells all differ, as far as the dtypes can tell, and with
+    memory for their rows, where these go into such."""
+    ranks = [
         RankData(_sources(shuffle, here, rank), data.inputs, data.extents)
         for rank, (data, here) in enumerate(
             zip(routing.ranks, on_their_ranks(routing.ranks), strict=True)
         )
     ]
+    return with_memory(shuffle, ranks, seed=len(ranks))
 
 
 def source_shape(shuffle: ShuffleSpec, data: RankData) -> tuple[int, ...]:

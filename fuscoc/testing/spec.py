@@ -10,7 +10,7 @@ from fuscoc.declared import declared_json
 from fuscoc.lang.check import check
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.pipeline import compile_to_ir
-from fuscoc.program import program_json
+from fuscoc.program import into_json, program_json
 from fuscoc.source import as_source
 from fuscoc_runtime.manifest import schema
 from fuscoc_runtime.manifest.decode import decode
@@ -74,6 +74,7 @@ def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
     described = {
         "name": checked.name,
         "declared": declared_json(checked),
-        "program": program_json(module, lambda kernel: kernel),
+        "program": program_json(module, str),
+        "into": into_json(checked.into, module, str),
     }
     return decode(schema.ShuffleSpec, described)

@@ -90,9 +90,12 @@ def _is_known(scalar: Scalar, scope: Scope) -> bool:
     return all(isinstance(each, Extent) and each.name in scope.extents for each in parts)
 
 
-def specs(topology: Topology | None = None) -> st.SearchStrategy[Spec]:
-    """Checked specs over the language, each showing as its text; those that fit ``topology``."""
-    return texts(topology).map(load_spec)
+def specs(topology: Topology | None = None, *, into: bool = False) -> st.SearchStrategy[Spec]:
+    """Checked specs over the language, each showing as its text; those that fit ``topology``.
+
+    With ``into`` rows go into memory of the caller's where that can be.
+    """
+    return texts(topology, into=into).map(load_spec)
 
 
 @st.composite

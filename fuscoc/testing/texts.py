@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from fuscoc.lang.dtypes import NARROW, SUMMABLE, TYPES
+from fuscoc.lang.dtypes import COMPLEX, NARROW, SUMMABLE, TYPES
 from fuscoc.lang.policy import CHOICES
 from fuscoc_runtime.topology import Topology
 
@@ -96,10 +96,11 @@ class Source:
 
 
 @st.composite
-def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
+def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = False) -> str:
     """The text of a correct spec with one shuffle, ``generated``; shrinks to plain rows.
 
-    With ``topology``, its ranks can own the keys.
+    With ``topology``, its ranks can own the keys. With ``into``, rows go into memory of the
+    caller's, if slots are computed.
     """
     source = draw(st.sampled_from(SOURCES).flatmap(lambda f: f()))
     fans_out = source.num_routed == len(source.indices)
@@ -144,6 +145,10 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
             f"route where({params}) -> (rank, slot) = input places : int64[2]",
         ]
         target = f"slots[where({params}).slot{number}] on where({params}).rank"
+        if into and not any(each.dtype in COMPLEX for each in cast.arriving):
+            declared, goes_to = draw(memory_of(cast.arriving))
+            lines += declared
+            target += f" into {goes_to}"
     else:
         is_compact = draw(st.booleans())
         lines += draw(packed_target(params, topology, is_compact))
@@ -177,6 +182,30 @@ def target_of_runs(draw: st.DrawFn, field: FieldText) -> list[str]:
         f"layout whole[u, {dims}] of {field.dtype}{_shape(cell)} dense({extents})",
         f"view runs[u, v] = whole[u, {', '.join(runs)}]",
     ]
+
+
+@st.composite
+def memory_of(draw: st.DrawFn, fields: Sequence[FieldText]) -> tuple[list[str], str]:
+    """Memory of the caller's for items of these fields: a table of them, or a tensor whose runs
+    they are; and where in it a slot's row goes."""
+    first = fields[0]
+    if len(fields) > 1 or not first.shape or draw(st.booleans()):
+        dtype = draw(st.sampled_from(["int64", "int32"]))
+        declared = [
+            "index m : entries",
+            "layout memory[m] of item",
+            f"route at(s) -> m = input at : {dtype}",
+        ]
+        return declared, "memory[at(s)]"
+    length, *cell = first.shape
+    declared = [
+        "index m : entries",
+        "index v : 2",
+        f"layout memory[d, m] of {first.dtype}{_shape(cell)} dense({2 * length}, entries)",
+        f"view kept[m, v] = memory[v*{length} .. v*{length}+{length}, m]",
+        "route at(s) -> (m, v) = input at : int64[2]",
+    ]
+    return declared, "kept[at(s).m, at(s).v]"
 
 
 @st.composite

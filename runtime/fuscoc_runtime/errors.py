@@ -372,6 +372,36 @@ class SizesError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class PlaceRangeError(FuscoRuntimeError):
+    """Rows that an ``into`` sends to places which the caller's memory does not have."""
+
+    code: ClassVar[str] = "FSR027"
+    text: ClassVar[str] = (
+        "`{place}` leads out of `{argument}` for {count} parts of rows of rank {rank}, which go "
+        "nowhere"
+    )
+    rank: int
+    argument: str
+    place: str
+    count: int
+
+
+@dataclass(eq=False)
+class PlaceOverlapError(FuscoRuntimeError):
+    """Rows that an ``into`` sends to places which rows of earlier slots go to."""
+
+    code: ClassVar[str] = "FSR028"
+    text: ClassVar[str] = (
+        "`{place}` is one place of `{argument}` for several rows of rank {rank}: {count} parts of "
+        "them, those of the later slots, go nowhere"
+    )
+    rank: int
+    argument: str
+    place: str
+    count: int
+
+
+@dataclass(eq=False)
 class AdapterError(FuscoRuntimeError):
     """A framework, or its use, that an adapter was not written for."""
 

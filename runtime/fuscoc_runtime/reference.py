@@ -7,6 +7,7 @@ everything happens on the host.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +34,14 @@ class RankData:
     """What one rank brings to a shuffle.
 
     ``source``: the tensor of every field, [*dims, *cell shape], or [cells, *cell shape] with the
-    outer entries concatenated when the layout is ragged.
+    outer entries concatenated when the layout is ragged. ``memory``: by field, that which rows go
+    into, if they do; it is the rank's own, and nobody else's.
     """
 
     source: Mapping[str, Tensor]
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
+    memory: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +148,32 @@ def dispatch(
             row.copy_(values.view(row.shape))
         rows.written[delivery.slot] = True
     return received
+
+
+def put(
+    shuffle: ShuffleSpec, ranks: Sequence[RankData], rows: Sequence[RankRows], rank: int
+) -> dict[str, Tensor]:
+    """What memory of the caller's must hold on a rank, by field, when ``rows`` have arrived.
+
+    Two parts of rows in one place are none of this function's business.
+    """
+    into = shuffle.into
+    assert into is not None
+    assert into.declared.target.kind == "dense"
+    data = on_their_ranks(ranks)[rank]
+    scope = Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
+    memory = {name: tensor.cpu().clone() for name, tensor in data.memory.items()}
+    arrived, drops = rows[rank], into.declared.drops
+    points = [scope.at(at) for at in _domain(into.declared.domain, scope)]
+    for number, here in enumerate(points):
+        slot = number * len(arrived.written) // len(points)
+        if not arrived.written[slot] or is_dropped(drops, here):
+            continue
+        place = evaluate(into.declared.target.slot, here)
+        for part in into.declared.fields:
+            cut = arrived.fields[part.name].reshape(len(points), *part.shape)
+            memory[part.name].view(-1, *part.shape)[place] = cut[number]
+    return memory
 
 
 def combine(

@@ -167,7 +167,7 @@ INVALID = [
     (op("def_extent", 'sym_name = "spec.rows"'), "'fsc.def_extent' op redefines @spec.rows"),
     (
         op("def_input", 'role = "guess", sym_name = "spec.n", type = tensor<2xi64>'),
-        "attribute 'role' must be one of route, weight, extent, placement, not 'guess'",
+        "attribute 'role' must be one of route, weight, extent, placement, into, not 'guess'",
     ),
     (
         op("def_input", 'role = "route", sym_name = "spec.n", type = i64'),

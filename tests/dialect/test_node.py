@@ -171,7 +171,7 @@ PIECED = [
     ),
     (
         [("}) {disjoint", f"{POINT}}}) {{disjoint")],
-        "'fsc.point' op must stand inside fsc.shuffle or fsc.node_points",
+        "'fsc.point' op must stand inside fsc.shuffle, fsc.into or fsc.node_points",
     ),
 ]
 ELSEWHERE = [

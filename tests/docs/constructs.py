@@ -141,6 +141,7 @@ ROWS: dict[str, dict[str, str]] = {
         "dense, clipped": CLIPPED,
         "views, static": VIEWED,
         "views, places from an input": example("vit_unpack"),
+        "into memory of the caller's": example("kv_cache"),
     },
     "Destinations of a segment": {
         "up to 32": spec(fan=32),

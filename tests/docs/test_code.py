@@ -53,7 +53,7 @@ def test_code_of_the_readme(files: Path) -> None:
 
 
 def test_code_about_compact_targets(files: Path) -> None:
-    [code] = blocks("docs/language.md", "python")
+    [code] = [text for text in blocks("docs/language.md", "python") if "row_index" in text]
     [spec] = [text for text in blocks("docs/language.md", "fsc") if "compact" in text]
     weights, idx = torch.rand(4, 256).topk(8)
     x = torch.randn(4, 7168, dtype=torch.bfloat16)
@@ -63,6 +63,25 @@ def test_code_about_compact_targets(files: Path) -> None:
     exec(code, names)
     expected = x.float() * weights.sum(1, keepdim=True)
     torch.testing.assert_close(names["y"].float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_code_about_memory(files: Path) -> None:
+    [code] = [text for text in blocks("docs/language.md", "python") if "cache" in text]
+    sizes = {"layers": 2, "page": 2, "heads": 1, "width": 4}
+    given, cache = (torch.randn(2, pages, 2, 2, 1, 4).bfloat16() for pages in (3, 5))
+    names: dict[str, Any] = {
+        "shuffle": load(compile("examples/kv_cache.fsc", files / "cached", **sizes)),
+        "given": given,
+        "source": torch.tensor([2, 0]),
+        "destination": torch.tensor([[0, 1], [0, 0]]),
+        "table": torch.tensor([4, 1]),
+        "cache": cache,
+    }
+    wanted = cache.clone()
+    wanted[:, [1, 4]] = given[:, [2, 0]]
+    exec(code, names)
+    assert torch.equal(cache, wanted)
+    assert names["cache"].data_ptr() == cache.data_ptr()
 
 
 def test_code_about_plans(files: Path) -> None:

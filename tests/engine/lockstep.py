@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from fuscoc_runtime.demo.memory import memory_arguments
 from fuscoc_runtime.demo.verify import (
     Expected,
     by_slot,
@@ -44,7 +45,7 @@ def inputs_of(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, 
         for item in spec.declared.inputs
         if (item.role == "weight") == weights
     }
-    return named if weights else {**named, **data.extents}
+    return named if weights else {**named, **data.extents, **memory_arguments(spec, data)}
 
 
 def dispatch(shuffle: LockstepShuffle, ranks: Sequence[RankData]) -> list[Dispatched]:

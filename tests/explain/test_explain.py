@@ -225,6 +225,10 @@ def test_everything_is_printed(explain) -> None:
     assert code == 0
     assert "There is no way back." in out
     assert "combine" not in out
+    code, out, _ = explain(EXAMPLES / "kv_cache.fsc")
+    assert code == 0
+    assert "Rows land in a window; from there each rank copies them into `cache`" in out
+    assert ["block_table", "route", "i64[slots]", "8", "×", "slots"] in rows_of(out)
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)

@@ -91,6 +91,19 @@ EVERYWHERE = """
       combine reverse reduce sum
     }"""
 
+KEPT = """
+    shuffle kept {
+      index t : tokens   index s : slots   index m : entries
+      segment row { x : f32[2, 4] }
+      layout given[t] of row
+      layout arrived[s] of row
+      layout memory[m, y] of f32[4] dense(2)
+      view entry[m] = memory[m, 0 .. 2]
+      route to(t) -> (rank, slot) = input destination : int64[2]
+      route at(s) -> m = input entry_idx : int64
+      dispatch given[t] -> arrived[to(t).slot] on to(t).rank into entry[at(s)]
+    }"""
+
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
@@ -98,6 +111,7 @@ EXAMPLES = (
     Example("moved", specs.MOVED, ("2x2",)),
     Example("patches", specs.patches(p=14), ("2x1",)),
     Example("pages", PAGES, ("2x1",)),
+    Example("kept", KEPT, ("2x1",)),
     Example("dealt", DEALT, ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
     Example("grid", specs.GRID, ("2x2",)),

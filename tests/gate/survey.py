@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fuscoc.dialect import (
     fused,
+    into,
     l0,
     l1,
     l2,
@@ -35,7 +36,7 @@ from tests.gate.values import Names
 LIST = Path(__file__).with_name("without_effect.txt")
 LEVELS = ("L0", "L1", "L2", "L3")
 _ROOMS = {
-    l0: "L0", relation: "L0", l1: "L1", path: "L1", l2: "L2", fused: "L2", node: "L2",
+    l0: "L0", into: "L0", relation: "L0", l1: "L1", path: "L1", l2: "L2", fused: "L2", node: "L2",
     node_tiles: "L2", pieces: "L2", l3: "L3", l3_values: "L3",
 }  # fmt: skip
 

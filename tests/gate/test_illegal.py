@@ -17,6 +17,7 @@ from tests.gate.values import Names, declared, illegal, paths
 NAMES = {
     "args.name",
     "args.value",
+    "argument",
     "arriving.field",
     "bind.arg",
     "bind.buffer",
@@ -30,6 +31,7 @@ NAMES = {
     "indices",
     "leaving.field",
     "moved.field",
+    "parts.name",
     "rows.name",
     "runs.name",
     "summed.field",

@@ -26,6 +26,7 @@ def compare(spec: Spec, artifact: Path) -> None:
     manifest = load_artifact(artifact).shuffle(spec.shuffle.name)
     assert manifest.declared == spec.shuffle.declared
     assert manifest.program == spec.shuffle.program
+    assert manifest.into == spec.shuffle.into
     check_program(manifest)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from triton.compiler import ASTSource
 
 from fuscoc_runtime.engine import row_kernels
-from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
+from fuscoc_runtime.engine.row_kernels import put_rows, settle_places, take_rows, weigh_rows
 from fuscoc_runtime.kernels.loader import device_module
 from tests.codegen.ptx import TARGET
 
@@ -47,6 +47,25 @@ def taken(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def test_taken_rows(dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed: int) -> None:
     rows, _, index = drawn(shape, dtype, seed)
     assert torch.equal(take_rows(rows, index).float(), taken(rows.float(), index))
+
+
+@settings(max_examples=12)
+@given(shape=SHAPES, seed=st.integers(0, 99), offset=st.integers(0, 9))
+def test_put_rows(shape: tuple[int, tuple[int, ...]], seed: int, offset: int) -> None:
+    """Into memory that begins anywhere; nothing else changes."""
+    random = torch.Generator().manual_seed(seed)
+    num_rows, cell = shape
+    num_places = num_rows + int(torch.randint(9, (), generator=random))
+    width = torch.Size(cell).numel()
+    whole = torch.randint(100, (offset + num_places * width + 3,), generator=random).to(torch.int16)
+    rows = torch.randint(100, (num_rows, *cell), generator=random).to(torch.int16)
+    index = torch.randperm(num_places, generator=random)[:num_rows]
+    index[torch.rand(num_rows, generator=random) < 0.3] = -int(torch.randint(1, 4, (1,)))
+    wanted = whole.clone()
+    places = wanted[offset : offset + num_places * width].view(num_places, *cell)
+    places[index[index >= 0]] = rows[index >= 0]
+    put_rows(rows, index, whole[offset : offset + num_places * width].view(num_places, *cell))
+    assert torch.equal(whole, wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -126,3 +145,42 @@ def test_compiles_for_sm_90(name: str, end: str | None) -> None:
         signature["end"] = end
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
+
+
+@settings(max_examples=12)
+@given(st.lists(st.integers(-2, 6), max_size=30), st.sampled_from([4, 1024]))
+def test_settled_places(given: list[int], tile: int) -> None:
+    """The first has a place, the others are told, and both kinds of faults are added up."""
+    wanted, lost = list[int](), torch.tensor([3, 5])
+    for place in given:
+        wanted.append(-3 if place >= 0 and place in wanted else place)
+    places = torch.tensor(given, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_kernels, "TILE_WORDS", tile)
+        settle_places(places, lost, -1, -3)
+    assert places.tolist() == wanted
+    assert lost.tolist() == [3 + given.count(-2), 5 + wanted.count(-3)]
+
+
+def test_settling_compiles_for_sm_90() -> None:
+    function = device_module("rows", interpreted=False).settle
+    types = dict.fromkeys(("found", "order", "places", "lost"), "*i64") | {"num_parts": "i32"}
+    signature = {each: types.get(each, "constexpr") for each in function.arg_names}
+    source = ASTSource(function, signature, {"nowhere": -1, "taken": -3, "tile": 1024})
+    assert ".local" not in triton.compile(source, target=TARGET).asm["ptx"]
+
+
+@pytest.mark.parametrize(("tile_rows", "tile_words"), [(1, 1024), (64, 16)], ids=["long", "short"])
+def test_rows_that_are_put_compile_for_sm_90(tile_rows: int, tile_words: int) -> None:
+    """Words go two at a time where rows are whole vectors."""
+    function = device_module("rows", interpreted=False).put
+    types = {"rows": "*i64", "index": "*i64", "memory": "*i64", "num_rows": "i32", "width": "i32"}
+    signature = {each: types.get(each, "constexpr") for each in function.arg_names}
+    fixed = {"tile_rows": tile_rows, "tile_words": tile_words}
+    whole = [["tt.divisibility", 16]]
+    attrs = {(function.arg_names.index(each),): whole for each in ("rows", "memory", "width")}
+    source = ASTSource(function, signature, fixed, attrs)
+    text = triton.compile(source, target=TARGET).asm["ptx"]
+    assert ".local" not in text
+    assert "ld.global.v2.b64" in text
+    assert "st.global.v2.b64" in text

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.demo.memory import with_memory
 from fuscoc_runtime.demo.packing import fill_places, pack_routes
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
@@ -54,10 +55,11 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
     if topology.num_ranks > 1 and not shuffle.declared.computes_slots:
         sizes[-1] = 0
     ranks = generate_inputs(shuffle, topology, sizes, seed)
-    return [
+    ranks = [
         RankData(_source(shuffle, here, seed + rank), data.inputs, data.extents)
         for rank, (data, here) in enumerate(zip(ranks, on_their_ranks(ranks), strict=True))
     ]
+    return with_memory(shuffle, ranks, seed)
 
 
 def generate_inputs(

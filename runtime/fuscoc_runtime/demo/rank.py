@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.demo.memory import memory_arguments
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import (
     MismatchError,
     by_slot,
+    check_memory,
     check_result,
     check_rows,
     expect,
@@ -110,7 +113,7 @@ def run_rank(
         raise OptionError(
             "shuffle", f"is `{spec.name}`, for which no data is made up: {error}"
         ) from error
-    mine, wanted, reference = _expected(shuffle, data)
+    mine, wanted, reference, memory = _expected(shuffle, data)
     tell(COMPUTED)
 
     def dispatch() -> tuple[dict[str, Tensor], Handle | ExactHandle]:
@@ -118,10 +121,17 @@ def run_rank(
         return _by_field(shuffle, rows), handle
 
     def work(rows: Mapping[str, Tensor], handle: Handle | ExactHandle) -> dict[str, Tensor]:
-        return work_on(spec, by_slot(rows, handle), wanted.written, slot_keys(wanted))
+        held = by_slot(rows, handle)
+        if memory is not None:  # which dispatch has returned
+            held = {name: each.to(device) for name, each in wanted.fields.items()}
+        return work_on(spec, held, wanted.written, slot_keys(wanted))
 
     rows, handle = dispatch()
-    problem = _problem(lambda: check_rows(wanted, rows, handle))
+
+    def check() -> None:
+        check_rows(wanted, rows, handle) if memory is None else check_memory(memory, rows)
+
+    problem = _problem(check)
     if problem is None:
         tell(DISPATCHED)
     weights = _weights(shuffle, mine)
@@ -162,11 +172,12 @@ def run_rank(
 
 def _expected(
     shuffle: Shuffle, ranks: Sequence[RankData]
-) -> tuple[RankData, RankRows, RankResult | None]:
-    """This rank's data, rows and result; those of the other ranks are let go."""
+) -> tuple[RankData, RankRows, RankResult | None, dict[str, Tensor] | None]:
+    """This rank's data, rows, result and memory; those of the other ranks are let go."""
     expected = expect(shuffle.spec, ranks, shuffle.rank)
     result = expected.results[shuffle.rank] if expected.results is not None else None
-    return ranks[shuffle.rank], expected.rows[shuffle.rank], result
+    memory = expected.memory[shuffle.rank] if expected.memory is not None else None
+    return ranks[shuffle.rank], expected.rows[shuffle.rank], result, memory
 
 
 def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
@@ -174,10 +185,12 @@ def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
         **as_complex(shuffle.spec.declared.source.fields, data.source),
         **{s.name: data.inputs[s.name] for s in shuffle.spec.declared.inputs if s.role != "weight"},
     }
-    return {
-        **{name: tensor.to(shuffle.device) for name, tensor in tensors.items()},
-        **data.extents,
-    }
+    given: dict[str, Any] = tree_map_only(
+        Tensor,
+        lambda tensor: tensor.to(shuffle.device),
+        {**tensors, **data.extents, **memory_arguments(shuffle.spec, data)},
+    )
+    return given
 
 
 def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Any]:

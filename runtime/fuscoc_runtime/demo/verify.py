@@ -25,10 +25,12 @@ class MismatchError(AssertionError):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What every rank must hold: rows after dispatch, and results of combine if there is one."""
+    """What every rank must hold: rows after dispatch, results of combine if there is one, and by
+    field memory that rows go into, if they do."""
 
     rows: list[RankRows]
     results: list[RankResult] | None
+    memory: list[dict[str, Tensor]] | None = None
 
 
 def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = None) -> Expected:
@@ -37,11 +39,13 @@ def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = N
     ``only``: just for this rank, which takes a fraction of the time; what the others hold is then
     incomplete.
     """
-    rows = reference.dispatch(shuffle, ranks, only)
+    rows, memory = reference.dispatch(shuffle, ranks, only), None
+    if shuffle.into is not None:
+        memory = [reference.put(shuffle, ranks, rows, rank) for rank in range(len(ranks))]
     if shuffle.declared.combine is None:
-        return Expected(rows, None)
+        return Expected(rows, None, memory)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
-    return Expected(rows, reference.combine(shuffle, ranks, worked, only))
+    return Expected(rows, reference.combine(shuffle, ranks, worked, only), memory)
 
 
 def slot_keys(rows: RankRows) -> Tensor:
@@ -110,6 +114,12 @@ def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: AnyHandle
     for name, wanted_rows in expected.fields.items():
         held = by_slot(_reals(rows), handle)[name][: len(written)]
         _check_bits(f"rows of `{name}`", held.cpu()[written], wanted_rows[written])
+
+
+def check_memory(expected: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
+    """All of the caller's memory bit by bit, that which no row goes into as well."""
+    for name, wanted in expected.items():
+        _check_bits(f"memory of `{name}`", memory[name].cpu(), wanted)
 
 
 def _starts_with(index: Tensor, wanted: Tensor) -> bool:

@@ -120,13 +120,27 @@ class Checker:
             **{field.name: field.dtype for field in spec.declared.source.fields},
             **{name: item.dtype for name, item in inputs.items()},
         }
+        extents = self._sized(given, shapes, dtypes)
+        self._given_weights(weights, extents)
+        return extents
+
+    def of_memory(
+        self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+    ) -> dict[str, int]:
+        """The extents that an ``into`` and its tensors, of these shapes and dtypes, are given."""
+        self._check_names(given, [*shapes], self.shuffle.declared.extents)
+        return self._sized(given, shapes, dtypes)
+
+    def _sized(
+        self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+    ) -> dict[str, int]:
+        """The extents of a call, whose tensors have to be of these shapes and dtypes."""
         tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
         extents = self._extents(given, tensors, shapes)
-        check_divisions(spec, self.rank, extents)
-        check_bounds(spec, self.rank, extents)
+        check_divisions(self.shuffle, self.rank, extents)
+        check_bounds(self.shuffle, self.rank, extents)
         for name, shape in shapes.items():
             self._check_shape(name, tensors[name], shape, extents)
-        self._given_weights(weights, extents)
         return extents
 
     def fields_again(

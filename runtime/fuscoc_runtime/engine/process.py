@@ -23,7 +23,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import call_order
-from fuscoc_runtime.errors import HopTimeoutError
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
@@ -94,12 +94,13 @@ class ProcessEngine:
         positional: Sequence[Tensor],
         named: Mapping[str, Any],
         earlier: Handle | None = None,
+        problem: FuscoRuntimeError | None = None,
     ) -> Dispatched:
         """See ``engine.dispatch``. Returns when the rows are complete, if not ``unfinished``.
 
         Weights may be given now or with ``combine``.
         """
-        return self.run("dispatch", dispatch(self.machine, positional, named, earlier))
+        return self.run("dispatch", dispatch(self.machine, positional, named, earlier, problem))
 
     def combine(
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]

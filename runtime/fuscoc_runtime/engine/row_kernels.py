@@ -12,6 +12,7 @@ from fuscoc_runtime.kernels.loader import device_module, launching
 TILE_WORDS = 1024
 INTERPRETED_ROWS = 256
 """Rows of a tile: one on a GPU, where rows are long; many where a program is what costs."""
+WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 MOST_PROGRAMS = 1 << 14
 """Of a launch; each takes a tile in so many. They keep any GPU busy, and cost little where the
 device knows that there are hardly any rows."""
@@ -26,12 +27,44 @@ def take_rows(rows: Tensor, index: Tensor, end: Tensor | None = None) -> Tensor:
     result = rows.new_empty((len(index), *rows.shape[1:]))
     if result.numel():
         row_bytes = rows.shape[1:].numel() * rows.element_size()
-        words = (torch.int64, torch.int32, torch.int16, torch.uint8)
-        word = next(each for each in words if row_bytes % each.itemsize == 0)
+        word = next(each for each in WORDS if row_bytes % each.itemsize == 0)
         source, target = (each.view(-1).view(word) for each in (rows, result))
         width = row_bytes // word.itemsize
         _launch("take", len(index), source, index, target, len(index), end, width)
     return result
+
+
+def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
+    """``memory[index[i]] = rows[i]``, but where ``index`` (int64 [num_rows]) is -1 or below.
+
+    Both are contiguous, and no two rows go to one place.
+    """
+    if rows.numel() and memory.numel():
+        row_bytes = rows.shape[1:].numel() * rows.element_size()
+        word = next(each for each in WORDS if _is_made_of(each, row_bytes, rows, memory))
+        source, target = (each.view(-1).view(word) for each in (rows, memory))
+        width = row_bytes // word.itemsize
+        words = min(TILE_WORDS, 1 << (width - 1).bit_length())  # rows may be short
+        _launch("put", len(index), source, index, target, len(index), width, words=words)
+
+
+def settle_places(places: Tensor, lost: Tensor, nowhere: int, taken: int) -> None:
+    """``taken`` in the stead of ``places`` (int64 [num_parts]) that an earlier part has. Adds the
+    numbers of those below ``nowhere``, and of these, to ``lost``, int64 [2]."""
+    if not len(places):
+        return
+    found, order = places.sort(stable=True)
+    interpreted = places.device.type == "cpu"
+    settle = device_module("rows", interpreted=interpreted).settle
+    grid = (min(-(-len(places) // TILE_WORDS), MOST_PROGRAMS),)
+    with launching(interpreted):
+        settle[grid](found, order, places, lost, len(places), nowhere, taken, TILE_WORDS)
+
+
+def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:
+    """Whether rows of so many bytes are whole words, where the tensors lie."""
+    starts = (each.storage_offset() * each.element_size() | each.data_ptr() for each in tensors)
+    return not any(number % word.itemsize for number in (row_bytes, *starts))
 
 
 def weigh_rows(
@@ -61,13 +94,15 @@ def weigh_rows(
     return result, dots
 
 
-def _launch(kernel: str, num_rows: int, first: Tensor, *arguments: Any) -> None:
+def _launch(
+    kernel: str, num_rows: int, first: Tensor, *arguments: Any, words: int = TILE_WORDS
+) -> None:
     interpreted = first.device.type == "cpu"
-    tile_rows = INTERPRETED_ROWS if interpreted else 1
+    tile_rows = INTERPRETED_ROWS if interpreted else TILE_WORDS // words
     function = getattr(device_module("rows", interpreted=interpreted), kernel)
     grid = (min(-(-num_rows // tile_rows), MOST_PROGRAMS),)
     with launching(interpreted):
-        function[grid](first, *arguments, tile_rows, TILE_WORDS)
+        function[grid](first, *arguments, tile_rows, words)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.into import Into
+from fuscoc_runtime.engine.node.engine import current_device
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
-from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
 from fuscoc_runtime.face.executor import Event, Executor
+from fuscoc_runtime.face.into import put
 from fuscoc_runtime.face.traced import (
     TracedHandle,
     as_handle,
@@ -31,6 +34,7 @@ from fuscoc_runtime.face.traced import (
     weights_of,
 )
 from fuscoc_runtime.manifest.declared import FieldSpec
+from fuscoc_runtime.plan.agree import attempt
 
 T = TypeVar("T")
 
@@ -50,12 +54,14 @@ def dispatch(
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
     def call() -> tuple[Any, Any]:
+        if executor.into is not None:
+            return _dispatch_into(executor, executor.into, fields, named, handle)
         sources = [
             *fields,
             *(named.get(field.name) for field in executor.spec.declared.source.fields),
         ]
         if torch.compiler.is_compiling() or needs_grad(sources) or saves_unchecked():
-            return dispatch_fresh(executor, fields, named, handle)
+            return _dispatch_fresh(executor, fields, named, handle)
         return _dispatch_now(executor, fields, named, handle)
 
     if not async_op:
@@ -71,8 +77,19 @@ def dispatch_fresh(
     handle: AnyHandle | None,
 ) -> tuple[Any, Any]:
     """``Shuffle.dispatch_fresh``: by the operator, whose rows are tensors of their own."""
+    fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
+    if executor.into is not None:
+        return _dispatch_into(executor, executor.into, fields, named, handle)
+    return _dispatch_fresh(executor, fields, named, handle)
+
+
+def _dispatch_fresh(
+    executor: Executor,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    handle: AnyHandle | None,
+) -> tuple[Any, Any]:
     spec, rank = executor.spec, executor.engine.members.rank
-    fields, named = as_reals(spec.declared.source.fields, fields, named)
     if needs_grad([*fields, *named.values()]) and not spec.is_differentiable:
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     try:
@@ -87,14 +104,45 @@ def dispatch_fresh(
     return _unwrap(rows, spec.declared.fields), as_handle(spec, traced)
 
 
+def _dispatch_into(
+    executor: Executor,
+    into: Into,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    handle: AnyHandle | None,
+) -> tuple[Any, Any]:
+    """A dispatch whose rows go on into memory of the caller's, which it returns."""
+    rank = executor.engine.members.rank
+    if torch.compiler.is_compiling():
+        raise InputError(into.spec.argument, rank, "is changed in place: call this uncompiled")
+    own, named = into.split(named)
+    if handle is not None:  # tells what both need
+        named = {name: value for name, value in named.items() if name not in own}
+    sources = [*fields, *named.values()]
+    num_slots = getattr(handle, "num_slots", None)
+    with current_device(executor.engine.members.device):
+        given = attempt(rank, lambda: into.prepare(own, sources, num_slots))
+    if isinstance(given, FuscoRuntimeError):
+        return _dispatch_now(executor, fields, named, handle, given)  # raises it on every rank
+    if handle is None:
+        named = into.told(named, given)
+    kept = needs_grad([*sources, *given.memory.values()]) or saves_unchecked()
+    way = _dispatch_fresh if kept else _dispatch_now
+    rows, new = way(executor, fields, named, handle)
+    by_field = rows if isinstance(rows, Mapping) else {executor.spec.declared.fields[0].name: rows}
+    with current_device(executor.engine.members.device):
+        return put(into, given, by_field, new), new
+
+
 def _dispatch_now(
     executor: Executor,
     fields: Sequence[Tensor],
     named: Mapping[str, Any],
     handle: AnyHandle | None,
+    problem: FuscoRuntimeError | None = None,
 ) -> tuple[Any, Any]:
     earlier = None if handle is None else as_handle(executor.spec, handle)
-    rows, new = executor.dispatch(fields, named, earlier)
+    rows, new = executor.dispatch(fields, named, earlier, problem)
     return _unwrap(rows, executor.spec.declared.fields), new
 
 

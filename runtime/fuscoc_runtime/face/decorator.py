@@ -36,7 +36,8 @@ def fused_shuffle(
     The decorated function takes what ``Shuffle.dispatch`` and ``Shuffle.combine`` take: source
     fields by position or name, everything else by name. The function below it is given
 
-    - the rows: a tensor [num_slots, *field shape], or a dict of them by field,
+    - the rows: a tensor [num_slots, *field shape], or a dict of them by field; where the spec says
+      ``into``, the memory that they went into,
     - ``key_counts``, int64 [num_local_keys], if it has a second positional parameter,
     - the handle as ``handle``, if it has a parameter of that name,
     - what the caller names like one of its keyword-only parameters,

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
@@ -62,10 +63,18 @@ class Executor:
 
     Attributes:
         key: names the engine in ``torch.ops.fuscoc``.
+        into: where rows go on from their slots, if they do.
     """
 
-    def __init__(self, engine: Engine, spec: ShuffleSpec, digest: str, zero_unused: bool) -> None:
-        self.engine, self.spec = engine, spec
+    def __init__(
+        self,
+        engine: Engine,
+        spec: ShuffleSpec,
+        digest: str,
+        zero_unused: bool,
+        into: Into | None = None,
+    ) -> None:
+        self.engine, self.spec, self.into = engine, spec, into
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
         self.observer.tally.link = engine.link if isinstance(engine, ProcessEngine) else None
@@ -96,11 +105,16 @@ class Executor:
         return not isinstance(self.engine, NodeEngine)
 
     def dispatch(
-        self, fields: Sequence[Tensor], named: Mapping[str, Any], earlier: Any
+        self,
+        fields: Sequence[Tensor],
+        named: Mapping[str, Any],
+        earlier: Any,
+        problem: FuscoRuntimeError | None = None,
     ) -> tuple[dict[str, Tensor], Any]:
-        """Rows, as views of the window, and the handle."""
+        """Rows, as views of the window, and the handle. A rank that knows a ``problem`` already
+        takes its part only to raise it."""
         started = self.observer.begins_dispatch()
-        done = self.engine.dispatch(fields, named, earlier)
+        done = self.engine.dispatch(fields, named, earlier, problem)
         self.observer.dispatched(done.handle, started)
         # Autograd shall not follow what is done to rows in place to the window and later calls.
         rows = {name: each.detach() for name, each in done.rows.items()}
@@ -112,6 +126,12 @@ class Executor:
         result = self.engine.combine(rows, handle, named)
         self.observer.combined(started)
         return result
+
+    def check(self) -> None:
+        """Wait for all calls so far, and raise what went wrong on this rank."""
+        self.engine.check()
+        if self.into is not None:
+            self.into.check()
 
     def beside(self, call: Callable[[], T], given: Sequence[Any], after: Any) -> tuple[T, Event]:
         """Make a call on a stream of its own, behind what is enqueued now, or was when the event
@@ -141,9 +161,11 @@ class Executor:
             as ``check`` does, unless that has been raised already.
         """
         self.engine.settle()
+        if self.into is not None:
+            self.into.check()
         if self._stream is not None:
             torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
-        return shuffle_stats(self.observer.tally)
+        return shuffle_stats(self.observer.tally, self.into)
 
     def memory(self) -> Memory:
         """What is held now; see ``stats.Memory``."""
@@ -175,6 +197,8 @@ class Executor:
         try:
             with current_device(members.device):
                 error = _error_of(self.engine.settle)
+                if self.into is not None:
+                    error = error or _error_of(self.into.check)
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
                 is_lost = not isinstance(self.engine, ExactEngine) and self.engine.is_stuck
                 if members.device.type == "cuda" and not is_lost:

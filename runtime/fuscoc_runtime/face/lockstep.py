@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,12 +29,14 @@ from fuscoc_runtime.comm.windows import Allocate, WindowPool
 from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.into import Given, Into
 from fuscoc_runtime.engine.linear import GeneralMaps, weight_input
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.errors import ProtocolError
+from fuscoc_runtime.errors import FuscoRuntimeError, ProtocolError
 from fuscoc_runtime.face import ops, tickets
 from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
+from fuscoc_runtime.face.into import put
 from fuscoc_runtime.face.traced import (
     bind,
     bind_rows,
@@ -43,6 +46,7 @@ from fuscoc_runtime.face.traced import (
     weights_of,
 )
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
+from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.topology import Topology
 
 T = TypeVar("T")
@@ -73,6 +77,10 @@ class LockstepShuffle:
             Machine(opened, self.spec, topology, rank, CPU, num_programs)
             for rank in range(topology.num_ranks)
         ]
+        self._into = [
+            Into(opened, self.spec, rank, topology.num_ranks, CPU, raises=True)
+            for rank in range(topology.num_ranks if self.spec.into is not None else 0)
+        ]
         for machine in self.machines:
             # Ranks take turns: what has not come when one of them waits never does.
             machine.waits.abort_word[0] = 1
@@ -99,19 +107,57 @@ class LockstepShuffle:
         """``positional[rank]`` and ``named[rank]`` are the arguments of one rank."""
         specs = self.spec.declared.source.fields
         given = [as_reals(specs, *each) for each in zip(positional, named, strict=True)]
-        done = self._dispatch([fields for fields, _ in given], [each for _, each in given])
+        fields, by_name = [each for each, _ in given], [each for _, each in given]
+        if self._into:
+            return self._dispatch_into(fields, by_name)
+        done = self._dispatch(fields, by_name)
         specs = self.spec.declared.fields
         return [Dispatched(dict(as_complex(specs, each.rows)), each.handle) for each in done]
 
-    def _dispatch(
+    def _dispatch_into(
         self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
     ) -> list[Dispatched]:
-        arguments = [*chain(*positional), *chain(*(given.values() for given in named))]
-        if (needs_grad(arguments) or saves_unchecked()) and self.spec.is_differentiable:
+        """As ``calls`` does it; rows are the memory that every rank was given, by field."""
+        given: list[Given | FuscoRuntimeError] = []
+        others: list[dict[str, Any]] = []
+        for into, fields, each in zip(self._into, positional, named, strict=True):
+            own, rest = into.split(each)
+            found = attempt(len(given), partial(into.prepare, own, [*fields, *rest.values()]))
+            given.append(found)
+            others.append(rest if isinstance(found, FuscoRuntimeError) else into.told(rest, found))
+        right = [each for each in given if isinstance(each, Given)]
+        if len(right) < len(given):
+            problems = [each if isinstance(each, FuscoRuntimeError) else None for each in given]
+            return self._dispatch(positional, others, problems)
+        memory = chain(*(each.memory.values() for each in right))
+        done = self._dispatch(positional, others, beside=[*memory])
+        kept = [
+            put(into, each, arrived.rows, arrived.handle)
+            for into, each, arrived in zip(self._into, right, done, strict=True)
+        ]
+        field = self.spec.declared.fields[0].name
+        return [
+            Dispatched(rows if isinstance(rows, dict) else {field: rows}, arrived.handle)
+            for rows, arrived in zip(kept, done, strict=True)
+        ]
+
+    def _dispatch(
+        self,
+        positional: Sequence[Sequence[Tensor]],
+        named: Sequence[Mapping[str, Any]],
+        problems: Sequence[FuscoRuntimeError | None] = (),
+        beside: Sequence[Tensor] = (),
+    ) -> list[Dispatched]:
+        arguments = [*chain(*positional), *chain(*(given.values() for given in named)), *beside]
+        wants = needs_grad(arguments) or saves_unchecked()
+        if wants and self.spec.is_differentiable and not problems:
             return self._dispatch_op(positional, named)
+        known = problems or [None] * len(self.machines)
         generators = [
-            dispatch(machine, fields, given)
-            for machine, fields, given in zip(self.machines, positional, named, strict=True)
+            dispatch(machine, fields, given, problem=problem)
+            for machine, fields, given, problem in zip(
+                self.machines, positional, named, known, strict=True
+            )
         ]
         self._observer.begins_dispatch()
         done = self._run(generators)

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
+from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
@@ -136,6 +137,15 @@ def open_engine(
     beside = replace(members, store=PrefixStore("general", members.store))
     general = partial(_general_engine, artifact, shuffle, beside, options)
     return ExactEngine(shuffle, members, exact_node, general)
+
+
+def open_into(artifact: Artifact, shuffle: ShuffleSpec, engine: Engine) -> Into | None:
+    """What puts rows into memory of the caller's, where the spec has them go there."""
+    if shuffle.into is None:
+        return None
+    members = engine.members
+    num_ranks, waits = members.topology.num_ranks, not isinstance(engine, NodeEngine)
+    return Into(artifact, shuffle, members.rank, num_ranks, members.device, raises=waits)
 
 
 def _general_engine(

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.face.executor import Executor
-from fuscoc_runtime.face.open import open_engine
+from fuscoc_runtime.face.open import open_engine, open_into
 from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -46,7 +46,9 @@ class Pool:
             # What is made here serves calls of inference and those that autograd records.
             with torch.inference_mode(False):
                 engine = open_engine(artifact, spec, group, topology, device, options)
-                executor = Executor(engine, spec, digest, options.zero_unused)
+                executor = Executor(
+                    engine, spec, digest, options.zero_unused, open_into(artifact, spec, engine)
+                )
         self._held[settings] = executor, num_users + 1
         return executor
 

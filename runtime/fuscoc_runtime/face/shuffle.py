@@ -206,7 +206,8 @@ class Shuffle:
         of memory that peers store into, valid until this rank's next dispatch, whose source it
         cannot be. Padding rows are left as they were. With ``max_sources`` ``num_slots`` is the
         capacity, unless the target is dense, and of the rows of a compact target those that no slot
-        refers to are unused.
+        refers to are unused. Where the spec says ``into``, rows go on into memory that the call is
+        given by its name, and ``dispatch`` returns that, changed in place, instead of ``rows``.
 
         If a field requires grad, and in compiled functions, rows are tensors of their own instead,
         and padding rows are 0. The backward pass is collective as well: it brings the rows'
@@ -224,8 +225,8 @@ class Shuffle:
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
             IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, InexactDivisionError,
-            DivisorError, CapacityError, PlacementMismatchError: the routing asks for what cannot
-            be.
+            DivisorError, CapacityError, PlacementMismatchError, PlaceRangeError,
+            PlaceOverlapError: the routing asks for what cannot be.
             NativeBuildError, PreparationError: a rank lacks what planning takes; names it.
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.
@@ -296,13 +297,14 @@ class Shuffle:
         Raises:
             KeyRangeError, DestinationError, NoSlotError, SlotClashError, ExcessError: points that
                 were dropped.
+            PlaceRangeError, PlaceOverlapError: rows that went nowhere from their slots.
             SizesError: calls of which nothing was moved, for want of sizes.
             RefusedCallError: a peer raised an error for calls that this rank had joined.
             InputError: ranks passed handles of different dispatches, to calls that do not wait.
             OutdatedError: combines whose rows or handle had been replaced.
             HopTimeoutError: a rank that did not come in time; the shuffle is then of no more use.
         """
-        self._executor.engine.check()
+        self._executor.check()
 
     def stats(self) -> ShuffleStats | None:
         """The latest dispatch in numbers; None before the first. Waits for it.

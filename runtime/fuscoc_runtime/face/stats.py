@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.engine.handle import Handle, HopStats
+from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
@@ -39,6 +40,8 @@ class ShuffleStats:
         num_dispatches, num_combines: calls so far.
         num_rounds: rounds in which its slices crossed the network; 0 inside one node. Of fixed
             capacity there is one.
+        into: parts of rows that it copied from its window into memory of the caller's; ``None``
+            where the spec has none go there.
         link: what the network was measured to do when the shuffle was opened; ``None`` where it was
             not.
     """
@@ -58,6 +61,7 @@ class ShuffleStats:
     num_dispatches: int
     num_combines: int
     num_rounds: int
+    into: HopStats | None
     link: Link | None
 
     @property
@@ -77,6 +81,8 @@ class ShuffleStats:
         hops = [("network", self.network), ("NVLink", self.nvlink), ("local", self.local)]
         if self.carried.rows:
             hops.insert(1, ("handed over", self.carried))
+        if self.into is not None:
+            hops.append(("into memory of the caller's", self.into))
         moved = ", ".join(f"{name} {hop.rows} rows ({hop.num_bytes} B)" for name, hop in hops)
         rounds = f"; network in {self.num_rounds} rounds" if self.num_rounds else ""
         link = f"; the network carries {self.link}" if self.link is not None else ""
@@ -106,7 +112,7 @@ class Memory:
         return self.window_bytes + self.private_bytes
 
 
-def shuffle_stats(tally: Tally) -> ShuffleStats | None:
+def shuffle_stats(tally: Tally, into: Into | None = None) -> ShuffleStats | None:
     """Reads device memory, so it waits for the dispatch; None before the first one."""
     if tally.handle is None:
         return None
@@ -120,8 +126,14 @@ def shuffle_stats(tally: Tally) -> ShuffleStats | None:
         combine_ms=tally.combine_ms,
         num_dispatches=tally.num_dispatches,
         num_combines=tally.num_combines,
+        into=_put_by(into) if into is not None else None,
         link=tally.link,
     )
+
+
+def _put_by(into: Into) -> HopStats:
+    num_parts = 0 if into.latest is None else int((into.latest >= 0).sum())
+    return HopStats(num_parts, 0, into.part_bytes)
 
 
 def _count(handle: Handle) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fuscoc_runtime.manifest.declared import Declared
+from fuscoc_runtime.manifest.declared import Declared, FieldSpec
 from fuscoc_runtime.manifest.program import Program
+from fuscoc_runtime.scalar import Scalar
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,31 @@ class NodeSpec:
 
 
 @dataclass(frozen=True)
+class IntoSpec:
+    """Memory of the caller's that the rows of a dispatch go into, on every rank by itself.
+
+    A call is given it by the name ``argument``: a tensor [*dims, *cell shape] for each of
+    ``fields``. Nothing else depends on ``inputs`` and ``extents``. ``kernel``, ``block`` points a
+    program, says for every part of a row, with the fields ``parts``, in which of as many parts of
+    that memory it goes. ``declared`` says the same: a point of its domain is a part of a row, by
+    slot first, and its slots are the parts of the memory.
+    """
+
+    argument: str
+    dims: tuple[Scalar, ...]
+    fields: tuple[FieldSpec, ...]
+    declared: Declared
+    inputs: tuple[str, ...]
+    extents: tuple[str, ...]
+    parts: tuple[FieldSpec, ...]
+    kernel: str
+    block: int
+
+
+@dataclass(frozen=True)
 class ShuffleSpec:
-    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology.
+    """One compiled shuffle. ``baked``: files of plans made when compiling, by topology; ``into``:
+    where rows go on from their slots, if they do.
 
     Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
     ``node_note`` of the Triton kernels for one node.
@@ -108,6 +132,7 @@ class ShuffleSpec:
     name: str
     declared: Declared
     program: Program
+    into: IntoSpec | None = None
     baked: Mapping[str, str] = field(default_factory=dict)
     cuda: CudaSpec | None = None
     cuda_note: str | None = None

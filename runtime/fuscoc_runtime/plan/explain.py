@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError, InputError
+from fuscoc_runtime.manifest.declared import Declared, DomainIndex
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.scalar import (
@@ -25,28 +26,32 @@ from fuscoc_runtime.scalar import (
 def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRangeError:
     """The error of a domain point whose key (packed) or rank (dense) is out of range, or what these
     or the source are looked up by."""
-    scope = Scope(points.extents, points.inputs)
-    position = coordinates(ctx.shuffle, scope, point)
-    scope = scope.at(position)
-    scalar, highest = _at_fault(ctx, scope)
+    declared, scope = ctx.shuffle.declared, Scope(points.extents, points.inputs)
+    scope = scope.at(coordinates(declared.domain, scope, point))
+    missing = explain_place(declared, ctx.rank, scope)
+    if missing is not None:
+        return missing
+    if declared.target.kind == "packed":
+        return _out_of_range(declared.target.key, ctx.rank, scope, declared.target.num_keys - 1)
+    return _out_of_range(declared.target.rank, ctx.rank, scope, ctx.topology.num_ranks - 1)
+
+
+def explain_place(declared: Declared, rank: int, scope: Scope) -> IndexOutOfRangeError | None:
+    """The error of what does not exist and is looked up at the point of ``scope``, if anything."""
+    for place in declared.places:
+        limit = evaluate(place.limit, scope)
+        if not 0 <= evaluate(place.value, scope) < limit:
+            return _out_of_range(place.value, rank, scope, limit - 1)
+    return None
+
+
+def _out_of_range(scalar: Scalar, rank: int, scope: Scope, highest: int) -> IndexOutOfRangeError:
     value = evaluate(scalar, scope)
     if isinstance(scalar, Load):
         at = tuple(evaluate(index, scope) for index in scalar.at)
-        return IndexOutOfRangeError(scalar.input, ctx.rank, at, value, -1, highest)
-    computed = scalar.name if isinstance(scalar, Index) else render(scalar, position)
-    return IndexOutOfRangeError(computed, ctx.rank, (), value, -1, highest)
-
-
-def _at_fault(ctx: PlanContext, scope: Scope) -> tuple[Scalar, int]:
-    """What is out of range, and its highest value."""
-    for place in ctx.shuffle.declared.places:
-        limit = evaluate(place.limit, scope)
-        if not 0 <= evaluate(place.value, scope) < limit:
-            return place.value, limit - 1
-    target = ctx.shuffle.declared.target
-    if target.kind == "packed":
-        return target.key, target.num_keys - 1
-    return target.rank, ctx.topology.num_ranks - 1
+        return IndexOutOfRangeError(scalar.input, rank, at, value, -1, highest)
+    computed = scalar.name if isinstance(scalar, Index) else render(scalar, scope.indices)
+    return IndexOutOfRangeError(computed, rank, (), value, -1, highest)
 
 
 def explain_extents(
@@ -79,9 +84,9 @@ def explain_extents(
     raise ValueError(f"every extent of {shuffle.name} is a size at {index} = {outer}")
 
 
-def coordinates(shuffle: ShuffleSpec, scope: Scope, point: int) -> dict[str, int]:
+def coordinates(domain: Sequence[DomainIndex], scope: Scope, point: int) -> dict[str, int]:
     """The domain indices of a domain point; only the outermost one may change the other extents."""
-    outer, *inner = shuffle.declared.domain
+    outer, *inner = domain
     for position in range(evaluate(outer.extent, scope)):
         here = scope.at({outer.name: position})
         extents = [evaluate(index.extent, here) for index in inner]
@@ -94,4 +99,4 @@ def coordinates(shuffle: ShuffleSpec, scope: Scope, point: int) -> dict[str, int
             names = (index.name for index in inner)
             return {outer.name: position, **dict(zip(names, reversed(found), strict=True))}
         point -= size
-    raise IndexError(f"{shuffle.name} has no domain point so far out")
+    raise IndexError("there is no domain point so far out")

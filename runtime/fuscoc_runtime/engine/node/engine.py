@@ -27,7 +27,12 @@ from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.streams import call_order
-from fuscoc_runtime.errors import HopTimeoutError, InputError, ProtocolError
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    InputError,
+    ProtocolError,
+)
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -96,8 +101,10 @@ class NodeEngine:
         positional: Sequence[Tensor],
         named: Mapping[str, Any],
         earlier: NodeHandle | None = None,
+        problem: FuscoRuntimeError | None = None,
     ) -> NodeDispatched:
-        """Enqueue a dispatch; the weights of a weighted combine are among ``named``.
+        """Enqueue a dispatch; the weights of a weighted combine are among ``named``. A ``problem``
+        that is known already is raised like those that are found.
 
         With the handle of an ``earlier`` dispatch, segments go where they went then. Its weights
         are used again unless others are given.
@@ -111,6 +118,8 @@ class NodeEngine:
         """
         with self._in_turn():
             try:
+                if problem is not None:
+                    raise problem
                 arguments = self._dispatch_arguments(positional, named, earlier)
                 for name, tensor in arguments.fields.items():
                     if self.lends(tensor):

@@ -109,16 +109,21 @@ class ExactEngine:
         positional: Sequence[Tensor],
         named: Mapping[str, Any],
         earlier: ExactHandle | Handle | None = None,
+        problem: FuscoRuntimeError | None = None,
     ) -> ExactDispatched | Dispatched:
         """See ``engine.dispatch``; with an ``earlier`` handle only this rank raises its mistakes.
 
         Weights may be given now or with ``combine``.
         """
         if isinstance(earlier, Handle):
-            return self.general.dispatch(positional, named, earlier)
+            return self.general.dispatch(positional, named, earlier, problem)
         with self._turn():
             self._number += 1
-            prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, earlier))
+            prepared: _Prepared | FuscoRuntimeError | None = problem
+            if prepared is None:
+                prepared = attempt(
+                    self.members.rank, lambda: self._prepare(positional, named, earlier)
+                )
             known = self._move(prepared, earlier)
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None

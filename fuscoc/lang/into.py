@@ -1,0 +1,120 @@
+"""``into``: memory of the caller's, which rows go into from the slots that they have arrived in.
+
+What it says is a dispatch of every rank to itself, out of the target's slots: so it is checked as
+one, with the same words, proofs and counterexamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fuscoc.diagnostics import Label
+from fuscoc.lang import ast
+from fuscoc.lang.checked import CheckedShuffle, Into
+from fuscoc.lang.dispatch import Path, check_dispatch
+from fuscoc.lang.scope import VIEW, LayoutInfo, Scope
+
+
+@dataclass(frozen=True)
+class IntoPath:
+    """The caller's ``memory``, and where in it each part of a row goes."""
+
+    memory: LayoutInfo
+    path: Path
+    clause: ast.Into
+
+    def of(self, parts: CheckedShuffle) -> Into:
+        """What later rooms see of it; ``parts`` is what is known of its path."""
+        fields = self.memory.fields
+        if self.memory.segment is None:
+            fields = (replace(fields[0], name=parts.fields[0].name),)
+        name, extents = self.memory.ident.name, self.memory.extents
+        return Into(name, extents, fields, parts, self.clause.span)
+
+
+def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
+    """Where the ``into`` of a dispatch sends rows; None without one, or after a report."""
+    clause = scope.single(dispatch.options, ast.Into, "into")
+    if clause is None:
+        return None
+    memory = _memory(clause, scope)
+    target = scope.layouts.get(dispatch.target.layout.name)
+    if memory is None or not _has_slots(dispatch, target, clause, scope):
+        return None
+    assert target is not None
+    if memory.packed or memory.ident.name == target.ident.name:
+        what = "its slots are assigned" if memory.packed else "rows come from there"
+        scope.sink.report(
+            "FSC063",
+            clause.span,
+            f"not yet supported: `{memory.ident.name}` as memory of the caller's: {what}",
+            secondary=[Label(memory.ident.span, "declared here")],
+        )
+        return None
+    if any(field.is_complex for field in memory.fields):
+        message = "not yet supported: complex numbers in memory of the caller's"
+        scope.sink.report("FSC063", clause.span, message)
+        return None
+    unnamed = next((dim for dim in target.dims if dim not in scope.symbols), None)
+    if unnamed is not None:
+        if not scope.may_declare(unnamed):
+            scope.sink.report(
+                "FSC011",
+                clause.access.span,
+                f"`{unnamed}` of `{target.ident.name}` is no index, by which rows could go on",
+                secondary=[Label(target.ident.span, "declared here")],
+                help=f"declare its slots as an index: `index {unnamed} : …`",
+            )
+        return None
+    path = check_dispatch(_of_itself(dispatch, target, clause), scope, fills=False)
+    if path is None:
+        return None
+    if path.num_source_dims != len(path.domain):
+        name = path.domain[path.num_source_dims].name
+        scope.sink.report(
+            "FSC041",
+            clause.access.span,
+            f"`{name}` is none of the dimensions of `{target.ident.name}`, whose rows go on here",
+            secondary=[Label(target.ident.span, "declared here")],
+        )
+        return None
+    return IntoPath(memory, path, clause)
+
+
+def _memory(clause: ast.Into, scope: Scope) -> LayoutInfo | None:
+    """The layout that the clause names, by itself or by a view."""
+    name = clause.access.layout.name
+    symbol = scope.symbols.get(name)
+    if symbol is not None and symbol.kind == VIEW:
+        return scope.views[name][1].layout if name in scope.views else None
+    scope.find(clause.access.layout, {"layout", VIEW}, "a layout or a view")
+    return scope.layouts.get(name)
+
+
+def _has_slots(
+    dispatch: ast.Dispatch, target: LayoutInfo | None, clause: ast.Into, scope: Scope
+) -> bool:
+    """Whether rows have slots that the spec chooses, from which they may go on."""
+    if target is not None and not target.packed:
+        return True
+    symbol = scope.symbols.get(dispatch.target.layout.name)
+    if target is None and (symbol is None or symbol.kind != VIEW):
+        return False  # reported
+    what = "a view as the target" if target is None else "a packed target"
+    scope.sink.report(
+        "FSC063",
+        clause.span,
+        f"not yet supported: `into` beside {what}",
+        secondary=[Label(dispatch.target.span, "the target")],
+        help="dispatch to a dense layout, whose slots the spec computes",
+    )
+    return False
+
+
+def _of_itself(dispatch: ast.Dispatch, target: LayoutInfo, clause: ast.Into) -> ast.Dispatch:
+    """``dispatch target[…] -> access on rank``."""
+    here, there = dispatch.target.span, clause.access.span
+    slots = tuple(ast.Name(dim, span=here) for dim in target.dims)
+    source = ast.Access(ast.Ident(target.ident.name, span=here), slots, span=here)
+    on = ast.On(ast.Name("rank", span=there), span=there)
+    return ast.Dispatch(source, clause.access, (on,), span=clause.span)

@@ -1,0 +1,235 @@
+"""Memory of the caller's that rows go into: what a call is given, and where in it every row goes.
+
+Ranks do this alone: a table that says where rows go is the receiver's own, and nobody else reads
+it. Rows have landed in the target's window, whichever engine has brought them, and one kernel puts
+them where they belong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.arguments import Checker, Shape
+from fuscoc_runtime.engine.row_kernels import settle_places
+from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
+from fuscoc_runtime.kernels.loader import address, load_kernel
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import IntoSpec, ShuffleSpec
+from fuscoc_runtime.plan.explain import coordinates, explain_place
+from fuscoc_runtime.scalar import Load, Scope, evaluate, render, subexpressions
+
+NOWHERE, OUT_OF_RANGE, TAKEN = -1, -2, -3
+"""What a part of a row has instead of a place: none was given, it does not exist, or a part of an
+earlier slot has it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What one call brings: ``memory`` by field, contiguous tensors that may require grad, and
+    ``places``, int64 [num_parts], where in it each part of a row goes, below 0 for none."""
+
+    memory: Mapping[str, Tensor]
+    places: Tensor
+    extents: Mapping[str, int]
+
+
+class Into:
+    """One rank's side of an ``into``.
+
+    Attributes:
+        latest: int64 [num_parts], where the latest call has put the parts of its rows.
+
+    Args:
+        raises: whether calls find mistakes of their tables before anything moves, for which the
+            host waits; else rows without a place of their own are counted, for ``check``.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        rank: int,
+        num_ranks: int,
+        device: torch.device,
+        *,
+        raises: bool,
+    ) -> None:
+        assert shuffle.into is not None
+        self.spec: IntoSpec = shuffle.into
+        self._shuffle, self._raises = shuffle, raises
+        # Gradients flow if they do through the shuffle.
+        declared = replace(
+            self.spec.declared, combine=shuffle.declared.combine, casts=shuffle.declared.casts
+        )
+        self._checker = Checker(replace(shuffle, declared=declared), rank, num_ranks, device)
+        kernel = artifact.kernels[self.spec.kernel]
+        path, code = artifact.kernel_file(kernel), artifact.code[kernel.file]
+        self._kernel = load_kernel(path, kernel, code, interpreted=device.type == "cpu")
+        self.latest: Tensor | None = None
+        self._lost = torch.zeros(2, dtype=torch.int64, device=device)
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of a part of a row, all fields."""
+        return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in self.spec.parts)
+
+    @property
+    def parts_of_row(self) -> int:
+        """Parts that a row is cut into."""
+        whole = self._shuffle.program.buffers["target"][0].num_elems
+        return whole // self.spec.parts[0].num_elems
+
+    def split(self, named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments of a call by name: those that this takes, and those that dispatch does."""
+        spec, declared = self.spec, self.spec.declared
+        takes = {spec.argument, *declared.extents, *(item.name for item in declared.inputs)}
+        alone = {spec.argument, *spec.extents, *spec.inputs}
+        own = {name: value for name, value in named.items() if name in takes}
+        return own, {name: value for name, value in named.items() if name not in alone}
+
+    def told(self, named: Mapping[str, Any], given: Given) -> dict[str, Any]:
+        """A dispatch's arguments by name, with the extents that ``given`` has told."""
+        extents = self._shuffle.declared.extents
+        return {**named, **{name: given.extents[name] for name in extents if name in given.extents}}
+
+    def prepare(
+        self, own: Mapping[str, Any], sources: Iterable[Any], num_slots: int | None = None
+    ) -> Given:
+        """Check what a call is given; ``sources`` are the tensors that it reads, and ``num_slots``
+        the slots that it has, if a handle tells.
+
+        Raises:
+            InputError: a tensor of another form, one that is not contiguous, that shares memory
+                with a source, or that autograd lets nobody change; tables for other slots.
+            IndexOutOfRangeError, PlaceRangeError, PlaceOverlapError: rows without a place of their
+                own, unless they are only counted.
+        """
+        memory = self._memory(own)
+        declared, argument = self.spec.declared, self.spec.argument
+        given = {name: value for name, value in own.items() if name != argument}
+        shapes: dict[str, Shape] = {
+            self._called(field.name): (*self.spec.dims, *field.shape) for field in self.spec.fields
+        }
+        dtypes = {self._called(field.name): field.dtype for field in self.spec.fields}
+        tensors = {self._called(name): tensor for name, tensor in memory.items()}
+        extents = self._checker.of_memory(
+            {**given, **tensors},
+            {**shapes, **{item.name: item.shape for item in declared.inputs}},
+            {**dtypes, **{item.name: item.dtype for item in declared.inputs}},
+        )
+        for name, tensor in tensors.items():
+            if not tensor.is_contiguous():
+                raise self._checker.problem(name, "is not contiguous: rows are put where it lies")
+            if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
+                problem = "is a leaf that requires grad, which nothing may change in place"
+                raise self._checker.problem(name, f"{problem}: call this without grad")
+            if any(_share(tensor, each) for each in sources if isinstance(each, Tensor)):
+                raise self._checker.problem(name, "shares memory with a source of this call")
+        inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
+        places = self._places(inputs, extents)
+        slots = len(places) // self.parts_of_row
+        if num_slots is not None and num_slots != slots:
+            problem = f"is of a dispatch with {num_slots} slots; this call has {slots}"
+            raise self._checker.problem("handle", problem)
+        return Given(memory, places, extents)
+
+    def check(self) -> None:
+        """Raise what was counted since the last time; waits for it."""
+        if self._raises:
+            return
+        outside, taken = self._lost.tolist()
+        self._lost.zero_()
+        if outside:
+            raise self._fault(PlaceRangeError, outside)
+        if taken:
+            raise self._fault(PlaceOverlapError, taken)
+
+    def _memory(self, own: Mapping[str, Any]) -> dict[str, Tensor]:
+        argument, fields = self.spec.argument, self.spec.fields
+        if argument not in own:
+            raise self._checker.problem(argument, "is missing")
+        given = own[argument]
+        by_field = given if isinstance(given, Mapping) else {fields[0].name: given}
+        names = [field.name for field in fields]
+        if sorted(by_field) != sorted(names):
+            listed = ", ".join(f"`{name}`" for name in names)
+            raise self._checker.problem(argument, f"must be a dict of {listed}")
+        return {name: by_field[name] for name in names}
+
+    def _called(self, field: str) -> str:
+        """How messages call a tensor."""
+        single = len(self.spec.fields) == 1
+        return self.spec.argument if single else f"{self.spec.argument}.{field}"
+
+    def _places(self, inputs: Mapping[str, Tensor], extents: Mapping[str, int]) -> Tensor:
+        declared, scope = self.spec.declared, Scope(extents)
+        assert declared.target.kind == "dense"
+        sizes = [evaluate(index.extent, scope) for index in declared.domain]
+        num_points, num_places = math.prod(sizes), evaluate(declared.target.length, scope)
+        places = torch.empty(num_points, dtype=torch.int64, device=self._lost.device)
+        if not num_points:
+            return places
+        # A place that does not exist is looked up at 0: of an empty input that is any memory.
+        read = {name: each if each.numel() else places for name, each in inputs.items()}
+        values = {
+            "num_points": num_points,
+            "num_ranks": extents["ranks"],
+            "num_places": num_places,
+            "place": address(places),
+            **{f"extent.{name}": value for name, value in extents.items()},
+            **{f"input.{name}": address(tensor) for name, tensor in read.items()},
+        }
+        self._kernel.launch(values, -(-num_points // self.spec.block))
+        lost = torch.zeros_like(self._lost) if self._raises else self._lost
+        settle_places(places, lost, NOWHERE, TAKEN)
+        if self._raises:
+            self._raise(lost, places, inputs, extents)
+        return places
+
+    def _raise(
+        self,
+        lost: Tensor,
+        places: Tensor,
+        inputs: Mapping[str, Tensor],
+        extents: Mapping[str, int],
+    ) -> None:
+        outside, taken = lost.tolist()
+        if outside:
+            point = int((places == OUT_OF_RANGE).nonzero()[0])
+            scope = Scope(extents, inputs)
+            here = scope.at(coordinates(self.spec.declared.domain, scope, point))
+            missing = explain_place(self.spec.declared, self._checker.rank, here)
+            raise missing or self._fault(PlaceRangeError, outside)
+        if taken:
+            raise self._fault(PlaceOverlapError, taken)
+
+    def _fault(
+        self, kind: type[PlaceRangeError | PlaceOverlapError], count: int
+    ) -> FuscoRuntimeError:
+        target = self.spec.declared.target
+        assert target.kind == "dense"
+        read = [part for part in subexpressions(target.slot) if isinstance(part, Load)]
+        place = ", ".join(map(render, dict.fromkeys(read))) or render(target.slot)
+        return kind(self._checker.rank, self.spec.argument, place, count)
+
+
+def _share(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors have memory in common, as far as their ends tell."""
+    if not first.numel() or not second.numel() or first.device != second.device:
+        return False
+    ranges = [_addresses(each) for each in (first, second)]
+    return max(each.start for each in ranges) < min(each.stop for each in ranges)
+
+
+def _addresses(tensor: Tensor) -> range:
+    steps: Sequence[tuple[int, int]] = list(zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((size - 1) * stride for size, stride in steps)
+    start = tensor.data_ptr()
+    return range(start, start + (last + 1) * tensor.element_size())

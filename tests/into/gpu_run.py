@@ -1,0 +1,161 @@
+"""Rows that go into memory of the caller's, on real GPUs, by every engine.
+
+``torchrun --nproc-per-node N -m tests.into.gpu_run FOLDER`` takes what ``models.py`` has compiled,
+and exits non-zero, after naming every mismatch, when something is wrong. Ranks share GPUs where
+there are fewer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+if WORLD > 1:  # before torch looks: ranks of one GPU are hosts of their own for NCCL
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.utils._pytree import tree_map_only  # noqa: E402
+
+from fuscoc_runtime import Shuffle  # noqa: E402
+from fuscoc_runtime.errors import (  # noqa: E402
+    FuscoRuntimeError,
+    PlaceOverlapError,
+    PlaceRangeError,
+)
+from tests.into.models import MODELS, Call, differences  # noqa: E402
+
+TIMEOUT = 60.0
+FIXED = {"max_sources": 16, "capacity": 128}
+# By name: the folder of the artifacts, and options. What the general engine's programs are is an
+# option of its own alone.
+ENGINES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "general": ("triton", {"num_programs": 8}),
+    "exact": ("triton", {}),
+    "fixed, Triton": ("triton", FIXED),
+    "fixed, CUDA": ("auto", FIXED),
+}
+
+
+def run(
+    name: str, path: str, options: Mapping[str, Any], device: torch.device, backend: str
+) -> list[str]:
+    """What is wrong with one shuffle on one engine."""
+    wrong = []
+    sms = torch.cuda.get_device_properties(device).multi_processor_count // (WORLD + 1)
+    shuffle = Shuffle(
+        path, topology=f"1x{WORLD}", device=device, timeout=TIMEOUT, num_sms=sms, **options
+    )
+    for seed in range(6):
+        call = MODELS[name](torch.Generator().manual_seed(seed), WORLD)
+        given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
+        memory, _ = shuffle.dispatch(**given)
+        if not _is_same(memory, given[call.memory]):
+            wrong.append("returns something else")
+        shuffle.check()
+        wrong += [f"`{n}` differs in call {seed}" for n in differences(call.wanted[RANK], memory)]
+        stats = shuffle.stats()
+        if stats is None or stats.into is None:
+            wrong.append("counts nothing")
+    if shuffle.backend != backend:
+        wrong.append(f"has kernels of {shuffle.backend}")
+    wrong += graph(shuffle, name, device) if "capacity" in options else []
+    wrong += mistakes(shuffle, name, device, counted="capacity" in options)
+    shuffle.close()
+    return [f"{name}: {each}" for each in wrong]
+
+
+def graph(shuffle: Shuffle, name: str, device: torch.device) -> list[str]:
+    """A captured call, replayed on memory that has been changed in between."""
+    call = MODELS[name](torch.Generator().manual_seed(2), WORLD)
+    given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
+    fresh = tree_map_only(torch.Tensor, torch.clone, given[call.memory])
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+        memory, _ = shuffle.dispatch(**given)
+    wrong = []
+    for _ in range(3):
+        for into, each in zip(*map(_tensors, (given[call.memory], fresh)), strict=True):
+            into.copy_(each)
+        captured.replay()
+        wrong += [f"`{each}` differs in a graph" for each in differences(call.wanted[RANK], memory)]
+    shuffle.check()
+    return wrong
+
+
+def mistakes(shuffle: Shuffle, name: str, device: torch.device, counted: bool) -> list[str]:
+    """A place that is none, and one that two slots name: rows stay away, and somebody is told."""
+    if name != "kv_cache":
+        return []
+    wrong = []
+    for block, kind in ((9, PlaceRangeError), (None, PlaceOverlapError)):
+        call = _full(MODELS[name], WORLD)
+        given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
+        table = given["block_table"]
+        table[1] = table[0] if block is None else block
+        before = given["cache"].clone()
+        said = ""
+        try:
+            shuffle.dispatch(**given)
+            shuffle.check()
+        except FuscoRuntimeError as error:
+            said = str(error)
+        code = kind.code if counted or block is None else "FSR010"
+        if f"[{code}]" not in said:
+            wrong.append(f"{kind.__name__}: said {said!r}")
+        if counted:
+            continue
+        if not torch.equal(before.view(torch.uint8), given["cache"].view(torch.uint8)):
+            wrong.append(f"{kind.__name__}: something was moved")
+    return wrong
+
+
+def _full(model: Any, num_ranks: int) -> Call:
+    """A call in which every rank has a table of two blocks at least."""
+    for seed in range(1000):
+        call: Call = model(torch.Generator().manual_seed(seed), num_ranks)
+        tables = [each["block_table"] for each in call.given]
+        if all(len(table) > 1 and int(table[0]) >= 0 for table in tables):
+            return call
+    raise AssertionError("no such call")
+
+
+def _tensors(memory: Any) -> Sequence[torch.Tensor]:
+    return [*memory.values()] if isinstance(memory, Mapping) else [memory]
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    pairs = zip(_tensors(first), _tensors(second), strict=True)
+    return all(one.data_ptr() == other.data_ptr() for one, other in pairs)
+
+
+def main() -> int:
+    device = torch.device("cuda", RANK % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    wrong: list[str] = []
+    for engine, (kind, options) in ENGINES.items():
+        backend = "cuda" if kind == "auto" else "triton"
+        for name in MODELS:
+            path = str(Path(sys.argv[1]) / kind / name)
+            found = [f"{engine}: {each}" for each in run(name, path, options, device, backend)]
+            wrong += found
+            if RANK == 0:
+                print(f"{engine}, {name}: {'WRONG' if found else 'ok'}", flush=True)
+    everyone: list[list[str]] = [[] for _ in range(WORLD)]
+    dist.all_gather_object(everyone, wrong)
+    if RANK == 0:
+        for rank, lines in enumerate(everyone):
+            for line in lines:
+                print(f"rank {rank}: {line}")
+    dist.destroy_process_group()
+    return int(any(everyone))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What the tests let processes do; every function runs on one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map_only
+
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.errors import FuscoRuntimeError, InputError
+from fuscoc_runtime.face.shuffle import Shuffle
+from tests.into.models import MODELS, differences
+
+FIXED = {"max_sources": 16, "capacity": 64}
+
+
+def open_shuffle(group: Any, artifact: str, fixed: bool) -> Shuffle:
+    shuffle = Shuffle(artifact, group=group, timeout=60.0, **(FIXED if fixed else {}))
+    assert isinstance(shuffle.engine, NodeEngine) == fixed
+    return shuffle
+
+
+def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
+    """What is wrong with some calls, the last of them along the routing of the one before."""
+    wrong = []
+    with open_shuffle(group, artifact, fixed) as shuffle:
+        for seed in range(3):
+            call = MODELS[name](torch.Generator().manual_seed(seed), shuffle.topology.num_ranks)
+            given = call.given[shuffle.rank]
+            before = tree_map_only(torch.Tensor, torch.clone, given)
+            memory, handle = shuffle.dispatch(**given)
+            wrong += differences(call.wanted[shuffle.rank], memory)
+            shuffle.check()
+            stats = shuffle.stats()
+            assert stats is not None
+            assert stats.into is not None
+            assert f"into memory of the caller's {stats.into.rows} rows" in str(stats)
+        of_the_handle = ("destination", "source_page")
+        again = {name: each for name, each in before.items() if name not in of_the_handle}
+        memory, _ = shuffle.dispatch(**again, handle=handle)
+        wrong += differences(call.wanted[shuffle.rank], memory)
+        assert memory is not given[call.memory]
+        table = next(n for n in ("block_table", "entry_idx", "tile_idx") if n in again)
+        again[table] = again[table][:-1]
+        with pytest.raises(InputError, match=r"`handle` on rank \d is of a dispatch with"):
+            shuffle.dispatch(**again, handle=handle)
+    return wrong
+
+
+def mistakes(group: Any, artifact: str, fixed: bool) -> list[tuple[str, bool]]:
+    """What rank 1 is told of tables that are wrong there alone, and whether its cache changed."""
+    found = []
+    with open_shuffle(group, artifact, fixed) as shuffle:
+        for table in ([0, 7, 1], [2, 1, 2]):
+            pages = torch.arange(4.0).view(1, 4, 1).expand(1, 4, 8).bfloat16().contiguous() + 1
+            cache = torch.zeros(1, 4, 8, dtype=torch.bfloat16)
+            destination = torch.tensor([[1 - shuffle.rank, slot] for slot in range(3)])
+            blocks = torch.tensor(table if shuffle.rank else [0, 1, 2])
+            given = {"x": pages.view(1, 4, 1, 2, 1, 4), "cache": cache.view(1, 4, 1, 2, 1, 4)}
+            said = "no error"
+            try:
+                shuffle.dispatch(
+                    **given,
+                    source_page=torch.arange(3),
+                    destination=destination,
+                    block_table=blocks,
+                )
+                shuffle.check()
+            except FuscoRuntimeError as error:
+                said = str(error)
+            found.append((said, cache[0, :, 0].tolist()))
+    return found

@@ -1,0 +1,149 @@
+"""What a call may give as its memory, and gradients through it, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fuscoc
+from fuscoc_runtime import Shuffle, fused_shuffle
+from fuscoc_runtime.errors import InputError, PlaceRangeError
+
+ROWS = """
+shuffle rows {
+  index t : rows
+  index s : slots
+  index i : entries
+  segment row { x : f32[2, 3] }
+  layout  given[t]    of row
+  layout  arrived[s]  of row
+  layout  memory[i, y] of f32[3]  dense(2)
+  view    entry[i] = memory[i, 0 .. 2]
+  route   to(t) -> slot  = input slot_idx : int64
+  route   at(s) -> i = input place_idx : int64
+  dispatch given[t] -> arrived[to(t)] on rank  into entry[at(s)]
+  combine  reverse
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shuffle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shuffle]:
+    with Shuffle(fuscoc.compile(ROWS, tmp_path_factory.mktemp("rows") / "rows")) as opened:
+        yield opened
+
+
+def tables() -> dict[str, Tensor]:
+    """Row 0 goes to entry 3, row 1 to slot 2, which is kept nowhere; slot 1 stays empty."""
+    return {"slot_idx": torch.tensor([0, 2]), "place_idx": torch.tensor([3, 0, -1])}
+
+
+def test_slices_of_larger_tensors(shuffle: Shuffle) -> None:
+    """Rows lie where the slice does, and nothing beside it changes."""
+    whole, x = torch.zeros(3, 5, 2, 3), torch.rand(2, 2, 3)
+    memory, _ = shuffle.dispatch(x, **tables(), memory=whole[1])
+    wanted = torch.zeros(3, 5, 2, 3)
+    wanted[1, 3] = x[0]
+    assert torch.equal(whole, wanted)
+    assert memory.data_ptr() == whole[1].data_ptr()
+
+
+def refused(shuffle: Shuffle, x: Tensor, memory: Any, **others: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        shuffle.dispatch(x, **tables(), memory=memory, **others)
+    return caught.value.message
+
+
+def test_memory_that_is_none(shuffle: Shuffle) -> None:
+    x, good = torch.rand(2, 2, 3), torch.zeros(5, 2, 3)
+    assert "must be a tensor" in refused(shuffle, x, None)
+    assert "is torch.float64; the spec says torch.float32" in refused(shuffle, x, good.double())
+    assert "the spec says [entries, 2, 3]" in refused(shuffle, x, good[:, :1])
+    assert "is not contiguous" in refused(shuffle, x, torch.zeros(5, 3, 2).mT)
+    assert "must be a dict of `x`" in refused(shuffle, x, {"y": good})
+    assert "no argument of this call" in refused(shuffle, x, good, others=1)
+    with pytest.raises(InputError, match="`memory` on rank 0 is missing"):
+        shuffle.dispatch(x, **tables())
+    with pytest.raises(InputError, match="`place_idx` on rank 0 is missing"):
+        shuffle.dispatch(x, slot_idx=tables()["slot_idx"], memory=good)
+    assert not good.any()
+
+
+def test_memory_that_a_call_reads(shuffle: Shuffle) -> None:
+    whole = torch.rand(6, 2, 3)
+    assert "shares memory with a source" in refused(shuffle, whole[:2], whole[1:])
+    shuffle.dispatch(whole[:2], **tables(), memory=whole[2:])  # side by side is not the same
+
+
+def test_parameters(shuffle: Shuffle) -> None:
+    """As for any change in place, autograd must not look."""
+    x, parameter = torch.rand(2, 2, 3), torch.nn.Parameter(torch.zeros(5, 2, 3))
+    assert "is a leaf that requires grad" in refused(shuffle, x, parameter)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            shuffle.dispatch(x, **tables(), memory=parameter)
+        assert torch.equal(parameter[3], x[0])
+
+
+def test_a_place_behind_the_end(shuffle: Shuffle) -> None:
+    memory = torch.zeros(3, 2, 3)
+    with pytest.raises(
+        PlaceRangeError, match=r"`place_idx\[s\]` leads out of `memory` for 1 parts"
+    ):
+        shuffle.dispatch(torch.rand(2, 2, 3), **tables(), memory=memory)
+    assert not memory.any()
+
+
+def test_gradients(shuffle: Shuffle) -> None:
+    """As torch has them for the same written as an assignment."""
+    x, memory = torch.rand(2, 2, 3, requires_grad=True), torch.rand(5, 2, 3, requires_grad=True)
+    weights = torch.rand(5, 2, 3)
+
+    def assigned() -> Tensor:
+        result = memory * 1
+        result[3] = x[0]
+        return result
+
+    def put() -> Tensor:
+        result, _ = shuffle.dispatch(x, **tables(), memory=memory * 1)
+        return result
+
+    found, wanted = (
+        torch.autograd.grad((call() * weights).sum(), (x, memory)) for call in (put, assigned)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    before = memory.detach().clone()
+    version = before._version
+    shuffle.dispatch(x.detach(), **tables(), memory=before)
+    assert before._version > version  # autograd notices what it has saved
+
+
+def test_memory_in_a_decorated_function(tmp_path: Path) -> None:
+    artifact = fuscoc.compile(ROWS, tmp_path / "rows")
+
+    @fused_shuffle(artifact)
+    def kept(memory: Tensor, *, handle: Any) -> Tensor:
+        return memory[3].expand(handle.num_slots, 2, 3)
+
+    memory, x = torch.zeros(5, 2, 3), torch.rand(2, 2, 3)
+    back = kept(x, **tables(), memory=memory)
+    assert torch.equal(back, x[:1].expand(2, 2, 3))
+    kept.shuffle().close()
+
+
+def test_compiled_functions_say_that_they_cannot(shuffle: Shuffle) -> None:
+    memory, x = torch.zeros(5, 2, 3), torch.rand(2, 2, 3)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def call(x: Tensor) -> Tensor:
+        result: Tensor = shuffle.dispatch(x, **tables(), memory=memory)[0]
+        return result
+
+    with pytest.raises(Exception, match="is changed in place: call this uncompiled"):
+        call(x)

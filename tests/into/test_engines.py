@@ -1,0 +1,55 @@
+"""The same among processes: engines of exact sizes and of fixed capacity, interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fuscoc
+from tests.engine.pool import Pool
+from tests.into import rank_work
+from tests.into.models import EXAMPLE, MODELS, build
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(2)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return build(Path(tmp_path_factory.mktemp("into")))
+
+
+@pytest.mark.parametrize(("name", "fixed"), [("table", False), *((name, True) for name in MODELS)])
+def test_memory_is_what_torch_makes_it(
+    pool: Pool, built: dict[str, str], name: str, fixed: bool
+) -> None:
+    assert pool.run(rank_work.calls, 2, built[name], name, fixed) == [[], []]
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["exact", "fixed"])
+def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, fixed: bool) -> None:
+    """Where hosts wait nothing moves, and all ranks say so; else such rows are counted."""
+    sizes = {"layers": 1, "page": 1, "heads": 1, "width": 4}
+    artifact = str(fuscoc.compile(EXAMPLE, tmp_path / "cache", **sizes))
+    first, second = pool.run(rank_work.mistakes, 2, artifact, fixed)
+    if not fixed:
+        assert first == second
+        (outside, before), (twice, same) = first
+        assert outside == "[FSR010] `block_table[1]` on rank 1 is 7; it must be between -1 and 3"
+        assert twice.startswith("[FSR028] `block_table[s]` is one place of `cache` for several")
+        assert before == same == [0, 0, 0, 0]
+        return
+    assert first == [("no error", [1, 2, 3, 0])] * 2
+    (outside, kept), (twice, one) = second
+    assert outside.startswith(
+        "[FSR027] `block_table[s]` leads out of `cache` for 1 parts of rows of"
+    )
+    assert kept == [1, 3, 0, 0]
+    assert twice.startswith("[FSR028] `block_table[s]` is one place of `cache` for several rows of")
+    assert one == [0, 2, 1, 0]
