@@ -122,9 +122,3 @@ class BufferBase:
     def get_local_buffer_tensor(self, *arguments: object, **named: object) -> NoReturn:
         """Refused: there is no one buffer."""
         raise refusal("get_local_buffer_tensor is not supported: every shuffle has its own windows")
-
-    def _refuse_capture(self, calls: str) -> None:
-        """Refuse calls whose host waits where a CUDA graph captures them."""
-        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        if started and torch.cuda.is_current_stream_capturing():
-            raise refusal(f"{calls} wait for counts, so a CUDA graph cannot capture them")

@@ -2,7 +2,8 @@
 which the first are filled, and the weighted sum back.
 
 Every rank gathers which experts all tokens have, and counts by itself: so slots are known wherever
-they are needed, and blocks begin where the consumer wants them.
+they are needed, and blocks begin where the consumer wants them. Inside one node memory has a fixed
+size: nothing waits on the host, and a CUDA graph can capture the calls.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fuscoc_runtime.deep_ep.quantised import Quantised
-from fuscoc_runtime.deep_ep.refusals import refusal
+from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
 from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.weights import combine_weighed
 from fuscoc_runtime.face.shuffle import Shuffle
 
 
@@ -85,16 +89,28 @@ class LowLatency:
         if num_experts % self.num_ranks:
             raise refusal(f"{self.num_ranks} ranks do not divide num_experts={num_experts}")
         self._turn ^= 1
-        spec = kind.spec(hidden, num_topk)
-        shuffle = self.shuffles.get(*spec, x.device, num_sms, copy=self._turn)
-        mine = topk_idx.new_full((max_tokens, num_topk), -1, dtype=torch.int64)
-        mine[:num_tokens] = topk_idx
-        found = count_places(of_all(mine, self.group), self.rank, num_experts)
-        local, num_slots = found.src_info.shape
-        arrived, routing = shuffle.dispatch(
-            **kind.fields(x), places=found.places[:num_tokens], slots=local * num_slots
+        local = num_experts // self.num_ranks
+        shuffle = self.shuffles.get(
+            *kind.spec(hidden, num_topk),
+            x.device,
+            num_sms,
+            copy=self._turn,
+            max_sources=max_tokens,
+            capacity=num_experts * max_tokens,
         )
-        rows = kind.received(arrived, local, num_slots)
+        if not isinstance(shuffle.engine, NodeEngine):
+            refuse_capture(f"low-latency calls of {shuffle.topology}")
+        experts = self._of_all(topk_idx.long(), max_tokens, -1)
+        found = count_places(experts, self.rank, num_experts)
+        # Combine is told the weights: those that dispatch of a fixed size has to be given are none.
+        unit = torch.ones(num_tokens, num_topk, device=x.device, dtype=torch.float32)
+        arrived, routing = shuffle.dispatch(
+            **kind.fields(x),
+            places=found.places[:num_tokens],
+            slots=num_experts * max_tokens,
+            topk_weights=unit,
+        )
+        rows = kind.received(arrived, local, self.num_ranks * max_tokens)
         info = found.src_info, found.layout_range
         return rows, found.counts, LowLatencyHandle(shuffle, routing, kind, *info, hidden, [])
 
@@ -108,9 +124,17 @@ class LowLatency:
                 f"x is {x.dtype} of the shape {list(x.shape)}; it is torch.bfloat16 {list(wanted)}"
             )
         weights = topk_weights.masked_fill(topk_idx < 0, 0)
-        rows = handle.kind.rows(x)
-        result = handle.shuffle.combine(rows, handle.routing, topk_weights=weights)
+        rows, shuffle = handle.kind.rows(x), handle.shuffle
+        if isinstance(shuffle.engine, NodeEngine):
+            all_weights = self._of_all(weights, handle.src_info.shape[1] // self.num_ranks, 0)
+            return combine_weighed(shuffle.engine, rows, handle.routing, all_weights)["x"]
+        result = shuffle.combine(rows, handle.routing, topk_weights=weights)
         return result if isinstance(result, Tensor) else result["x"]
+
+    def _of_all(self, of_tokens: Tensor, max_tokens: int, padding: int) -> Tensor:
+        """[num_ranks, max_tokens, topk] of all ranks' tokens, with ``padding`` behind them."""
+        missing = max_tokens - len(of_tokens)
+        return of_all(pad(of_tokens, (0, 0, 0, missing), value=padding), self.group)
 
 
 def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:
@@ -137,7 +161,7 @@ def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:
 
     counts = per_rank[:, 1 + rank * local : 1 + (rank + 1) * local].T
     begins = counts.cumsum(1) - counts
-    token = torch.arange(max_tokens, device=device).repeat_interleave(num_topk).repeat(num_ranks)
+    token = torch.arange(len(flat), device=device) // num_topk % max_tokens
     src_info = torch.zeros(local * num_slots + 1, dtype=torch.int32, device=device)
     src_info[torch.where(owner == rank, slot, local * num_slots)] = token.int()
     places = torch.stack([owner, slot], dim=-1).view(num_ranks, max_tokens, num_topk, 2)

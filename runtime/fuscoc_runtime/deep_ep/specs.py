@@ -64,6 +64,15 @@ def of_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     return all_gather(tensor.cpu(), group).to(tensor.device)
 
 
+def check_fixed(shuffle: Shuffle) -> None:
+    """Raises AdapterError: its memory was to have a fixed size, and has not."""
+    if not isinstance(shuffle.engine, NodeEngine):
+        raise refusal(
+            "num_worst_tokens, and do_cpu_sync=False, are not supported for "
+            f"{shuffle.topology}: memory of a fixed size is of one node"
+        )
+
+
 class Shuffles:
     """The shuffles of one buffer, opened when they are first needed, which is collective."""
 
@@ -92,13 +101,7 @@ class Shuffles:
                 num_sms=num_sms or None if device.type == "cuda" else None,
                 **options,
             )
-        shuffle = self._open[key]
-        if options and not isinstance(shuffle.engine, NodeEngine):
-            raise refusal(
-                "num_worst_tokens, and do_cpu_sync=False, are not supported for "
-                f"{shuffle.topology}: memory of a fixed size is of one node"
-            )
-        return shuffle
+        return self._open[key]
 
     def close(self) -> None:
         """Close all of them; collective."""
