@@ -36,7 +36,8 @@ class Config:
 class BufferBase:
     """The ranks of a group and the shuffles that they open when calls need them.
 
-    Numbers of bytes and of queue pairs, ``allow_*`` and any ``config`` are hints without effect.
+    Numbers of bytes and of queue pairs, ``allow_*``, ``use_fabric``, which is of the branch that
+    SGLang builds, and any ``config`` are hints without effect.
     ``topology`` is fuscoc's own: see ``Shuffle``.
 
     Attributes:
@@ -62,6 +63,7 @@ class BufferBase:
         enable_shrink: bool = False,
         comm: Any = None,
         *,
+        use_fabric: bool = False,
         topology: Topology | str | None = None,
     ) -> None:
         refuse(

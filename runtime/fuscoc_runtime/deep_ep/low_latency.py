@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from fuscoc_runtime.deep_ep.quantised import Quantised
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
-from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
+from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.weights import combine_weighed
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -134,7 +134,7 @@ class LowLatency:
     def _of_all(self, of_tokens: Tensor, max_tokens: int, padding: int) -> Tensor:
         """[num_ranks, max_tokens, topk] of all ranks' tokens, with ``padding`` behind them."""
         missing = max_tokens - len(of_tokens)
-        return of_all(pad(of_tokens, (0, 0, 0, missing), value=padding), self.group)
+        return self.shuffles.of_all(pad(of_tokens, (0, 0, 0, missing), value=padding))
 
 
 def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:

@@ -57,13 +57,6 @@ def find_artifact(kind: str, constants: Mapping[str, int]) -> Artifact:
     return artifact
 
 
-def of_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]."""
-    if "nccl" in dist.get_backend(group):
-        return all_gather(tensor, group)
-    return all_gather(tensor.cpu(), group).to(tensor.device)
-
-
 def check_fixed(shuffle: Shuffle) -> None:
     """Raises AdapterError: its memory was to have a fixed size, and has not."""
     if not isinstance(shuffle.engine, NodeEngine):
@@ -79,6 +72,12 @@ class Shuffles:
     def __init__(self, group: dist.ProcessGroup, topology: Topology | str | None) -> None:
         self.group, self.topology = group, topology
         self._open: dict[tuple[Any, ...], Shuffle] = {}
+        self._on_gpus: dist.ProcessGroup | None = None
+
+    def of_all(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]. The host
+        waits for no GPU."""
+        return all_gather(tensor, self._group_on(tensor.device))
 
     def get(
         self,
@@ -95,7 +94,7 @@ class Shuffles:
         if key not in self._open:
             self._open[key] = Shuffle(
                 find_artifact(kind, constants),
-                group=self.group,
+                group=self._group_on(device),
                 topology=self.topology,
                 device=device,
                 num_sms=num_sms or None if device.type == "cuda" else None,
@@ -107,3 +106,18 @@ class Shuffles:
         """Close all of them; collective."""
         while self._open:
             self._open.popitem()[1].close()
+        if self._on_gpus is not None:
+            dist.destroy_process_group(self._on_gpus)
+            self._on_gpus = None
+
+    def _group_on(self, device: torch.device) -> dist.ProcessGroup:
+        """The ranks as a group that takes tensors of a device: what a program gives may be one for
+        CPUs, as vLLM does, since DeepEP only lets ranks meet there."""
+        if device.type == "cpu" or "nccl" in dist.get_backend(self.group):
+            return self.group
+        if self._on_gpus is None:
+            ranks = dist.get_process_group_ranks(self.group)
+            made = dist.new_group(ranks, backend="nccl", use_local_synchronization=True)
+            assert made is not None
+            self._on_gpus = made
+        return self._on_gpus
