@@ -64,6 +64,7 @@ def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
 
     with stubs.installed(stubs.recording("vllm")) as modules:
         modules[vllm.UTILS.module].moe_kernel_quantize_input = quantise
+        stubs.without_context(modules)
         adapter = vllm.prepare_and_finalize(shuffle)
         rows, scales, *_ = adapter.prepare(x, weights, ids, num_experts, None, False, config, defer)
     if defer:

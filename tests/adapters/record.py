@@ -26,6 +26,11 @@ RECORDED = {
             "FusedMoEPrepareAndFinalizeModular",
         ),
         f"{VLLM}.utils": ("moe_kernel_quantize_input",),
+        "vllm.forward_context": (
+            "DPMetadata",
+            "get_forward_context",
+            "is_forward_context_available",
+        ),
     },
     "sglang": {
         f"{SGLANG}.token_dispatcher.base": ("CombineInputChecker", "BaseDispatcher"),
