@@ -15,6 +15,7 @@ from torch import Tensor
 
 import fuscoc_runtime.deep_ep as deep_ep
 from fuscoc_runtime.deep_ep.rows import Tokens
+from fuscoc_runtime.errors import FuscoRuntimeError
 from tests.deep_ep.cases import (
     SMALL,
     Case,
@@ -291,6 +292,25 @@ def defaults(group: Any) -> list[str]:
     checks.equal("rows", rows, case.received(case.x, rank))
     checks.near("back", back, case.x[rank].float() * goes.sum(1, keepdim=True), 2**-7)
     return checks.wrong
+
+
+def strayed(group: Any) -> str:
+    """What `destroy` says of an expert that is none, behind calls that ask no other rank."""
+    case, most = make_case(group, "cpu", SMALL, [3, 2], seed=5), 3
+    x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
+    if case.rank == 0:
+        idx[:] = -1
+        idx[1, 0] = SMALL.experts
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True)
+    rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, most, SMALL.experts, use_fp8=False)
+    back, _, _ = buffer.low_latency_combine(rows, idx, weights, handle)
+    buffer.low_latency_dispatch(x, idx, most, SMALL.experts, use_fp8=False)  # by other memory
+    assert case.rank == 1 or not back.any()
+    try:
+        buffer.destroy()
+    except FuscoRuntimeError as error:
+        return str(error)
+    return "nothing"
 
 
 def installed(group: Any) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import all_gather
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
@@ -103,12 +104,18 @@ class Shuffles:
         return self._open[key]
 
     def close(self) -> None:
-        """Close all of them; collective."""
+        """Close all of them, then raise the first error of any; collective."""
+        found: list[FuscoRuntimeError] = []
         while self._open:
-            self._open.popitem()[1].close()
+            try:
+                self._open.popitem()[1].close()
+            except FuscoRuntimeError as error:
+                found.append(error)
         if self._on_gpus is not None:
             dist.destroy_process_group(self._on_gpus)
             self._on_gpus = None
+        if found:
+            raise found[0]
 
     def _group_on(self, device: torch.device) -> dist.ProcessGroup:
         """The ranks as a group that takes tensors of a device: what a program gives may be one for
