@@ -90,14 +90,10 @@ class LowLatency:
             raise refusal(f"{self.num_ranks} ranks do not divide num_experts={num_experts}")
         self._turn ^= 1
         local = num_experts // self.num_ranks
-        shuffle = self.shuffles.get(
-            *kind.spec(hidden, num_topk),
-            x.device,
-            num_sms,
-            copy=self._turn,
-            max_sources=max_tokens,
-            capacity=num_experts * max_tokens,
-        )
+        spec = kind.spec(hidden, num_topk)
+        limits: dict[str, Any] = {"max_sources": max_tokens, "capacity": num_experts * max_tokens}
+        both = [self.shuffles.get(*spec, x.device, num_sms, copy, **limits) for copy in (0, 1)]
+        shuffle = both[self._turn]
         if not isinstance(shuffle.engine, NodeEngine):
             refuse_capture(f"low-latency calls of {shuffle.topology}")
         experts = self._of_all(topk_idx.long(), max_tokens, -1)

@@ -23,8 +23,13 @@ def refuse(**options: tuple[object, object, str]) -> None:
             raise refusal(f"{name}={given!r} is not supported: {reason}")
 
 
+def is_capturing() -> bool:
+    """Whether a CUDA graph captures what the current stream is given."""
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return started and torch.cuda.is_current_stream_capturing()
+
+
 def refuse_capture(calls: str) -> None:
     """Refuse calls whose host waits where a CUDA graph captures them."""
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if started and torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         raise refusal(f"{calls} wait for counts, so a CUDA graph cannot capture them")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
-from fuscoc_runtime.deep_ep.refusals import refusal
+from fuscoc_runtime.deep_ep.refusals import is_capturing, refusal
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -93,6 +93,9 @@ class Shuffles:
         ``options`` are those of ``Shuffle``, ``num_sms`` counts on GPUs, 0 is all."""
         key = kind, tuple(constants.items()), device, num_sms, copy, tuple(options.items())
         if key not in self._open:
+            if is_capturing():
+                problem = "the first call of its kind opens shuffles, which no CUDA graph captures"
+                raise refusal(f"{problem}: make it once before")
             self._open[key] = Shuffle(
                 find_artifact(kind, constants),
                 group=self._group_on(device),
