@@ -24,7 +24,7 @@ SOURCES = {"vllm": "FUSCOC_VLLM", "sglang": "FUSCOC_SGLANG"}
 """Variables that name folders in which a release's wheel was unpacked."""
 
 
-@pytest.mark.parametrize("is_fp8", [False, True])
+@pytest.mark.parametrize("is_fp8", [pytest.param(False, marks=pytest.mark.nightly), True])
 @pytest.mark.parametrize("engine", [engine_work.vllm, engine_work.sglang])
 def test_calls(pool: Pool, engine: Callable[..., Any], is_fp8: bool) -> None:
     rest = (512, is_fp8) if engine is engine_work.vllm else (is_fp8,)
