@@ -35,6 +35,7 @@ RECORDED = {
     "sglang": {
         f"{SGLANG}.token_dispatcher.base": ("CombineInputChecker", "BaseDispatcher"),
         f"{SGLANG}.token_dispatcher.standard": ("StandardDispatchOutput", "StandardCombineInput"),
+        "sglang.srt.layers.dp_attention": ("get_dp_global_num_tokens",),
         f"{SGLANG}.topk": ("TopKOutputChecker", "StandardTopKOutput", "BypassedTopKOutput"),
     },
 }

@@ -20,7 +20,8 @@ from tests.adapters.modular_kernel import Case
 from tests.engine import specs
 from tests.engine.pool import Pool
 
-INTERFACES = [vllm.KERNEL, vllm.UTILS, vllm.CONTEXT, sglang.BASE, sglang.STANDARD, sglang.TOPK]
+INTERFACES = [vllm.KERNEL, vllm.UTILS, vllm.CONTEXT, sglang.BASE, sglang.STANDARD]
+INTERFACES += [sglang.TOPK, sglang.TOKENS]
 NAMES = [(interface, name) for interface in INTERFACES for name in interface.signatures]
 
 
@@ -186,6 +187,11 @@ def test_vllm_weights_on_the_input_of_several_experts(pool: Pool) -> None:
 def test_sglang_layer(pool: Pool, align: int) -> None:
     path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=align)).path
     assert max(pool.run(layers.sglang_layer, 2, str(path), 9)) < 1e-5
+
+
+def test_sglang_rows_are_those_of_the_step(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    assert max(pool.run(layers.sglang_layer, 2, str(path), 3, 9)) < 1e-5
 
 
 @pytest.mark.parametrize(
