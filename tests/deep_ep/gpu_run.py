@@ -32,7 +32,7 @@ CASES = (
     (cases.LARGE, [1024, 700, 0, 1], [128, 87, 0, 1]),
 )
 """Tokens of the normal calls, and of those of low latency, where every expert has room for all."""
-REPLAYS = 20
+REPLAYS, SLOT_REPLAYS = 20, 5  # rows of every expert are compared one by one
 
 
 def captured(group: Any, shape: cases.Shape) -> list[str]:
@@ -89,7 +89,7 @@ def low_latency_captured(group: Any, shape: cases.Shape, is_fp8: bool) -> list[s
     checks, num = cases.Checks(), 32
     routed = [
         cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
-        for seed in range(REPLAYS)
+        for seed in range(SLOT_REPLAYS)
     ]
     buffer = deep_ep.Buffer(group, 0, 0, True, explicitly_destroy=True, **OPTIONS)
     x, idx, weights = (
