@@ -157,7 +157,8 @@ def sglang(source: str) -> SimpleNamespace:
         },
     }
     modules = load(source, "sglang", SGLANG, given)
-    torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
+    if not torch.cuda.is_available():  # it asks how many SMs there are
+        torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
     module, modes = modules["deepep"], modules["utils"].DeepEPMode
 
     def dispatchers(

@@ -52,7 +52,8 @@ class HighThroughput:
         ids = torch.where(ids == -1, nobody, ids + self.first)
         values, scales = x if isinstance(x, tuple) else (x, None)
         assert counts is not None
-        metadata = SimpleNamespace(expert_num_tokens=torch.tensor(counts, dtype=torch.int32))
+        numbers = torch.tensor(counts, dtype=torch.int32, device=values.device)
+        metadata = SimpleNamespace(expert_num_tokens=numbers)
         return values, scales, metadata, ids, weights
 
     def finalize(

@@ -48,14 +48,16 @@ def worked_slots(
     """Slots of experts of these numbers; those that nothing has come to are NaN."""
     x = rows if scales is None else from_fp8(rows, scales)
     result = expert(x, numbers[:, None], case.shape.experts).bfloat16()
-    unused = torch.arange(rows.shape[1]) >= counts[:, None]
+    unused = torch.arange(rows.shape[1], device=rows.device) >= counts[:, None]
     return result.masked_fill(unused[..., None], float("nan"))
 
 
-def vllm(group: Any, source: str | None, hidden: int, is_fp8: bool) -> list[str]:
+def vllm(
+    group: Any, source: str | None, hidden: int, is_fp8: bool, device: str = "cpu"
+) -> list[str]:
     """Both DeepEP backends of vLLM, prepare and finalize; the second with experts elsewhere than
     their numbers say, by a table."""
-    case, checks = make_case(group, "cpu", Shape(hidden, 8, 3), SIZES, seed=7), Checks()
+    case, checks = make_case(group, device, Shape(hidden, 8, 3), SIZES, seed=7), Checks()
     engine = engine_sources.vllm(source) if source else engine_standins
     tolerance = 2**-3 if is_fp8 else 2**-7
     x, ids, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
@@ -89,7 +91,8 @@ def vllm(group: Any, source: str | None, hidden: int, is_fp8: bool) -> list[str]
         num_qps_per_rank=local, allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False,
         explicitly_destroy=True, enable_shrink=False,
     )  # fmt: skip
-    physical = torch.tensor([5, 2, 7, 0, 3, 6, 1, 4, -1])  # -1, nobody, stays so
+    places = [5, 2, 7, 0, 3, 6, 1, 4, -1]  # -1, nobody, stays so
+    physical = torch.tensor(places, device=case.device)
     low = engine.LowLatency(
         buffer,
         max_tokens_per_rank=MOST,
@@ -109,10 +112,10 @@ def vllm(group: Any, source: str | None, hidden: int, is_fp8: bool) -> list[str]
     return checks.wrong
 
 
-def sglang(group: Any, source: str | None, is_fp8: bool) -> list[str]:
+def sglang(group: Any, source: str | None, is_fp8: bool, device: str = "cpu") -> list[str]:
     """Both modes of SGLang's dispatcher; two batches overlap, by the halves of its calls."""
     shape, checks = Shape(512, 8, 3), Checks()
-    batches = [make_case(group, "cpu", shape, SIZES, seed) for seed in (8, 9)]
+    batches = [make_case(group, device, shape, SIZES, seed) for seed in (8, 9)]
     engine = engine_sources.sglang(source) if source else engine_standins
     for is_low_latency in (False, True):
         pair, buffer = engine.dispatchers(2, group, is_low_latency, is_fp8, batches[0], MOST)
@@ -125,7 +128,7 @@ def sglang(group: Any, source: str | None, is_fp8: bool) -> list[str]:
             rows, scales = found.hidden_states, found.hidden_states_scale
             checks.equal("rows in 8 bits", rows.dtype == torch.float8_e4m3fn, is_fp8)
             if is_low_latency:
-                numbers = case.rank * case.local + torch.arange(case.local)
+                numbers = case.rank * case.local + torch.arange(case.local, device=case.device)
                 done = worked_slots(case, rows, scales, found.masked_m, numbers)
             else:
                 came = len(case.received(case.x, case.rank))
