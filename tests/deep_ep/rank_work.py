@@ -325,7 +325,8 @@ def refusals(group: Any) -> dict[str, str]:
     case, experts = make_case(group, "cpu", SMALL, [4] * 4, seed=3), SMALL.experts
     x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
     buffer = deep_ep.Buffer(group)
-    slow, elastic = deep_ep.Buffer(group, low_latency_mode=True), deep_ep.ElasticBuffer(group)
+    slow = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True)
+    elastic = deep_ep.ElasticBuffer(group)
     per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, experts)
     counted = {
         "num_tokens_per_rank": per_rank,
@@ -336,6 +337,7 @@ def refusals(group: Any) -> dict[str, str]:
     ll = (x, idx, 4, experts)
     zeros = torch.zeros(1, dtype=torch.int64)
     values, scales = to_fp8(x)
+    slots, _, routed, _, _ = slow.low_latency_dispatch(*ll, use_fp8=False)
     calls = {
         "comm": lambda: deep_ep.Buffer(group, comm=object()),
         "enable_shrink": lambda: deep_ep.Buffer(group, enable_shrink=True),
@@ -363,6 +365,12 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "num_max_dispatch_tokens_per_rank": lambda: slow.low_latency_dispatch(x, idx, 3, experts),
         "use_logfmt": lambda: slow.low_latency_combine(x, *topk.values(), None, use_logfmt=True),
+        "torch.bfloat16 of the shape [4, 3]": lambda: slow.low_latency_combine(
+            slots, idx, weights.bfloat16(), routed
+        ),
+        "float32 of the shape [3, 3]": lambda: slow.low_latency_combine(
+            slots, idx[1:], weights[1:], routed
+        ),
         "num_experts": lambda: buffer.get_dispatch_layout(idx, experts + 1),
         "together": lambda: buffer.dispatch(x, **counted, topk_idx=idx),
         "is_token_in_rank": lambda: buffer.dispatch(x, **topk),
@@ -378,4 +386,6 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "scales": lambda: buffer.dispatch((values, scales[1:]), **counted),
     }
-    return {name: raised(call) for name, call in calls.items()}
+    said = {name: raised(call) for name, call in calls.items()}
+    slow.destroy()
+    return said

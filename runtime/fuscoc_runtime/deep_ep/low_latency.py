@@ -31,6 +31,7 @@ class LowLatencyHandle:
         src_info: int32 [num_local_experts, slots of an expert], the source's number of the token.
         layout_range: int64 [num_local_experts, num_ranks], where the rows of a rank begin among the
             slots of an expert, times 2^32, plus how many they are.
+        choices: (tokens of this rank, topk).
         buffer: bf16 [num_local_experts, slots of an expert, hidden], if somebody has asked for it:
             see ``Buffer.get_next_low_latency_combine_buffer``.
     """
@@ -41,6 +42,7 @@ class LowLatencyHandle:
     src_info: Tensor
     layout_range: Tensor
     hidden: int
+    choices: torch.Size
     buffer: list[Tensor]
 
     def __getitem__(self, index: int) -> Tensor:
@@ -108,7 +110,8 @@ class LowLatency:
         )
         rows = kind.received(arrived, local, self.num_ranks * max_tokens)
         info = found.src_info, found.layout_range
-        return rows, found.counts, LowLatencyHandle(shuffle, routing, kind, *info, hidden, [])
+        handle = LowLatencyHandle(shuffle, routing, kind, *info, hidden, topk_idx.shape, [])
+        return rows, found.counts, handle
 
     def combine(
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor, handle: LowLatencyHandle
@@ -118,6 +121,11 @@ class LowLatency:
         if x.shape != wanted or x.dtype != torch.bfloat16:
             raise refusal(
                 f"x is {x.dtype} of the shape {list(x.shape)}; it is torch.bfloat16 {list(wanted)}"
+            )
+        if topk_weights.shape != handle.choices or topk_weights.dtype != torch.float32:
+            raise refusal(
+                f"topk_weights are {topk_weights.dtype} of the shape {list(topk_weights.shape)}; "
+                f"they are torch.float32 {list(handle.choices)}"
             )
         weights = topk_weights.masked_fill(topk_idx < 0, 0)
         rows, shuffle = handle.kind.rows(x), handle.shuffle
