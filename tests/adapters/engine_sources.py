@@ -10,6 +10,7 @@ import importlib
 import importlib.machinery
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -105,6 +106,7 @@ def load(
     return {name.rsplit(".", 1)[1]: importlib.import_module(name) for name in sorted(real)}
 
 
+@cache
 def vllm(source: str) -> SimpleNamespace:
     """vLLM's two dispatchers for DeepEP, and what its experts say of weights."""
 
@@ -128,6 +130,7 @@ def vllm(source: str) -> SimpleNamespace:
     )
 
 
+@cache
 def sglang(source: str) -> SimpleNamespace:
     """SGLang's dispatcher, with kernels of DeepGEMM behind it, which want 8-bit floats."""
     resources, wanted = SimpleNamespace(buffers={}), SimpleNamespace(dtype="bf16", most=0)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
+from fuscoc_runtime.comm.subgroups import group_on
 from fuscoc_runtime.deep_ep.refusals import is_capturing, refusal
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -68,17 +69,17 @@ def check_fixed(shuffle: Shuffle) -> None:
 
 
 class Shuffles:
-    """The shuffles of one buffer, opened when they are first needed, which is collective."""
+    """The shuffles of one buffer, opened when they are first needed, which is collective. The group
+    may be one for CPUs, as vLLM's is, since DeepEP only lets ranks meet there."""
 
     def __init__(self, group: dist.ProcessGroup, topology: Topology | str | None) -> None:
         self.group, self.topology = group, topology
         self._open: dict[tuple[Any, ...], Shuffle] = {}
-        self._on_gpus: dist.ProcessGroup | None = None
 
     def of_all(self, tensor: Tensor) -> Tensor:
         """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]. The host
         waits for no GPU."""
-        return all_gather(tensor, self._group_on(tensor.device))
+        return all_gather(tensor, group_on(self.group, tensor.device))
 
     def get(
         self,
@@ -98,7 +99,7 @@ class Shuffles:
                 raise refusal(f"{problem}: make it once before")
             self._open[key] = Shuffle(
                 find_artifact(kind, constants),
-                group=self._group_on(device),
+                group=group_on(self.group, device),
                 topology=self.topology,
                 device=device,
                 num_sms=num_sms or None if device.type == "cuda" else None,
@@ -114,20 +115,5 @@ class Shuffles:
                 self._open.popitem()[1].close()
             except FuscoRuntimeError as error:
                 found.append(error)
-        if self._on_gpus is not None:
-            dist.destroy_process_group(self._on_gpus)
-            self._on_gpus = None
         if found:
             raise found[0]
-
-    def _group_on(self, device: torch.device) -> dist.ProcessGroup:
-        """The ranks as a group that takes tensors of a device: what a program gives may be one for
-        CPUs, as vLLM does, since DeepEP only lets ranks meet there."""
-        if device.type == "cpu" or "nccl" in dist.get_backend(self.group):
-            return self.group
-        if self._on_gpus is None:
-            ranks = dist.get_process_group_ranks(self.group)
-            made = dist.new_group(ranks, backend="nccl", use_local_synchronization=True)
-            assert made is not None
-            self._on_gpus = made
-        return self._on_gpus
