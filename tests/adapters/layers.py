@@ -64,6 +64,7 @@ def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
 
     with stubs.installed(stubs.recording("vllm")) as modules:
         modules[vllm.UTILS.module].moe_kernel_quantize_input = quantise
+        stubs.without_context(modules)
         adapter = vllm.prepare_and_finalize(shuffle)
         rows, scales, *_ = adapter.prepare(x, weights, ids, num_experts, None, False, config, defer)
     if defer:
@@ -73,9 +74,11 @@ def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
 
 
 @torch.inference_mode()
-def sglang_layer(group: Any, artifact: str, num_tokens: int) -> float:
+def sglang_layer(
+    group: Any, artifact: str, num_tokens: int, max_sources: int | None = None
+) -> float:
     """The largest error of dispatch, experts, combine on this rank."""
-    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
+    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, max_sources=max_sources)
     x, ids, weights = batch(shuffle, num_tokens)
     constants, [field] = shuffle.spec.declared.constants, shuffle.spec.declared.source.fields
     config = SimpleNamespace(
@@ -92,11 +95,14 @@ def sglang_layer(group: Any, artifact: str, num_tokens: int) -> float:
         base.CombineInputChecker.format_is_standard = staticmethod(lambda combine_input: True)
         topk.TopKOutputChecker.format_is_standard = staticmethod(lambda topk_output: True)
         topk.TopKOutputChecker.format_is_bypassed = staticmethod(lambda topk_output: False)
+        sizes = [num_tokens] * (dist.get_world_size(group) - 1) + [0]
+        modules[sglang.TOKENS.module].get_dp_global_num_tokens = lambda: sizes
         adapter = sglang.dispatcher(shuffle, config)
         output = adapter.dispatch(
             hidden_states=x, topk_output=topk.StandardTopKOutput(weights, ids.int(), None)
         )
         local = output.topk_output.topk_ids
+        assert max_sources is None or len(local) <= shuffle.capacity_for(num_tokens)
         assert local.dtype == torch.int32
         first = shuffle.rank * constants["keys"] // dist.get_world_size(group)
         ids_of_rows = torch.where(local < 0, -1, local + first)

@@ -4,6 +4,7 @@ asks of what it is given all that some kernel of vLLM's relies on."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tests.adapters import stubs
 from tests.adapters.layers import TIMEOUT, largest
 
 NOT_WRITTEN = float("nan")
+NUM_EXPERTS = 8
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,19 @@ class Experts:
         result = torch.full((num_rows, topk, hidden_states.shape[1]), NOT_WRITTEN)
         for expert in range(w1.shape[0]):
             row, k = (local == expert).nonzero(as_tuple=True)
-            x = hidden_states[row] if scales is None else hidden_states[row].float() * scales
+            x = hidden_states[row]
+            if scales is not None:
+                each = scales if len(scales) == 1 else scales[row]
+                x = x.float() * each.repeat_interleave(x.shape[1] // each.shape[1], 1)
             y = swiglu(x, w1[expert], w2[expert])
             result[row, k] = y * topk_weights[row, k].unsqueeze(1) if weigh else y
         return result
+
+
+class BlockScaled(Experts):
+    """Experts whose rows come in e4m3, with a scale for every 128 elements."""
+
+    quant_config = QuantConfig(quant_dtype=torch.float8_e4m3fn, block_shape=[128, 128])
 
 
 class TensorScaled(Experts):
@@ -96,6 +107,7 @@ class ModularKernel:
 
     def __init__(self, prepare_finalize: Any, experts: Experts) -> None:
         self.prepare_finalize, self.experts = prepare_finalize, experts
+        self.num_rows = 0
 
     def apply(
         self,
@@ -119,10 +131,11 @@ class ModularKernel:
             self.experts.quant_config,
             defer_input_quant=self.experts.expects_unquantized_inputs,
         )
+        self.num_rows = a1q.shape[0]
         if a1q.shape[0]:
             rows = self.experts.apply(
                 a1q, scales, w1, w2, weights, ids, expert_map, metadata, not on_input
-            )
+            ).to(hidden_states.dtype)
         else:  # none of the tokens have reached this rank
             rows = a1q.new_empty(a1q.shape, dtype=hidden_states.dtype)
         self.prepare_finalize.finalize(output, rows, weights, ids, on_input, None)
@@ -140,6 +153,7 @@ class Case:
     crowd: bool = False
     on_input: bool = False
     scaled: bool = False
+    in_blocks: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
 
@@ -148,11 +162,8 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
     """The largest error of two batches on this rank, against the same experts without a shuffle, as
     a part of the largest result. The first batch is large: what is left of it would be seen."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, **dict(case.options))
-    num_experts, [field] = (
-        shuffle.spec.declared.constants["keys"],
-        shuffle.spec.declared.source.fields,
-    )
-    [hidden] = field.shape
+    num_experts = NUM_EXPERTS
+    [hidden] = shuffle.spec.declared.source.fields[0].shape
     first, local = shuffle.rank * num_experts // len(case.tokens), num_experts // len(case.tokens)
     everyone = torch.Generator().manual_seed(3)
     w1 = torch.randn(num_experts, 2 * 16, hidden, generator=everyone) / hidden**0.5
@@ -162,11 +173,19 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
     worst = 0.0
     with stubs.installed(stubs.recording("vllm")) as modules:
         modules[vllm.UTILS.module].moe_kernel_quantize_input = quantise
+        context = modules[vllm.CONTEXT.module]
+        context.is_forward_context_available = lambda: True
         adapter = vllm.prepare_and_finalize(shuffle)
-        kernel = ModularKernel(adapter, TensorScaled() if case.scaled else Experts())
+        experts = BlockScaled() if case.in_blocks else TensorScaled() if case.scaled else Experts()
+        kernel = ModularKernel(adapter, experts)
         mine = torch.Generator().manual_seed(shuffle.rank)
-        for num_tokens, size in ((case.tokens[shuffle.rank], 1e7), (case.tokens[0] // 2, 1.0)):
+        few = [case.tokens[0] // 2] * len(case.tokens)
+        for sizes, size in ((list(case.tokens), 1e7), (few, 1.0)):
+            told = SimpleNamespace(num_tokens_across_dp_cpu=torch.tensor(sizes))
+            context.get_forward_context = lambda told=told: SimpleNamespace(dp_metadata=told)
+            num_tokens = sizes[shuffle.rank]
             x = size * torch.randn(num_tokens, hidden, generator=mine)
+            x = x.bfloat16() if case.in_blocks else x
             scores = torch.rand(num_tokens, num_experts, generator=mine)
             weights, ids = scores.topk(case.topk)
             ids = torch.zeros_like(ids) if case.crowd else ids
@@ -176,7 +195,9 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
                 ids.to(adapter.topk_indices_dtype()), weights, num_experts, expert_map,
                 case.on_input,
             )  # fmt: skip
-            wanted = plain(x, w1, w2, ids, weights, case.on_input)
+            if case.options:  # rows of a fixed capacity, of which the step cannot need all
+                assert kernel.num_rows <= shuffle.capacity_for(max(sizes))
+            wanted = plain(x.float(), w1, w2, ids, weights, case.on_input)
             worst = max(worst, largest(found - wanted) / max(1e-3, largest(wanted)))
     return worst
 
@@ -206,8 +227,20 @@ def misplaced(group: Any, artifact: str) -> None:
         torch.randn(3, shuffle.spec.declared.source.fields[0].shape[0]),
         torch.zeros(3, 2).long(),
     )
-    with stubs.installed(stubs.recording("vllm")):
+    with stubs.installed(stubs.recording("vllm")) as modules:
+        stubs.without_context(modules)
         adapter = vllm.prepare_and_finalize(shuffle)
         adapter.prepare(
             x, torch.ones(3, 2), ids, num_experts, expert_map, False, QuantConfig(), False
         )
+
+
+def quantised_elsewise(group: Any, artifact: str, defer: bool) -> None:
+    """The spec quantises tokens; the experts want them as they are, or with one scale for all."""
+    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT)
+    [hidden] = shuffle.spec.declared.source.fields[0].shape
+    x, ids, weights = torch.zeros(1, hidden).bfloat16(), torch.zeros(1, 2).long(), torch.ones(1, 2)
+    config = BlockScaled.quant_config if defer else TensorScaled.quant_config
+    with stubs.installed(stubs.recording("vllm")) as modules:
+        stubs.without_context(modules)
+        vllm.prepare_and_finalize(shuffle).prepare(x, weights, ids, 8, None, False, config, defer)

@@ -26,10 +26,16 @@ RECORDED = {
             "FusedMoEPrepareAndFinalizeModular",
         ),
         f"{VLLM}.utils": ("moe_kernel_quantize_input",),
+        "vllm.forward_context": (
+            "DPMetadata",
+            "get_forward_context",
+            "is_forward_context_available",
+        ),
     },
     "sglang": {
         f"{SGLANG}.token_dispatcher.base": ("CombineInputChecker", "BaseDispatcher"),
         f"{SGLANG}.token_dispatcher.standard": ("StandardDispatchOutput", "StandardCombineInput"),
+        "sglang.srt.layers.dp_attention": ("get_dp_global_num_tokens",),
         f"{SGLANG}.topk": ("TopKOutputChecker", "StandardTopKOutput", "BypassedTopKOutput"),
     },
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import fuscoc
 from fuscoc_runtime.adapters import sglang, vllm
 from fuscoc_runtime.adapters.interface import Interface
 from fuscoc_runtime.errors import AdapterError
@@ -18,7 +20,8 @@ from tests.adapters.modular_kernel import Case
 from tests.engine import specs
 from tests.engine.pool import Pool
 
-INTERFACES = [vllm.KERNEL, vllm.UTILS, sglang.BASE, sglang.STANDARD, sglang.TOPK]
+INTERFACES = [vllm.KERNEL, vllm.UTILS, vllm.CONTEXT, sglang.BASE, sglang.STANDARD]
+INTERFACES += [sglang.TOPK, sglang.TOKENS]
 NAMES = [(interface, name) for interface in INTERFACES for name in interface.signatures]
 
 
@@ -27,6 +30,13 @@ def pool() -> Iterator[Pool]:
     processes = Pool(2)
     yield processes
     processes.close()
+
+
+@pytest.fixture(scope="module")
+def in_8_bits(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """``examples/moe_fp8.fsc`` for few elements and experts."""
+    spec, out = Path("examples/moe_fp8.fsc"), tmp_path_factory.mktemp("moe_fp8")
+    return str(fuscoc.compile(spec, out / "artifact", hidden=256, experts=8, topk=2))
 
 
 def described(recorded: Any, interface: Interface, name: str) -> tuple[Any, str]:
@@ -139,6 +149,22 @@ def test_vllm_scales_leave_unused_rows_out(pool: Pool) -> None:
     assert max(pool.run(modular_kernel.layer_error, 2, str(path), case)) < 0.2
 
 
+def test_vllm_rows_travel_in_8_bits(pool: Pool, in_8_bits: str) -> None:
+    """Within what e4m3 holds, with no more rows than the tokens of a step can need."""
+    case = Case((6, 4), in_blocks=True, options=(("max_sources", 9),))
+    assert max(pool.run(modular_kernel.layer_error, 2, in_8_bits, case)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("defer", "asked"), [(True, "rows as they are"), (False, "in blocks of None")]
+)
+def test_vllm_experts_that_want_other_rows(
+    pool: Pool, in_8_bits: str, defer: bool, asked: str
+) -> None:
+    with pytest.raises(AdapterError, match=rf"in blocks of 128, and the experts want .*{asked}"):
+        pool.run(modular_kernel.quantised_elsewise, 2, in_8_bits, defer)
+
+
 def test_vllm_experts_elsewhere(pool: Pool) -> None:
     path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
     with pytest.raises(AdapterError, match="places 4 experts on this rank, not in the blocks of 4"):
@@ -161,6 +187,11 @@ def test_vllm_weights_on_the_input_of_several_experts(pool: Pool) -> None:
 def test_sglang_layer(pool: Pool, align: int) -> None:
     path = specs.artifact(specs.routed("f32", keys=8, topk=2, align=align)).path
     assert max(pool.run(layers.sglang_layer, 2, str(path), 9)) < 1e-5
+
+
+def test_sglang_rows_are_those_of_the_step(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    assert max(pool.run(layers.sglang_layer, 2, str(path), 3, 9)) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,9 @@ def as_f32(scales: Tensor) -> Tensor:
     """Scales, or the exponents of four in an int32, as numbers."""
     if scales.dtype == torch.float32:
         return scales
-    return (scales.contiguous().view(torch.uint8).int() << 23).view(torch.float32)
+    # `contiguous` would leave the strides of no rows as they are.
+    rows = scales.clone(memory_format=torch.contiguous_format)
+    return (rows.view(torch.uint8).int() << 23).view(torch.float32)
 
 
 def raised(call: Any) -> str:

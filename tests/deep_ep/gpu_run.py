@@ -27,8 +27,12 @@ from tests.deep_ep import cases, elastic_work, rank_work  # noqa: E402
 
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
 OPTIONS = {"topology": f"1x{NUM_RANKS}"}
-CASES = ((cases.SMALL, [13, 0, 7, 11]), (cases.LARGE, [1024, 700, 0, 1]))
-REPLAYS = 20
+CASES = (
+    (cases.SMALL, [13, 0, 7, 11], [13, 0, 7, 11]),
+    (cases.LARGE, [1024, 700, 0, 1], [128, 87, 0, 1]),
+)
+"""Tokens of the normal calls, and of those of low latency, where every expert has room for all."""
+REPLAYS, SLOT_REPLAYS = 20, 5  # rows of every expert are compared one by one
 
 
 def captured(group: Any, shape: cases.Shape) -> list[str]:
@@ -38,7 +42,7 @@ def captured(group: Any, shape: cases.Shape) -> list[str]:
         cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
         for seed in range(REPLAYS)
     ]
-    buffer = deep_ep.Buffer(group, explicitly_destroy=True, topology=f"1x{NUM_RANKS}")
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True, **OPTIONS)
     x, idx, weights = (
         each[RANK].clone() for each in (routed[0].x, routed[0].idx, routed[0].weights)
     )
@@ -80,6 +84,52 @@ def captured(group: Any, shape: cases.Shape) -> list[str]:
     return checks.wrong
 
 
+def low_latency_captured(group: Any, shape: cases.Shape, is_fp8: bool) -> list[str]:
+    """Low-latency dispatch and combine with hooks in a CUDA graph, routed and weighed anew."""
+    checks, num = cases.Checks(), 32
+    routed = [
+        cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
+        for seed in range(SLOT_REPLAYS)
+    ]
+    buffer = deep_ep.Buffer(group, 0, 0, True, explicitly_destroy=True, **OPTIONS)
+    x, idx, weights = (
+        each[RANK].clone() for each in (routed[0].x, routed[0].idx, routed[0].weights)
+    )
+
+    def step() -> tuple[Any, ...]:
+        rows, count, handle, _, arrive = buffer.low_latency_dispatch(
+            x, idx, num, shape.experts, use_fp8=is_fp8, return_recv_hook=True
+        )
+        assert arrive is not None
+        arrive()
+        work = cases.from_fp8(*rows) if is_fp8 else rows.clone()
+        back, _, arrive = buffer.low_latency_combine(
+            work, idx, weights, handle, return_recv_hook=True
+        )
+        assert arrive is not None
+        arrive()
+        return rows, count, handle, back
+
+    step()
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows, count, handle, back = step()
+    for case in routed:
+        for mine, new in ((x, case.x), (idx, case.idx), (weights, case.weights)):
+            mine.copy_(new[RANK])
+        graph.replay()
+        rank_work.check_slots(checks, case, rows, count, handle, {"use_fp8": is_fp8})
+        there = torch.where(idx >= 0, weights, 0).sum(1, keepdim=True)
+        rounding = 2**-3 if is_fp8 else 2**-7
+        checks.near("replayed low-latency combine", back, x.float() * there, rounding)
+    torch.cuda.synchronize()
+    del graph
+    buffer.destroy()
+    return checks.wrong
+
+
 def main() -> int:
     torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl")
@@ -88,10 +138,13 @@ def main() -> int:
         sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count // (NUM_RANKS + 1)
         deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
     wrong: list[str] = []
-    for shape, sizes in CASES:
-        for calls in (rank_work.normal, rank_work.low_latency, elastic_work.elastic):
+    for shape, sizes, few in CASES:
+        for calls in (rank_work.normal, elastic_work.elastic):
             wrong += calls(group, str(DEVICE), shape, sizes, dict(OPTIONS))
+        wrong += rank_work.low_latency(group, str(DEVICE), shape, few, dict(OPTIONS))
         wrong += captured(group, shape)
+        for is_fp8 in (False, True):
+            wrong += low_latency_captured(group, shape, is_fp8)
     everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]
     dist.all_gather_object(everyone, wrong)
     if RANK == 0:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import fuscoc_runtime.deep_ep as deep_ep
 from fuscoc_runtime.deep_ep.rows import Tokens
+from fuscoc_runtime.errors import FuscoRuntimeError
 from tests.deep_ep.cases import (
     SMALL,
     Case,
@@ -293,6 +294,25 @@ def defaults(group: Any) -> list[str]:
     return checks.wrong
 
 
+def strayed(group: Any) -> str:
+    """What `destroy` says of an expert that is none, behind calls that ask no other rank."""
+    case, most = make_case(group, "cpu", SMALL, [3, 2], seed=5), 3
+    x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
+    if case.rank == 0:
+        idx[:] = -1
+        idx[1, 0] = SMALL.experts
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True)
+    rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, most, SMALL.experts, use_fp8=False)
+    back, _, _ = buffer.low_latency_combine(rows, idx, weights, handle)
+    buffer.low_latency_dispatch(x, idx, most, SMALL.experts, use_fp8=False)  # by other memory
+    assert case.rank == 1 or not back.any()
+    try:
+        buffer.destroy()
+    except FuscoRuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
 def installed(group: Any) -> bool:
     """Whether `deep_ep` is this module from then on; in this process, for good."""
     deep_ep.install()
@@ -305,7 +325,8 @@ def refusals(group: Any) -> dict[str, str]:
     case, experts = make_case(group, "cpu", SMALL, [4] * 4, seed=3), SMALL.experts
     x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
     buffer = deep_ep.Buffer(group)
-    slow, elastic = deep_ep.Buffer(group, low_latency_mode=True), deep_ep.ElasticBuffer(group)
+    slow = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True)
+    elastic = deep_ep.ElasticBuffer(group)
     per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, experts)
     counted = {
         "num_tokens_per_rank": per_rank,
@@ -316,6 +337,7 @@ def refusals(group: Any) -> dict[str, str]:
     ll = (x, idx, 4, experts)
     zeros = torch.zeros(1, dtype=torch.int64)
     values, scales = to_fp8(x)
+    slots, _, routed, _, _ = slow.low_latency_dispatch(*ll, use_fp8=False)
     calls = {
         "comm": lambda: deep_ep.Buffer(group, comm=object()),
         "enable_shrink": lambda: deep_ep.Buffer(group, enable_shrink=True),
@@ -343,6 +365,12 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "num_max_dispatch_tokens_per_rank": lambda: slow.low_latency_dispatch(x, idx, 3, experts),
         "use_logfmt": lambda: slow.low_latency_combine(x, *topk.values(), None, use_logfmt=True),
+        "torch.bfloat16 of the shape [4, 3]": lambda: slow.low_latency_combine(
+            slots, idx, weights.bfloat16(), routed
+        ),
+        "float32 of the shape [3, 3]": lambda: slow.low_latency_combine(
+            slots, idx[1:], weights[1:], routed
+        ),
         "num_experts": lambda: buffer.get_dispatch_layout(idx, experts + 1),
         "together": lambda: buffer.dispatch(x, **counted, topk_idx=idx),
         "is_token_in_rank": lambda: buffer.dispatch(x, **topk),
@@ -358,4 +386,6 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "scales": lambda: buffer.dispatch((values, scales[1:]), **counted),
     }
-    return {name: raised(call) for name, call in calls.items()}
+    said = {name: raised(call) for name, call in calls.items()}
+    slow.destroy()
+    return said

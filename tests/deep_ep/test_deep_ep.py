@@ -51,6 +51,12 @@ def test_defaults_of_the_program(pool: Pool) -> None:
     assert pool.run(rank_work.defaults, 2) == [[], []]
 
 
+def test_an_expert_that_is_none_is_raised_in_the_end(pool: Pool) -> None:
+    wrong, right = pool.run(rank_work.strayed, 2)
+    assert right == "nothing"
+    assert "[FSR019] 1 points of rank 0" in wrong, wrong
+
+
 def test_what_is_not_here_is_refused_by_name(pool: Pool) -> None:
     for said in pool.run(rank_work.refusals, 4):
         for name, message in said.items():

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.errors import AdapterError
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.shuffle import Shuffle
-from fuscoc_runtime.manifest.declared import PackedTarget
+from fuscoc_runtime.manifest.declared import Declared, PackedTarget
 from fuscoc_runtime.scalar import Scope, evaluate
 
 
@@ -34,14 +35,15 @@ class MoeShuffle:
         index_dtype: of ``topk_idx``.
         num_ranks: ranks that the experts are spread over, in blocks of ``experts_per_rank``.
         first_expert: the first one of this rank.
+        block: elements that share a scale, if tokens are quantised as they leave; else None.
 
     Raises:
         AdapterError: the shuffle is of another kind than ``examples/moe.fsc``: one field a token, a
             route of so many experts a token, a packed target with the experts in blocks, a weighted
-            sum back.
+            sum back. Or, if it ``may_quantise``, than ``examples/moe_fp8.fsc``.
     """
 
-    def __init__(self, shuffle: Shuffle, framework: str) -> None:
+    def __init__(self, shuffle: Shuffle, framework: str, *, may_quantise: bool = False) -> None:
         spec, self._shuffle, self.framework = shuffle.spec, shuffle, framework
         routes = [item for item in spec.declared.inputs if item.role == "route"]
         weight = spec.declared.combine.weight if spec.declared.combine is not None else None
@@ -52,7 +54,7 @@ class MoeShuffle:
             and len(routes[0].shape) == 2
             and len(spec.declared.source.fields) == 1
             and len(spec.declared.source.fields[0].shape) == 1
-            and not spec.declared.casts
+            and (not spec.declared.casts or (may_quantise and _quantises(spec.declared)))
             and weight is not None
         )
         if not fits or not isinstance(spec.declared.target, PackedTarget) or weight is None:
@@ -74,6 +76,8 @@ class MoeShuffle:
         self.hidden = field.shape[0]
         self.dtype, self.index_dtype = TORCH_DTYPES[field.dtype], TORCH_DTYPES[route.dtype]
         self._route, self._weight = route.name, weight.input
+        self._cast = next(iter(spec.declared.casts), None)
+        self.block = None if self._cast is None else self._cast.block
 
     @property
     def engine(self) -> Engine:
@@ -89,8 +93,9 @@ class MoeShuffle:
                     f"the spec of {self._shuffle.spec.name} says {getattr(self, name)}"
                 )
 
-    def dispatch(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> tuple[Tensor, Any]:
-        """Rows [num_slots, hidden] of this rank's experts, and the handle; weights in f32.
+    def dispatch(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> tuple[Any, Any]:
+        """Rows [num_slots, hidden] of this rank's experts, and the handle; weights in f32. Of
+        quantised tokens rows and scales by field: see ``parts``.
 
         In grad mode the rows are kept for the experts' gradients, else until the next dispatch.
         """
@@ -103,6 +108,19 @@ class MoeShuffle:
         else:
             rows, handle = self._shuffle.dispatch(x, **inputs)
         return rows, handle
+
+    def parts(self, rows: Any) -> tuple[Tensor, Tensor | None]:
+        """The rows that dispatch returned, and their scales [num_slots, hidden / block], if any."""
+        if self._cast is None:
+            return rows, None
+        return rows[self._cast.field], rows[self._cast.scales]
+
+    def num_slots_for(self, num_tokens: int, num_slots: int) -> int:
+        """How many of a dispatch's slots can be used if no rank has more than ``num_tokens``: work
+        and combine need no others."""
+        if not isinstance(self.engine, NodeEngine):
+            return num_slots  # as many as came
+        return min(num_slots, self._shuffle.capacity_for(num_tokens))
 
     def combine(self, rows: Tensor, handle: Any) -> Tensor:
         """[num_tokens, hidden], weighted and summed."""
@@ -140,3 +158,10 @@ class MoeShuffle:
 
     def problem(self, problem: str) -> AdapterError:
         return AdapterError(self.framework, problem)
+
+
+def _quantises(declared: Declared) -> bool:
+    """Whether the one field becomes an 8-bit float with scales on its way."""
+    [cast] = declared.casts
+    arriving = {field.name: field.dtype for field in declared.fields}
+    return cast.block is not None and arriving[cast.field] == "f8e4m3"

@@ -50,6 +50,10 @@ TOPK = Interface(
     },
 )
 
+TOKENS = Interface(
+    "sglang", VERSION, "sglang.srt.layers.dp_attention", {"get_dp_global_num_tokens": ()}
+)
+
 UNSUPPORTED = ("apply_router_weight_on_input", "no_combine", "num_fused_shared_experts")
 RUNNERS = ("auto", "deep_gemm", "triton")
 """Runners that take experts by their number on this rank and pass over rows whose number is -1."""
@@ -59,7 +63,8 @@ def dispatcher(shuffle: Shuffle, moe_runner_config: Any) -> Any:
     """A ``BaseDispatcher`` on ``shuffle``, for runners of the standard format with local experts.
 
     Its rows come by expert, each with one local expert and a weight of 1: combine applies the
-    router's weights. One batch is between dispatch and combine at a time. Every rank dispatches
+    router's weights. With ``max_sources`` there are no more rows than the tokens of the step can
+    need. One batch is between dispatch and combine at a time. Every rank dispatches
     tokens of its own, and what combine returns is whole: set the layer's ``reduce_results`` to
     false.
 
@@ -84,15 +89,16 @@ def dispatcher(shuffle: Shuffle, moe_runner_config: Any) -> Any:
     )
     moe.expert_of_others()  # runners pass over rows only where experts lie on several ranks
     made = BASE.implement(FuscocDispatcher, base.BaseDispatcher)
-    return made(moe, base, STANDARD.load(), TOPK.load())
+    return made(moe, base, STANDARD.load(), TOPK.load(), TOKENS.load())
 
 
 class FuscocDispatcher:
     """``BaseDispatcher`` on a shuffle; see ``dispatcher``."""
 
-    def __init__(self, moe: MoeShuffle, base: Any, standard: Any, topk: Any) -> None:
+    def __init__(self, moe: MoeShuffle, base: Any, standard: Any, topk: Any, tokens: Any) -> None:
         super().__init__()
         self._moe, self._base, self._standard, self._topk = moe, base, standard, topk
+        self._tokens = tokens
         self._handle: Any = None
 
     def dispatch(self, hidden_states: Tensor, topk_output: Any) -> Any:
@@ -104,6 +110,9 @@ class FuscocDispatcher:
         rows, self._handle = self._moe.dispatch(
             hidden_states, topk_output.topk_ids, topk_output.topk_weights
         )
+        told = self._tokens.get_dp_global_num_tokens()  # on the host; none without data parallelism
+        if told:
+            rows = rows[: self._moe.num_slots_for(max(told), rows.shape[0])]
         experts = self._moe.slot_to_expert(self._handle, rows.shape[0]).unsqueeze(1)
         return self._standard.StandardDispatchOutput(
             hidden_states=rows,

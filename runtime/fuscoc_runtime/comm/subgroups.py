@@ -1,16 +1,19 @@
-"""Groups inside a group: a node's ranks, and all ranks once more for every lane of the network."""
+"""Groups inside a group: a node's ranks, and all ranks once more, for GPUs or for every lane of the
+network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
+from fuscoc_runtime.comm.gather import gather_json
 from fuscoc_runtime.comm.group import Membership, group_timeout
 from fuscoc_runtime.errors import TopologyError
 
@@ -65,6 +68,29 @@ def network_groups(
     return [ref(lane) for [lane] in lanes]
 
 
+def group_on(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup:
+    """The ranks of ``group``, which may be one for CPUs, as a group that takes tensors of a device;
+    collective over them.
+
+    Raises:
+        TopologyError: the ranks would not find each other.
+    """
+    if device.type == "cpu" or "nccl" in dist.get_backend(group):
+        return group
+    ranks = dist.get_process_group_ranks(group)
+
+    def make() -> list[dist.ProcessGroup]:
+        is_part = len(ranks) < dist.get_world_size()
+        if is_part:
+            cpu = torch.device("cpu")
+            _check_numbers(gather_json(len(_world.pg_names), group, cpu, group_timeout(group, cpu)))
+        made: Any = dist.new_group(ranks, backend="nccl", use_local_synchronization=is_part)
+        return [made]
+
+    [found] = _made_once(group, "gpus", make)
+    return found
+
+
 def _new_group(ranks: list[int], members: Membership) -> Any:
     """A new group; collective over ``members``. Unless they are all of the job, the job's other
     ranks do not come here.
@@ -79,15 +105,19 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
     timeout = timedelta(seconds=group_timeout(group, members.device))
     if group is dist.group.WORLD:
         return dist.new_group(ranks, timeout=timeout)
-    # torch makes the name of such a group from the number of those that a process is in.
-    known = members.meet("connection", len(_world.pg_names))
+    _check_numbers(members.meet("connection", len(_world.pg_names)))
+    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+
+
+def _check_numbers(known: Sequence[int]) -> None:
+    """Whether ranks can make a group without the rest of the job, by how many every one is in:
+    torch makes the name of such a group from that number."""
     for rank, num_groups in enumerate(known):
         if num_groups != known[0]:
             raise TopologyError(
                 f"rank {rank} is in {num_groups} process groups where rank 0 is in {known[0]}: "
                 "torch needs equal numbers to create another one among a part of the job"
             )
-    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
 
 
 _made: WeakKeyDictionary[dist.ProcessGroup, dict[str, list[ReferenceType[dist.ProcessGroup]]]]

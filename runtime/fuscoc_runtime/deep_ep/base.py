@@ -36,7 +36,8 @@ class Config:
 class BufferBase:
     """The ranks of a group and the shuffles that they open when calls need them.
 
-    Numbers of bytes and of queue pairs, ``allow_*`` and any ``config`` are hints without effect.
+    Numbers of bytes and of queue pairs, ``allow_*``, ``use_fabric``, which is of the branch that
+    SGLang builds, and any ``config`` are hints without effect.
     ``topology`` is fuscoc's own: see ``Shuffle``.
 
     Attributes:
@@ -62,6 +63,7 @@ class BufferBase:
         enable_shrink: bool = False,
         comm: Any = None,
         *,
+        use_fabric: bool = False,
         topology: Topology | str | None = None,
     ) -> None:
         refuse(
@@ -122,9 +124,3 @@ class BufferBase:
     def get_local_buffer_tensor(self, *arguments: object, **named: object) -> NoReturn:
         """Refused: there is no one buffer."""
         raise refusal("get_local_buffer_tensor is not supported: every shuffle has its own windows")
-
-    def _refuse_capture(self, calls: str) -> None:
-        """Refuse calls whose host waits where a CUDA graph captures them."""
-        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        if started and torch.cuda.is_current_stream_capturing():
-            raise refusal(f"{calls} wait for counts, so a CUDA graph cannot capture them")

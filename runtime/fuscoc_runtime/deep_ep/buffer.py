@@ -12,7 +12,7 @@ from fuscoc_runtime.deep_ep.base import Config
 from fuscoc_runtime.deep_ep.events import EventOverlap
 from fuscoc_runtime.deep_ep.low_latency_buffer import LowLatencyBuffer
 from fuscoc_runtime.deep_ep.normal import Handle, Layout, Normal, Received
-from fuscoc_runtime.deep_ep.refusals import refusal
+from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
 from fuscoc_runtime.deep_ep.rows import Tokens
 
 Bias = Tensor | tuple[Tensor | None, Tensor | None] | None
@@ -90,11 +90,11 @@ class Buffer(LowLatencyBuffer):
             if topk_idx is not None or num_worst_tokens:
                 raise refusal("topk_idx and num_worst_tokens are those of the handle")
             if not handle.is_fixed:
-                self._refuse_capture("dispatches along one without num_worst_tokens")
+                refuse_capture("dispatches along one without num_worst_tokens")
             work = partial(self._normal.dispatch_again, x, handle)
         else:
             if not num_worst_tokens:
-                self._refuse_capture("dispatches without num_worst_tokens")
+                refuse_capture("dispatches without num_worst_tokens")
             layout = _layout(num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank)
             if num_worst_tokens and topk_idx is None:
                 raise refusal("num_worst_tokens is given with topk_idx, which says what is unused")
@@ -122,7 +122,7 @@ class Buffer(LowLatencyBuffer):
         and the sum rounded once more."""
         self._check_order(previous_event, async_finish, allocate_on_comm_stream)
         if not handle.is_fixed:
-            self._refuse_capture("combines of a dispatch without num_worst_tokens")
+            refuse_capture("combines of a dispatch without num_worst_tokens")
         several = bias if isinstance(bias, tuple) else (bias,)
         biases = [each for each in several if each is not None]
         (result, weights), event = self._beside.run(

@@ -13,7 +13,7 @@ from fuscoc_runtime.deep_ep.ep_handle import EPHandle
 from fuscoc_runtime.deep_ep.normal import NUM_HANDLES, parts_of, with_biases
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
-from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.deep_ep.specs import Shuffles, check_fixed
 from fuscoc_runtime.face.shuffle import Shuffle
 
 TMA_BYTES = 16
@@ -150,7 +150,10 @@ def _open(call: Call, kind: Kind, device: torch.device) -> Shuffle:
             options = {"max_sources": call.num_max_tokens, "num_handles": NUM_HANDLES}
             options["capacity"] = call.num_ranks * call.num_max_tokens
         constants = kind.constants(call.num_ranks)
-        return call.shuffles.get(kind.spec, constants, device, call.num_sms, **options)
+        shuffle = call.shuffles.get(kind.spec, constants, device, call.num_sms, **options)
+        if options:
+            check_fixed(shuffle)
+        return shuffle
     spec = kind.expanded(call.num_experts, call.alignment)
     return call.shuffles.get(*spec, device, call.num_sms)
 

@@ -2,7 +2,8 @@
 which the first are filled, and the weighted sum back.
 
 Every rank gathers which experts all tokens have, and counts by itself: so slots are known wherever
-they are needed, and blocks begin where the consumer wants them.
+they are needed, and blocks begin where the consumer wants them. Inside one node memory has a fixed
+size: nothing waits on the host, and a CUDA graph can capture the calls.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fuscoc_runtime.deep_ep.quantised import Quantised
-from fuscoc_runtime.deep_ep.refusals import refusal
-from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
+from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
+from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.weights import combine_weighed
 from fuscoc_runtime.face.shuffle import Shuffle
 
 
@@ -27,6 +31,7 @@ class LowLatencyHandle:
         src_info: int32 [num_local_experts, slots of an expert], the source's number of the token.
         layout_range: int64 [num_local_experts, num_ranks], where the rows of a rank begin among the
             slots of an expert, times 2^32, plus how many they are.
+        choices: (tokens of this rank, topk).
         buffer: bf16 [num_local_experts, slots of an expert, hidden], if somebody has asked for it:
             see ``Buffer.get_next_low_latency_combine_buffer``.
     """
@@ -37,6 +42,7 @@ class LowLatencyHandle:
     src_info: Tensor
     layout_range: Tensor
     hidden: int
+    choices: torch.Size
     buffer: list[Tensor]
 
     def __getitem__(self, index: int) -> Tensor:
@@ -85,18 +91,27 @@ class LowLatency:
         if num_experts % self.num_ranks:
             raise refusal(f"{self.num_ranks} ranks do not divide num_experts={num_experts}")
         self._turn ^= 1
+        local = num_experts // self.num_ranks
         spec = kind.spec(hidden, num_topk)
-        shuffle = self.shuffles.get(*spec, x.device, num_sms, copy=self._turn)
-        mine = topk_idx.new_full((max_tokens, num_topk), -1, dtype=torch.int64)
-        mine[:num_tokens] = topk_idx
-        found = count_places(of_all(mine, self.group), self.rank, num_experts)
-        local, num_slots = found.src_info.shape
+        limits: dict[str, Any] = {"max_sources": max_tokens, "capacity": num_experts * max_tokens}
+        both = [self.shuffles.get(*spec, x.device, num_sms, copy, **limits) for copy in (0, 1)]
+        shuffle = both[self._turn]
+        if not isinstance(shuffle.engine, NodeEngine):
+            refuse_capture(f"low-latency calls of {shuffle.topology}")
+        experts = self._of_all(topk_idx.long(), max_tokens, -1)
+        found = count_places(experts, self.rank, num_experts)
+        # Combine is told the weights: those that dispatch of a fixed size has to be given are none.
+        unit = torch.ones(num_tokens, num_topk, device=x.device, dtype=torch.float32)
         arrived, routing = shuffle.dispatch(
-            **kind.fields(x), places=found.places[:num_tokens], slots=local * num_slots
+            **kind.fields(x),
+            places=found.places[:num_tokens],
+            slots=num_experts * max_tokens,
+            topk_weights=unit,
         )
-        rows = kind.received(arrived, local, num_slots)
+        rows = kind.received(arrived, local, self.num_ranks * max_tokens)
         info = found.src_info, found.layout_range
-        return rows, found.counts, LowLatencyHandle(shuffle, routing, kind, *info, hidden, [])
+        handle = LowLatencyHandle(shuffle, routing, kind, *info, hidden, topk_idx.shape, [])
+        return rows, found.counts, handle
 
     def combine(
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor, handle: LowLatencyHandle
@@ -107,10 +122,23 @@ class LowLatency:
             raise refusal(
                 f"x is {x.dtype} of the shape {list(x.shape)}; it is torch.bfloat16 {list(wanted)}"
             )
+        if topk_weights.shape != handle.choices or topk_weights.dtype != torch.float32:
+            raise refusal(
+                f"topk_weights are {topk_weights.dtype} of the shape {list(topk_weights.shape)}; "
+                f"they are torch.float32 {list(handle.choices)}"
+            )
         weights = topk_weights.masked_fill(topk_idx < 0, 0)
-        rows = handle.kind.rows(x)
-        result = handle.shuffle.combine(rows, handle.routing, topk_weights=weights)
+        rows, shuffle = handle.kind.rows(x), handle.shuffle
+        if isinstance(shuffle.engine, NodeEngine):
+            all_weights = self._of_all(weights, handle.src_info.shape[1] // self.num_ranks, 0)
+            return combine_weighed(shuffle.engine, rows, handle.routing, all_weights)["x"]
+        result = shuffle.combine(rows, handle.routing, topk_weights=weights)
         return result if isinstance(result, Tensor) else result["x"]
+
+    def _of_all(self, of_tokens: Tensor, max_tokens: int, padding: int) -> Tensor:
+        """[num_ranks, max_tokens, topk] of all ranks' tokens, with ``padding`` behind them."""
+        missing = max_tokens - len(of_tokens)
+        return self.shuffles.of_all(pad(of_tokens, (0, 0, 0, missing), value=padding))
 
 
 def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:
@@ -137,7 +165,7 @@ def count_places(experts: Tensor, rank: int, num_experts: int) -> Places:
 
     counts = per_rank[:, 1 + rank * local : 1 + (rank + 1) * local].T
     begins = counts.cumsum(1) - counts
-    token = torch.arange(max_tokens, device=device).repeat_interleave(num_topk).repeat(num_ranks)
+    token = torch.arange(len(flat), device=device) // num_topk % max_tokens
     src_info = torch.zeros(local * num_slots + 1, dtype=torch.int32, device=device)
     src_info[torch.where(owner == rank, slot, local * num_slots)] = token.int()
     places = torch.stack([owner, slot], dim=-1).view(num_ranks, max_tokens, num_topk, 2)

@@ -136,7 +136,6 @@ class LowLatencyBuffer(BufferBase):
             raise refusal("low-latency calls take a Buffer with low_latency_mode=True")
         if is_async and hooked:
             raise refusal("async_finish=True and return_recv_hook=True exclude each other")
-        self._refuse_capture("low-latency calls")
 
 
 def _hooked(event: EventOverlap, hooked: bool) -> tuple[EventOverlap, Callable[[], None] | None]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
-from fuscoc_runtime.deep_ep.specs import Shuffles, of_all
+from fuscoc_runtime.deep_ep.specs import Shuffles, check_fixed
 from fuscoc_runtime.face.shuffle import Shuffle
 
 NUM_HANDLES = 16
@@ -173,6 +173,8 @@ class Normal:
         shuffle = self.shuffles.get(
             way.kind.spec, constants, way.device, way.num_sms, **way.options
         )
+        if way.options:
+            check_fixed(shuffle)
         ranks = torch.arange(self.num_ranks, device=goes.device)
         arrived, routing = shuffle.dispatch(**fields, rank_idx=torch.where(goes, ranks, -1))
         return shuffle, arrived, routing
@@ -192,7 +194,7 @@ class Normal:
         """int64 [num_ranks, num_ranks + num_experts]: what every rank sends to ranks and experts,
         on the CPU, which needs it to say how many rows there are."""
         mine = torch.cat([layout.num_tokens_per_rank, layout.num_tokens_per_expert]).long()
-        return of_all(mine, self.group).cpu()
+        return self.shuffles.of_all(mine).cpu()
 
     def _received(self, counts: Tensor, alignment: int) -> tuple[Tensor, list[int]]:
         """``rank_prefix_matrix``, and rows of every local expert, rounded up."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from fuscoc_runtime.errors import AdapterError
 
 
@@ -19,3 +21,15 @@ def refuse(**options: tuple[object, object, str]) -> None:
     for name, (given, default, reason) in options.items():
         if given is not default and given != default:
             raise refusal(f"{name}={given!r} is not supported: {reason}")
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph captures what the current stream is given."""
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return started and torch.cuda.is_current_stream_capturing()
+
+
+def refuse_capture(calls: str) -> None:
+    """Refuse calls whose host waits where a CUDA graph captures them."""
+    if is_capturing():
+        raise refusal(f"{calls} wait for counts, so a CUDA graph cannot capture them")

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
-from fuscoc_runtime.deep_ep.refusals import refusal
+from fuscoc_runtime.comm.subgroups import group_on
+from fuscoc_runtime.deep_ep.refusals import is_capturing, refusal
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import MANIFEST, Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
@@ -57,19 +59,27 @@ def find_artifact(kind: str, constants: Mapping[str, int]) -> Artifact:
     return artifact
 
 
-def of_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]."""
-    if "nccl" in dist.get_backend(group):
-        return all_gather(tensor, group)
-    return all_gather(tensor.cpu(), group).to(tensor.device)
+def check_fixed(shuffle: Shuffle) -> None:
+    """Raises AdapterError: its memory was to have a fixed size, and has not."""
+    if not isinstance(shuffle.engine, NodeEngine):
+        raise refusal(
+            "num_worst_tokens, and do_cpu_sync=False, are not supported for "
+            f"{shuffle.topology}: memory of a fixed size is of one node"
+        )
 
 
 class Shuffles:
-    """The shuffles of one buffer, opened when they are first needed, which is collective."""
+    """The shuffles of one buffer, opened when they are first needed, which is collective. The group
+    may be one for CPUs, as vLLM's is, since DeepEP only lets ranks meet there."""
 
     def __init__(self, group: dist.ProcessGroup, topology: Topology | str | None) -> None:
         self.group, self.topology = group, topology
         self._open: dict[tuple[Any, ...], Shuffle] = {}
+
+    def of_all(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of every rank, equal shapes, where it lies: [num_ranks, *shape]. The host
+        waits for no GPU."""
+        return all_gather(tensor, group_on(self.group, tensor.device))
 
     def get(
         self,
@@ -84,23 +94,26 @@ class Shuffles:
         ``options`` are those of ``Shuffle``, ``num_sms`` counts on GPUs, 0 is all."""
         key = kind, tuple(constants.items()), device, num_sms, copy, tuple(options.items())
         if key not in self._open:
+            if is_capturing():
+                problem = "the first call of its kind opens shuffles, which no CUDA graph captures"
+                raise refusal(f"{problem}: make it once before")
             self._open[key] = Shuffle(
                 find_artifact(kind, constants),
-                group=self.group,
+                group=group_on(self.group, device),
                 topology=self.topology,
                 device=device,
                 num_sms=num_sms or None if device.type == "cuda" else None,
                 **options,
             )
-        shuffle = self._open[key]
-        if options and not isinstance(shuffle.engine, NodeEngine):
-            raise refusal(
-                "num_worst_tokens, and do_cpu_sync=False, are not supported for "
-                f"{shuffle.topology}: memory of a fixed size is of one node"
-            )
-        return shuffle
+        return self._open[key]
 
     def close(self) -> None:
-        """Close all of them; collective."""
+        """Close all of them, then raise the first error of any; collective."""
+        found: list[FuscoRuntimeError] = []
         while self._open:
-            self._open.popitem()[1].close()
+            try:
+                self._open.popitem()[1].close()
+            except FuscoRuntimeError as error:
+                found.append(error)
+        if found:
+            raise found[0]
