@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fuscoc.capabilities import check_demanded
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Label, nearest
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import check_view
-from fuscoc.lang.checked import Bound, CheckedShuffle, Const
+from fuscoc.lang.checked import Bound, CheckedShuffle, Combine, Const, Policy
 from fuscoc.lang.combine import check_combine
 from fuscoc.lang.declarations import (
     check_const,
@@ -26,8 +26,20 @@ from fuscoc.lang.dispatch import Path, check_dispatch
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
+from fuscoc.lang.reply import check_reply, gradient
 from fuscoc.lang.scalars import indices
-from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope, Symbol
+from fuscoc.lang.scope import (
+    CONSTANT,
+    INDEX,
+    LAYOUT,
+    REPLY,
+    ROUTE,
+    SEGMENT,
+    VIEW,
+    WEIGHT,
+    Scope,
+    Symbol,
+)
 from fuscoc.lang.usage import check_names, used_extents, used_inputs, warn
 from fuscoc.source import SourceFile, Span
 
@@ -72,15 +84,17 @@ def _check_names(
     first: dict[str, Span] = {}
     constants = set()
     for shuffle in shuffles:
-        name = shuffle.ident.name
-        if name in first:
-            sink.report(
-                "FSC010",
-                shuffle.ident.span,
-                f"there are two shuffles `{name}`",
-                secondary=[Label(first[name], "the first")],
-            )
-        first.setdefault(name, shuffle.ident.span)
+        names = [(shuffle.ident.name, shuffle.ident.span)]
+        names += [(reply_name(shuffle), reply.ident.span) for reply in _all(shuffle, ast.Reply)]
+        for name, span in names:
+            if name in first:
+                sink.report(
+                    "FSC010",
+                    span,
+                    f"there are two shuffles `{name}`",
+                    secondary=[Label(first[name], "the first")],
+                )
+            first.setdefault(name, span)
         constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
     unknown = sorted(overrides.keys() - constants)
     if unknown and is_whole:
@@ -94,6 +108,11 @@ def _check_names(
             if similar
             else None,
         )
+
+
+def reply_name(shuffle: ast.Shuffle) -> str:
+    """What kernels and files of a shuffle's reply are named after."""
+    return f"{shuffle.ident.name}_reply"
 
 
 def _all(shuffle: ast.Shuffle, cls: type[D]) -> list[D]:
@@ -143,6 +162,7 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
         ast.View: VIEW,
         ast.Route: ROUTE,
         ast.WeightDecl: WEIGHT,
+        ast.Reply: REPLY,
     }
     for declaration in shuffle.declarations:
         if isinstance(declaration, ast.Const):
@@ -156,7 +176,6 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
 
 def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     dispatch = scope.single(shuffle.declarations, ast.Dispatch, "dispatch")
-    combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
     if dispatch is None and not shuffle.broken:
         scope.sink.report(
             "FSC050",
@@ -168,15 +187,54 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         return None
     path = check_dispatch(dispatch, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
-    combine = None
-    if combine_decl is not None:
-        combine = check_combine(combine_decl, dispatch, path, scope)
+    back = _way_back(shuffle, dispatch, path, scope)
     if path is None or scope.sink.errors:
         return None
+    combine, answered = back
+    checked = _checked(shuffle, dispatch, path, combine, policy, scope)
+    inputs = checked.inputs
+    if answered is not None:
+        reply = _checked(shuffle, dispatch, *answered, policy, scope)
+        inputs = (*inputs, *(each for each in reply.inputs if each not in inputs))
+        reply = replace(reply, name=reply_name(shuffle), bounds=(), is_reply=True)
+        checked = replace(checked, reply=reply)
+    check_names(path, inputs, checked.extents, scope)
+    check_demanded(checked, scope.sink)
+    return checked
+
+
+def _way_back(
+    shuffle: ast.Shuffle, dispatch: ast.Dispatch, path: Path | None, scope: Scope
+) -> tuple[Combine | None, tuple[Path, Combine] | None]:
+    """The combine of a dispatch, and the path of its reply with the combine of that."""
+    combine = scope.single(shuffle.declarations, ast.Combine, "combine")
+    reply = scope.single(shuffle.declarations, ast.Reply, "reply")
+    if combine is not None and reply is not None:
+        scope.sink.report(
+            "FSC013",
+            reply.span,
+            "there are two ways back",
+            secondary=[Label(combine.span, "the other one")],
+            help="a `reply` stands in place of the `combine`: it brings back rows of its own",
+        )
+    if reply is None:
+        return (check_combine(combine, dispatch, path, scope) if combine else None), None
+    answered = check_reply(reply, dispatch, path, scope)
+    return (gradient(path, reply, scope) if path is not None else None), answered
+
+
+def _checked(
+    shuffle: ast.Shuffle,
+    dispatch: ast.Dispatch,
+    path: Path,
+    combine: Combine | None,
+    policy: Policy,
+    scope: Scope,
+) -> CheckedShuffle:
+    """What is known of a path and its way back, as later rooms see it."""
     inputs = used_inputs(path, combine, scope)
     declared, builtins = used_extents(path, inputs, scope)
-    check_names(path, inputs, declared, scope)
-    checked = CheckedShuffle(
+    return CheckedShuffle(
         name=shuffle.ident.name,
         source_file=scope.sink.source,
         span=shuffle.span,
@@ -201,8 +259,6 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         bounds=_bounds(path, scope),
         option_spans=option_spans(dispatch),
     )
-    check_demanded(checked, scope.sink)
-    return checked
 
 
 def _bounds(path: Path, scope: Scope) -> tuple[Bound, ...]:
@@ -220,6 +276,7 @@ _KINDS = {
     "view": VIEW,
     "route": ROUTE,
     "weight": WEIGHT,
+    "reply": REPLY,
 }
 
 

@@ -254,6 +254,10 @@ class CheckedShuffle:
     change. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are those that
     the shuffle depends on without being given them. ``bounds`` are left for a run to check.
     ``option_spans`` says where ``policy`` comes from.
+
+    With a ``reply`` the way back is the combine of that shuffle, which has the same points, slots
+    and owners, and whose source are the reply's rows; it ``is_reply`` itself. A ``combine`` beside
+    it only takes gradients back to what was sent.
     """
 
     name: str
@@ -275,6 +279,8 @@ class CheckedShuffle:
     casts: tuple[Cast, ...] = ()
     bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
+    reply: CheckedShuffle | None = None
+    is_reply: bool = False
 
     @property
     def fanout(self) -> int:

@@ -102,6 +102,10 @@ class ShuffleSpec:
 
     Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
     ``node_note`` of the Triton kernels for one node.
+
+    With a ``reply`` the way back is the combine of that shuffle, whose points and slots are these,
+    and whose source are the rows that come back. What this one then ``declared`` as its combine
+    takes gradients back to what was sent, and no user calls it.
     """
 
     name: str
@@ -112,6 +116,12 @@ class ShuffleSpec:
     cuda_note: str | None = None
     node: NodeSpec | None = None
     node_note: str | None = None
+    reply: ShuffleSpec | None = None
+
+    @property
+    def back(self) -> ShuffleSpec:
+        """The shuffle whose combine is the way back: its reply, or itself."""
+        return self.reply or self
 
     @property
     def is_differentiable(self) -> bool:
@@ -159,3 +169,8 @@ class Manifest:
     files: Mapping[str, str]
     shuffles: tuple[ShuffleSpec, ...]
     kernels: tuple[KernelSpec, ...]
+
+    @property
+    def parts(self) -> tuple[ShuffleSpec, ...]:
+        """The shuffles, each with its reply behind it."""
+        return tuple(part for each in self.shuffles for part in (each, each.reply) if part)
