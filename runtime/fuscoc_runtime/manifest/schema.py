@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fuscoc_runtime.manifest.declared import Declared
+from fuscoc_runtime.manifest.declared import Declared, InputSpec
 from fuscoc_runtime.manifest.program import Program
 
 
@@ -122,6 +122,13 @@ class ShuffleSpec:
     def back(self) -> ShuffleSpec:
         """The shuffle whose combine is the way back: its reply, or itself."""
         return self.reply or self
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Everything that calls are given beside rows: the weights of a reply are not declared by
+        what it answers."""
+        own = self.declared.inputs
+        return (*own, *(each for each in self.back.declared.inputs if each not in own))
 
     @property
     def is_differentiable(self) -> bool:

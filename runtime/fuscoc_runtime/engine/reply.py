@@ -1,0 +1,92 @@
+"""Replies: the way back by rows of their own, whose routing is planned beside the dispatch.
+
+A reply is a shuffle with the points and slots of another one, and a machine of its own. Its
+dispatch, by which only gradients travel, never plans: what came with the other's handle says where
+rows go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.requests import Request, ToHost
+from fuscoc_runtime.engine.arguments import Arguments
+from fuscoc_runtime.engine.buffers import row_bytes
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
+from fuscoc_runtime.plan import RankPlan
+from fuscoc_runtime.plan.agree import attempt
+from fuscoc_runtime.plan.planner import draft_plan, finish_plan
+from fuscoc_runtime.scalar import Scope, evaluate
+
+
+def plan_reply(
+    machine: Machine, asked: Arguments, weights: Mapping[str, Tensor]
+) -> Generator[Request, Any, Handle]:
+    """The routing of a reply; collective over all ranks, like the dispatch that it answers.
+
+    ``asked``: the arguments of that dispatch, which has succeeded. ``weights``: those of the reply,
+    if they were given with it; they travel now.
+    """
+    machine.num_dispatches += 1
+    declared, program = machine.shuffle.declared, machine.shuffle.program
+    inputs = {name: asked.inputs[name] for name in program.inputs}
+    arguments = Arguments({}, inputs, asked.extents, weights)
+    plan, received = yield from _plan(machine, arguments)
+    if program.is_static:
+        machine.plan = plan
+    scope = Scope(asked.extents)
+    dims = [evaluate(dim, scope) for dim in declared.source.dims]
+    return Handle(
+        plan,
+        machine.context.topology,
+        asked.extents,
+        {each.name: torch.Size([*dims, *each.shape]) for each in declared.source.fields},
+        row_bytes(machine, "target"),
+        row_bytes(machine, "slices"),
+        0.0,
+        machine.identity,
+        machine.num_dispatches,
+        weights,
+        program.is_compact,
+        sent_weights=sent_weights(machine, weights, received),
+    )
+
+
+def _plan(
+    machine: Machine, arguments: Arguments
+) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
+    """The plan, and the weights that have travelled."""
+    context, plan = machine.context, machine.plan
+    if plan is not None:
+        weights = travelling(machine, arguments.weights, plan.num_sources)
+        return plan, (None if weights is None else (yield exchange(weights, plan)))
+    points = attempt(context.rank, lambda: evaluate_relation(machine, arguments))
+    draft = yield from draft_plan(context, points)
+    weights = travelling(machine, arguments.weights, draft.num_sources)
+    plan, received = yield from finish_plan(context, draft, weights)
+    if plan.wire.num_rounds:
+        entries = yield ToHost(plan.wire.entries)
+        plan = replace(plan, wire=replace(plan.wire, entries=entries()))
+    return plan, received
+
+
+def own_handle(machine: Machine, handle: Handle) -> Handle:
+    """The routing by which ``machine`` brings back what came with ``handle``.
+
+    That of a reply is in the handle of the dispatch; the other way back of that takes gradients
+    alone, without the weights of the reply.
+    """
+    if machine.reply is not None:
+        return replace(handle, weights={}, sent_weights=None)
+    if machine.asks is None:
+        return handle
+    assert handle.reply is not None, "every dispatch of a shuffle with a reply plans that"
+    return replace(handle.reply, weights=handle.weights)
