@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fuscoc.codegen.triton import triton_module
-from fuscoc.manifest import Assembler, CompiledShuffle, build_manifest, cubin_file, sha256, with_replies
+from fuscoc.manifest import (
+    Assembler,
+    CompiledShuffle,
+    build_manifest,
+    cubin_file,
+    sha256,
+    with_replies,
+)
 from fuscoc.source import SourceFile
 
 MANIFEST = "manifest.json"

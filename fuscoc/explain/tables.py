@@ -149,7 +149,7 @@ def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
     table = titled_table("Given with every call", ["name", "what", "type"], ["bytes"])
     for name in shuffle.declared.extents:
         table.add_row(name, "run-time extent", "", "")
-    for each in shuffle.declared.inputs:
+    for each in shuffle.inputs:
         dims = [of_scalar(dim) for dim in each.shape]
         num_bytes = product(ITEM_BYTES[each.dtype], *dims)
         shape = ", ".join(text(with_values(dim, values)) for dim in dims)

@@ -344,7 +344,17 @@ class Reply(Node):
 
 
 Declaration: TypeAlias = (
-    Const | Index | Segment | Layout | View | Place | Route | WeightDecl | Dispatch | Combine | Reply
+    Const
+    | Index
+    | Segment
+    | Layout
+    | View
+    | Place
+    | Route
+    | WeightDecl
+    | Dispatch
+    | Combine
+    | Reply
 )
 
 

@@ -84,9 +84,9 @@ def _check_names(
     first: dict[str, Span] = {}
     constants = set()
     for shuffle in shuffles:
-        names = [(shuffle.ident.name, shuffle.ident.span)]
-        names += [(reply_name(shuffle), reply.ident.span) for reply in _all(shuffle, ast.Reply)]
-        for name, span in names:
+        named = [(shuffle.ident.name, shuffle.ident.span)]
+        named += [(reply_name(shuffle), reply.ident.span) for reply in _all(shuffle, ast.Reply)]
+        for name, span in named:
             if name in first:
                 sink.report(
                     "FSC010",

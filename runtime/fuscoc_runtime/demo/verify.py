@@ -42,7 +42,7 @@ def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = N
     if shuffle.back.declared.combine is None:
         return Expected(rows, None)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
-    return Expected(rows, reference.combine(shuffle.back, ranks, worked, only))
+    return Expected(rows, reference.combine(shuffle, ranks, worked, only))
 
 
 def slot_keys(rows: RankRows) -> Tensor:
@@ -90,9 +90,7 @@ def work_on(
     return worked
 
 
-def _answered(
-    reply: ShuffleSpec, rows: Mapping[str, Tensor], keys: Tensor
-) -> dict[str, Tensor]:
+def _answered(reply: ShuffleSpec, rows: Mapping[str, Tensor], keys: Tensor) -> dict[str, Tensor]:
     """A row of a reply for every slot: small numbers that its key and all of its bytes decide."""
     held = [_bytes(each).sum(1, dtype=torch.int64) for each in rows.values()]
     seed = sum(held[1:], held[0]) * 31 + keys.to(held[0].device)
