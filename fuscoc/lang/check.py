@@ -258,6 +258,7 @@ def _checked(
         casts=path.casts,
         bounds=_bounds(path, scope),
         option_spans=option_spans(dispatch),
+        dropping=path.dropping,
     )
 
 

@@ -257,7 +257,9 @@ class CheckedShuffle:
 
     With a ``reply`` the way back is the combine of that shuffle, which has the same points, slots
     and owners, and whose source are the reply's rows; it ``is_reply`` itself. A ``combine`` beside
-    it only takes gradients back to what was sent.
+    it only takes gradients back to what was sent. What a point of the dispatch looks up to find its
+    segment is nothing that a reply reads; ``dropping`` are the values of that, inner ones first,
+    which drop the point where they are -1.
     """
 
     name: str
@@ -279,6 +281,7 @@ class CheckedShuffle:
     casts: tuple[Cast, ...] = ()
     bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
+    dropping: tuple[Scalar, ...] = ()
     reply: CheckedShuffle | None = None
     is_reply: bool = False
 

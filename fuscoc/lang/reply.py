@@ -7,19 +7,29 @@ source's indices. What other indices tell apart comes back to one row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Combine, Const, IndexRef, Source, Subscript
+from fuscoc.lang.checked import (
+    Combine,
+    Const,
+    IndexRef,
+    Inside,
+    Load,
+    Scalar,
+    Source,
+    Subscript,
+)
 from fuscoc.lang.combine import check_combine, segments_apart
 from fuscoc.lang.declarations import extent_not_constant
 from fuscoc.lang.dispatch import MAX_FAN_OUT, Path
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.proof import Proved
 from fuscoc.lang.reductions import REDUCTIONS
-from fuscoc.lang.scalars import loads
+from fuscoc.lang.scalars import loads, parts
 from fuscoc.lang.scope import INDEX, SEGMENT, Scope
 
 
@@ -54,9 +64,20 @@ def check_reply(
         fields=fields,
         source=rows,
         casts=(),
+        dropping=tuple(_dropping(path, scope)),
     )
     combine = check_combine(reply, dispatch, back, scope)
     return None if combine is None else (back, combine)
+
+
+def _dropping(path: Path, scope: Scope) -> Iterator[Scalar]:
+    """What drops a point where it is -1, of what its source segment is found by."""
+    for subscript in path.source.subscripts:
+        for part in reversed([*parts(subscript.start)]):
+            if isinstance(part, Inside):
+                yield part.value
+            elif isinstance(part, Load) and part.input not in scope.sizes:
+                yield part
 
 
 def gradient(path: Path, reply: ast.Reply, scope: Scope) -> Combine | None:

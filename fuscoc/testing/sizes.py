@@ -83,10 +83,7 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
     return [
         RankData(
             {},
-            {
-                i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables)
-                for i in shuffle.inputs
-            },
+            {i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables) for i in shuffle.inputs},
             e,
         )
         for rank, e in enumerate(extents)

@@ -76,4 +76,5 @@ def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
         "declared": declared_json(checked),
         "program": program_json(module, lambda kernel: kernel),
     }
-    return decode(schema.ShuffleSpec, described)
+    reply = None if checked.reply is None else describe(checked.reply)
+    return replace(decode(schema.ShuffleSpec, described), reply=reply)
