@@ -158,15 +158,16 @@ def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine
         return None
     if fan_out:
         names = " and ".join(f"`{index.name}`" for index in fan_out)
-        message = f"each segment went out once for each {names}, so several come back to one place"
+        why, label, notes = f"each segment went out once for each {names}", "fans out", list[str]()
         if isinstance(combine, ast.Reply):
-            message = f"a row comes back for each {names}, so several come back to one place"
+            why, label = f"a row comes back for each {names}", "a row for each"
+            notes = _two_rows(combine, path)
         scope.sink.report(
             "FSC052",
             combine.span,
-            message,
-            secondary=[Label(index.span, "fans out") for index in fan_out],
-            notes=_two_rows(combine, path) if isinstance(combine, ast.Reply) else (),
+            f"{why}, so several come back to one place",
+            secondary=[Label(index.span, label) for index in fan_out],
+            notes=notes,
             help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight, "
             "or `reduce max`",
         )
