@@ -3,13 +3,13 @@
     python -m benchmarks.embedding --compile
     torchrun --nproc-per-node 2 -m benchmarks.embedding
 
-``--compile`` writes the artifact into ``build/embedding`` and needs no GPU. Every rank looks up bags
-of random ids; sums, and the gradients of table and weights, are compared with those of
-``torch.nn.functional.embedding_bag`` on the whole table, and have to repeat to the bit. Torch's own
-way over several ranks is timed beside it: ids sorted by owner, all-to-all, ``index_select``, rows
-back, permuted and summed up, where fuscoc sums up at the owner. Ranks share GPUs where there are
-fewer, each as a node of its own. Time is the host's between two waits for the GPU, behind a barrier,
-the median of turns, of the rank that takes longest.
+``--compile`` writes the artifact into ``build/embedding`` and needs no GPU. Every rank looks up
+bags of random ids; sums, and the gradients of table and weights, are compared with those of
+``torch.nn.functional.embedding_bag`` on the whole table, and sums have to repeat to the bit.
+Torch's own way over several ranks is timed beside it: ids sorted by owner, all-to-all,
+``index_select``, rows back, permuted and summed up, where fuscoc sums up at the owner. Ranks share
+GPUs where there are fewer, each as a node of its own. Time is the host's between two waits for the
+GPU, behind a barrier, the median of turns, of the rank that takes longest.
 """
 
 from __future__ import annotations
