@@ -109,13 +109,18 @@ def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:
 
 
 def _way_back(shuffle: ShuffleSpec) -> str:
-    combine = shuffle.declared.combine
+    combine = shuffle.back.declared.combine
     if combine is None:
         return "There is no way back."
     weight = f", times `{combine.weight.input}`" if combine.weight else ""
     does = "copies each segment to where it came from"
     if combine.kind in REDUCTIONS:
         does = REDUCTIONS[combine.kind].does
+    if shuffle.reply is not None:
+        rows = ", ".join(f"{each.name} {_typed(each)}" for each in shuffle.reply.declared.fields)
+        name = shuffle.reply.declared.source.layout
+        does = "copies each row to its place" if combine.kind == "copy" else does
+        return f"The reply `{name}` has rows of its own ({rows}). The way back {does}{weight}."
     return f"The way back {does}{weight}."
 
 
@@ -142,6 +147,7 @@ def planning(shuffle: ShuffleSpec) -> str:
     data = [each.name for each in shuffle.declared.inputs if each.role != "weight"]
     depends = [*data, *(each for each in shuffle.declared.extents if each not in data)]
     back = "; combine uses its plan" if shuffle.declared.combine is not None else ""
+    back = "; the reply is planned with it" if shuffle.reply is not None else back
     return f"by every dispatch, which depends on {', '.join(depends)}{back}."
 
 
@@ -253,10 +259,11 @@ def _kernels(shuffle: ShuffleSpec) -> Table:
     kernels[shuffle.program.relation.kernel] = "points → where each goes"
     for number, (kernel, ends) in enumerate((name, ends) for name, ends in kernels.items() if name):
         table.add_row("" if number else "plan", kernel, "", ends)
-    for name, path in (
-        ("dispatch", shuffle.program.dispatch),
-        ("combine", shuffle.program.combine),
-    ):
+    paths = {"dispatch": shuffle.program.dispatch, "combine": shuffle.program.combine}
+    if shuffle.reply is not None:
+        gradient, reply = shuffle.program.combine, shuffle.reply.program
+        paths = {"dispatch": shuffle.program.dispatch, "reply": reply.combine, "gradient": gradient}
+    for name, path in paths.items():
         if path is not None:
             _path_rows(table, name, path)
     return table

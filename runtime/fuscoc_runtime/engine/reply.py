@@ -11,7 +11,6 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Request, ToHost
@@ -20,11 +19,11 @@ from fuscoc_runtime.engine.buffers import row_bytes
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.engine.sizes import result_shapes
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.planner import draft_plan, finish_plan
-from fuscoc_runtime.scalar import Scope, evaluate
 
 
 def plan_reply(
@@ -36,19 +35,17 @@ def plan_reply(
     if they were given with it; they travel now.
     """
     machine.num_dispatches += 1
-    declared, program = machine.shuffle.declared, machine.shuffle.program
+    program = machine.shuffle.program
     inputs = {name: asked.inputs[name] for name in program.inputs}
     arguments = Arguments({}, inputs, asked.extents, weights)
     plan, received = yield from _plan(machine, arguments)
     if program.is_static:
         machine.plan = plan
-    scope = Scope(asked.extents)
-    dims = [evaluate(dim, scope) for dim in declared.source.dims]
     return Handle(
         plan,
         machine.context.topology,
         asked.extents,
-        {each.name: torch.Size([*dims, *each.shape]) for each in declared.source.fields},
+        result_shapes(machine.shuffle, asked.extents),
         row_bytes(machine, "target"),
         row_bytes(machine, "slices"),
         0.0,
