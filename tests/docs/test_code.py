@@ -9,7 +9,9 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from torch.nn.functional import embedding_bag
 
+import fuscoc
 from fuscoc import compile, load
 from fuscoc.planning.routing import make_routing
 from fuscoc_runtime import Topology, load_artifact
@@ -53,7 +55,7 @@ def test_code_of_the_readme(files: Path) -> None:
 
 
 def test_code_about_compact_targets(files: Path) -> None:
-    [code] = blocks("docs/language.md", "python")
+    [code] = [text for text in blocks("docs/language.md", "python") if "row_index" in text]
     [spec] = [text for text in blocks("docs/language.md", "fsc") if "compact" in text]
     weights, idx = torch.rand(4, 256).topk(8)
     x = torch.randn(4, 7168, dtype=torch.bfloat16)
@@ -63,6 +65,17 @@ def test_code_about_compact_targets(files: Path) -> None:
     exec(code, names)
     expected = x.float() * weights.sum(1, keepdim=True)
     torch.testing.assert_close(names["y"].float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_code_about_replies(files: Path) -> None:
+    [code] = [text for text in blocks("docs/language.md", "python") if "table" in text]
+    [spec] = [text for text in blocks("docs/language.md", "fsc") if "reply" in text]
+    (files / "embedding.fsc").write_text(spec)
+    table, ids, weights = torch.randn(9, 128), torch.randint(9, (2, 32)), torch.rand(2, 32)
+    names = {"fuscoc": fuscoc, "table": table, "first": 0, "ids": ids, "weights": weights}
+    exec(code, names)
+    bags = embedding_bag(ids, table, mode="sum", per_sample_weights=weights)
+    torch.testing.assert_close(names["sums"], bags)
 
 
 def test_code_about_plans(files: Path) -> None:
