@@ -125,6 +125,7 @@ def build_manifest(
             **_cuda(item, assembler),
             **_node(item, unique(item)),
             "reply": None if item.reply is None else entry(item.reply),
+            "shares_plan": item.checked.shares_plan,
         }
 
     return {

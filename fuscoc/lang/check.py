@@ -26,7 +26,7 @@ from fuscoc.lang.dispatch import Path, check_dispatch
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
-from fuscoc.lang.reply import check_reply, gradient
+from fuscoc.lang.reply import check_reply, gradient, is_one_for_one
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import (
     CONSTANT,
@@ -196,7 +196,13 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     if answered is not None:
         reply = _checked(shuffle, dispatch, *answered, policy, scope)
         inputs = (*inputs, *(each for each in reply.inputs if each not in inputs))
-        reply = replace(reply, name=reply_name(shuffle), bounds=(), is_reply=True)
+        reply = replace(
+            reply,
+            name=reply_name(shuffle),
+            bounds=(),
+            is_reply=True,
+            shares_plan=is_one_for_one(path, answered[0]),
+        )
         checked = replace(checked, reply=reply)
     check_names(path, inputs, checked.extents, scope)
     check_demanded(checked, scope.sink)

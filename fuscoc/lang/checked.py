@@ -256,8 +256,9 @@ class CheckedShuffle:
     ``option_spans`` says where ``policy`` comes from.
 
     With a ``reply`` the way back is the combine of that shuffle, which has the same points, slots
-    and owners, and whose source are the reply's rows; it ``is_reply`` itself. A ``combine`` beside
-    it only takes gradients back to what was sent. What a point of the dispatch looks up to find its
+    and owners, and whose source are the reply's rows; it ``is_reply`` itself, and ``shares_plan``
+    where its rows stand for the segments of the dispatch, one for one. A ``combine`` beside it only
+    takes gradients back to what was sent. What a point of the dispatch looks up to find its
     segment is nothing that a reply reads; ``dropping`` are the values of that, inner ones first,
     which drop the point where they are -1.
     """
@@ -284,6 +285,7 @@ class CheckedShuffle:
     dropping: tuple[Scalar, ...] = ()
     reply: CheckedShuffle | None = None
     is_reply: bool = False
+    shares_plan: bool = False
 
     @property
     def fanout(self) -> int:

@@ -80,6 +80,14 @@ def _dropping(path: Path, scope: Scope) -> Iterator[Scalar]:
                 yield part
 
 
+def is_one_for_one(path: Path, back: Path) -> bool:
+    """Whether a reply has a row for every segment of the dispatch, at the same place: then all
+    lists of a plan are those of the other."""
+    sent = [(each.start, each.length) for each in path.source.subscripts]
+    answered = [(each.start, each.length) for each in back.source.subscripts]
+    return sent == answered and path.source.dims == back.source.dims
+
+
 def gradient(path: Path, reply: ast.Reply, scope: Scope) -> Combine | None:
     """The way back of what was sent, if that can have a gradient: no user calls it.
 

@@ -75,6 +75,7 @@ def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
         "name": checked.name,
         "declared": declared_json(checked),
         "program": program_json(module, lambda kernel: kernel),
+        "shares_plan": checked.shares_plan,
     }
     reply = None if checked.reply is None else describe(checked.reply)
     return replace(decode(schema.ShuffleSpec, described), reply=reply)

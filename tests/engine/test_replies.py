@@ -103,6 +103,9 @@ def test_what_was_sent_has_gradients(topology: str, align: str) -> None:
     """Answers of two fields to queries that go to two places; -1 is none."""
     text = QUERIES.replace("ALIGN", align)
     shuffle = LockstepShuffle(artifact(text), topology=Topology.parse(topology))
+    reply = shuffle.spec.reply
+    assert reply is not None
+    assert reply.shares_plan, "there is an answer for every query"
     random = torch.Generator().manual_seed(1)
     sizes = [3, 0, 2, 4]
     parts = [torch.randint(-1, 8, (size, 2), generator=random) for size in sizes]

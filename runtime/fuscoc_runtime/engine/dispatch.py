@@ -100,7 +100,7 @@ def dispatch(
         machine.plan = plan
     if machine.reply is not None and reply is None:
         with machine.tracer.span("plan", "the reply"):
-            reply = yield from plan_reply(machine.reply, arguments, arguments.weights)
+            reply = yield from plan_reply(machine.reply, arguments, plan)
     shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
     return Dispatched(
         buffers.rows("target"),

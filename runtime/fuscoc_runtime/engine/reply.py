@@ -7,7 +7,7 @@ rows go.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -27,18 +27,19 @@ from fuscoc_runtime.plan.planner import draft_plan, finish_plan
 
 
 def plan_reply(
-    machine: Machine, asked: Arguments, weights: Mapping[str, Tensor]
+    machine: Machine, asked: Arguments, asked_by: RankPlan
 ) -> Generator[Request, Any, Handle]:
     """The routing of a reply; collective over all ranks, like the dispatch that it answers.
 
-    ``asked``: the arguments of that dispatch, which has succeeded. ``weights``: those of the reply,
-    if they were given with it; they travel now.
+    ``asked``, ``asked_by``: arguments and plan of that dispatch, which has succeeded. Weights of
+    the reply travel now, if they were given with it.
     """
     machine.num_dispatches += 1
     program = machine.shuffle.program
     inputs = {name: asked.inputs[name] for name in program.inputs}
-    arguments = Arguments({}, inputs, asked.extents, weights)
-    plan, received = yield from _plan(machine, arguments)
+    arguments = Arguments({}, inputs, asked.extents, asked.weights)
+    known = asked_by if machine.shuffle.shares_plan else machine.plan
+    plan, received = yield from _plan(machine, arguments, known)
     if program.is_static:
         machine.plan = plan
     return Handle(
@@ -51,20 +52,20 @@ def plan_reply(
         0.0,
         machine.identity,
         machine.num_dispatches,
-        weights,
+        asked.weights,
         program.is_compact,
-        sent_weights=sent_weights(machine, weights, received),
+        sent_weights=sent_weights(machine, asked.weights, received),
     )
 
 
 def _plan(
-    machine: Machine, arguments: Arguments
+    machine: Machine, arguments: Arguments, known: RankPlan | None
 ) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
-    """The plan, and the weights that have travelled."""
-    context, plan = machine.context, machine.plan
-    if plan is not None:
-        weights = travelling(machine, arguments.weights, plan.num_sources)
-        return plan, (None if weights is None else (yield exchange(weights, plan)))
+    """The plan, made unless it is ``known``, and the weights that have travelled."""
+    context = machine.context
+    if known is not None:
+        weights = travelling(machine, arguments.weights, known.num_sources)
+        return known, (None if weights is None else (yield exchange(weights, known)))
     points = attempt(context.rank, lambda: evaluate_relation(machine, arguments))
     draft = yield from draft_plan(context, points)
     weights = travelling(machine, arguments.weights, draft.num_sources)

@@ -105,7 +105,8 @@ class ShuffleSpec:
 
     With a ``reply`` the way back is the combine of that shuffle, whose points and slots are these,
     and whose source are the rows that come back. What this one then ``declared`` as its combine
-    takes gradients back to what was sent, and no user calls it.
+    takes gradients back to what was sent, and no user calls it. A reply that ``shares_plan`` has a
+    row for every segment of the other: one plan is right for both.
     """
 
     name: str
@@ -117,6 +118,7 @@ class ShuffleSpec:
     node: NodeSpec | None = None
     node_note: str | None = None
     reply: ShuffleSpec | None = None
+    shares_plan: bool = False
 
     @property
     def back(self) -> ShuffleSpec:
