@@ -108,7 +108,7 @@ def texts(draw: st.DrawFn, topology: Topology | None = None) -> str:
     dtypes = draw(
         st.lists(st.sampled_from(sorted(TYPES)), min_size=num_fields, max_size=num_fields)
     )
-    answered = fans_out and draw(st.booleans())
+    answered = fans_out and draw(st.integers(0, 3)) == 3
     summed = not answered and source.comes_back and (bool(fan_out) or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
         num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
