@@ -53,6 +53,7 @@ def show(
         _copies(shuffle, values),
         _hops(shuffle, values),
         _buffers(shuffle, values, plan),
+        *_reply_buffers(shuffle, values),
         _kernels(shuffle),
         _backends(shuffle, topology),
         _tiles(shuffle),
@@ -245,6 +246,19 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
         f"rings of {RING_SLOTS} slices at most, fewer where the network is measured to be slow."
     )
     return table
+
+
+def _reply_buffers(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[Table]:
+    """Those of the reply, if there is one: its way out is only that of its gradients."""
+    if shuffle.reply is None:
+        return []
+    table = _buffers(shuffle.reply, values, None)
+    table.title = f"{table.title}, of the reply"
+    table.caption = (
+        "Segments are its rows. What is not on the way back is there once gradients have gone out, "
+        "and so is what is on the way back above."
+    )
+    return [table]
 
 
 def _planned_rows(plan: Plan) -> dict[str, int]:
