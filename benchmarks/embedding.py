@@ -135,11 +135,13 @@ def main(bags: int) -> None:
     if rank == 0:
         name = torch.cuda.get_device_name()
         print(f"{name}, {shuffle.topology}, {bags} bags of {BAG} ids, {WIDTH} f32 a row")
-        print(
-            f"fuscoc {fuscoc_ms:.2f} ms (dispatch alone {dispatch_ms:.2f} ms), torch's all-to-all {torch_ms:.2f} ms",
-            end="",
-        )
-        print(f", embedding_bag of the whole table {bag_ms:.2f} ms", flush=True)
+        times = {
+            "fuscoc": fuscoc_ms,
+            "of which dispatch": dispatch_ms,
+            "torch": torch_ms,
+            "embedding_bag of the whole table": bag_ms,
+        }
+        print(", ".join(f"{what} {ms:.2f} ms" for what, ms in times.items()), flush=True)
     shuffle.close()
     if ranks > 1:
         dist.destroy_process_group()
