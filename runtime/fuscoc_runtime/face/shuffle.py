@@ -258,7 +258,8 @@ class Shuffle:
     ) -> Any:
         """Bring the rows back and reduce them at their source, as the spec's ``combine`` says.
 
-        ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
+        With a ``reply`` in its place, rows and result are those of the reply: a row of its segment
+        for every slot, and its own shape. ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
         (any tensor will do), ``inputs`` holds the weights of a weighted combine, unless dispatch
         was given them. With ``max_sources``, and unless the target is compact or dense, rows that
         nobody uses may be left out: the first ``capacity_for`` ones are enough. Returns a tensor
