@@ -187,10 +187,9 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         return None
     path = check_dispatch(dispatch, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
-    back = _way_back(shuffle, dispatch, path, scope)
+    combine, answered = _way_back(shuffle, dispatch, path, scope)
     if path is None or scope.sink.errors:
         return None
-    combine, answered = back
     checked = _checked(shuffle, dispatch, path, combine, policy, scope)
     inputs = checked.inputs
     if answered is not None:
