@@ -81,20 +81,23 @@ def _check_names(
 ) -> None:
     """Shuffles have different names, and every override names a constant of one of them."""
     is_whole = not sink.errors
-    first: dict[str, Span] = {}
+    first: dict[str, tuple[Span, list[str]]] = {}
     constants = set()
     for shuffle in shuffles:
-        named = [(shuffle.ident.name, shuffle.ident.span)]
-        named += [(reply_name(shuffle), reply.ident.span) for reply in _all(shuffle, ast.Reply)]
-        for name, span in named:
+        named = [(shuffle.ident.name, shuffle.ident.span, list[str]())]
+        own = [f"the reply of `{shuffle.ident.name}` is one of its own, `{reply_name(shuffle)}`"]
+        named += [(reply_name(shuffle), each.ident.span, own) for each in _all(shuffle, ast.Reply)]
+        for name, span, notes in named:
             if name in first:
+                before, others = first[name]
                 sink.report(
                     "FSC010",
                     span,
                     f"there are two shuffles `{name}`",
-                    secondary=[Label(first[name], "the first")],
+                    secondary=[Label(before, "the first")],
+                    notes=[*others, *notes],
                 )
-            first.setdefault(name, span)
+            first.setdefault(name, (span, notes))
         constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
     unknown = sorted(overrides.keys() - constants)
     if unknown and is_whole:
