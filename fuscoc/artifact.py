@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fuscoc.codegen.triton import triton_module
-from fuscoc.manifest import Assembler, CompiledShuffle, build_manifest, cubin_file, sha256
+from fuscoc.manifest import (
+    Assembler,
+    CompiledShuffle,
+    build_manifest,
+    cubin_file,
+    sha256,
+    with_replies,
+)
 from fuscoc.source import SourceFile
 
 MANIFEST = "manifest.json"
@@ -36,7 +43,7 @@ def artifact_files(
     """
     files: dict[str, str] = {}
     binaries: dict[str, bytes] = {}
-    for item in shuffles:
+    for item in with_replies(shuffles):
         files[item.kernel_file] = triton_module(item.module, item.checked.source_file)
         for level, text in item.dumps.items():
             files[f"ir/{item.checked.name}.{level}.mlir"] = text

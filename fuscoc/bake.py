@@ -22,8 +22,7 @@ import torch
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.scalars import extents
-from fuscoc.manifest import CompiledShuffle, build_manifest
-from fuscoc.pipeline import compile_to_ir
+from fuscoc.manifest import CompiledShuffle, build_manifest, compile_shuffle, with_replies
 from fuscoc.planning.points import points_of
 from fuscoc_runtime.engine.bounds import check_bounds
 from fuscoc_runtime.engine.divisions import check_divisions
@@ -74,9 +73,15 @@ def bake(
         CompileError: no shuffle is static, or a static one cannot be planned for a topology.
     """
     sink = DiagnosticSink(shuffles[0].checked.source_file)
-    specs = [decode(ShuffleSpec, each) for each in manifest["shuffles"]]
+    entries = [
+        part
+        for entry in manifest["shuffles"]
+        for part in (entry, entry["reply"])
+        if part is not None
+    ]
     files: dict[str, bytes] = {}
-    for item, spec, entry in zip(shuffles, specs, manifest["shuffles"], strict=True):
+    for item, entry in zip(with_replies(shuffles), entries, strict=True):
+        spec = decode(ShuffleSpec, entry)
         for topology, plan in _plans(item, spec, topologies, sink):
             path = f"plans/{spec.name}.{topology}.npz"
             files[path] = _saved(plan)
@@ -99,8 +104,7 @@ def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topolog
     source = shuffles[0].source_file
     sink = DiagnosticSink(source)
     for checked in (each for each in shuffles if each.is_static):
-        lowered = compile_to_ir(checked)
-        item = CompiledShuffle(checked, lowered.module, lowered.dumps)
+        item = compile_shuffle(checked)
         (entry,) = build_manifest(source, [item], {})["shuffles"]
         _plans(item, decode(ShuffleSpec, entry), topologies, sink)
     sink.raise_errors()

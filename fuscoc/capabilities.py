@@ -110,6 +110,14 @@ def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
         yield Fault(fan_out[sizes.index(max(sizes))].span, reason)
 
 
+def replies(shuffle: CheckedShuffle) -> Faults:
+    """A row comes back as it went, to the segment that it came from."""
+    way_back = shuffle.combine if shuffle.reply is None else shuffle.reply.combine
+    if way_back is not None and (shuffle.reply is not None or shuffle.is_reply):
+        reason = "its reply has rows of its own, and these kernels bring back those that they sent"
+        yield Fault(way_back.span, reason)
+
+
 def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
     if shuffle.every_rank is not None:
         reason = "a segment goes to all ranks, and these kernels are made for a number"
@@ -190,7 +198,7 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (replies, repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
 
 CUDA: Table = (
     demands_triton,

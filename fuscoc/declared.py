@@ -62,6 +62,7 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
             for cast in checked.casts
         ],
         "combine": _combine(checked.combine),
+        "dropping": _scalars(checked.dropping),
         "bounds": [
             {"value": scalar_json(bound.value), "limit": scalar_json(bound.limit)}
             for bound in checked.bounds

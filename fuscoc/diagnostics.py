@@ -47,7 +47,7 @@ CATALOGUE: dict[str, str] = {
     "FSC045": "key of another index",
     "FSC046": "keys do not divide over the ranks",
     "FSC050": "no dispatch",
-    "FSC051": "combine is not the way back of dispatch",
+    "FSC051": "combine or reply is not the way back of dispatch",
     "FSC052": "several copies come back to one place",
     "FSC053": "reduction does not fit the elements",
     "FSC054": "weight does not cover the shuffle",

@@ -89,7 +89,10 @@ def emit_ir(
     Raises:
         ValueError: ``after`` names no pass; the message lists them.
     """
-    return "\n".join(str(each.module) for each in _lower(source, defines, after, trace))
+    from fuscoc.manifest import with_replies
+
+    compiled = with_replies(_lower(source, defines, after, trace))
+    return "\n".join(str(each.module) for each in compiled)
 
 
 def emit_kernel_ir(
@@ -109,13 +112,14 @@ def emit_kernel_ir(
     from fuscoc.dialect.base import ops_of
     from fuscoc.dialect.l3 import Kernel
     from fuscoc.dialect.node import Node
+    from fuscoc.manifest import with_replies
     from fuscoc.pipeline import PASS_NAMES
 
     later = PASS_NAMES[PASS_NAMES.index("fuse-node") :]
     if after not in (None, *later):
         raise ValueError(f"there are no kernels after {after}; there are after {', '.join(later)}")
     texts = []
-    for each in compiled:
+    for each in with_replies(compiled):
         with each.module.context:
             kernels = [str(op) for op in ops_of(each.module, Node, Kernel)]
         texts += kernels or [f"// {each.checked.name}: no kernels that work inside one node alone"]
@@ -162,11 +166,6 @@ def _lower(
     else:
         for warning in checked.warnings:
             _log.warning(render(warning, source))
-    from fuscoc.manifest import CompiledShuffle
-    from fuscoc.pipeline import compile_to_ir
+    from fuscoc.manifest import compile_shuffle
 
-    compiled = []
-    for shuffle in checked.shuffles:
-        lowered = compile_to_ir(shuffle, after=after, print_between=trace)
-        compiled.append(CompiledShuffle(shuffle, lowered.module, lowered.dumps))
-    return compiled
+    return [compile_shuffle(shuffle, after, trace) for shuffle in checked.shuffles]

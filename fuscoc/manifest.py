@@ -25,6 +25,7 @@ from fuscoc.declared import declared_json
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.l3 import Kernel, Signal, Wait
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
@@ -34,11 +35,13 @@ NOT_LOWERED = "it was lowered without them"
 
 @dataclass(frozen=True)
 class CompiledShuffle:
-    """A shuffle with its module at L3, and the module's text at every level (``L0`` ...)."""
+    """A shuffle with its module at L3, the module's text at every level (``L0`` ...), and its
+    reply."""
 
     checked: CheckedShuffle
     module: Any
     dumps: Mapping[str, str]
+    reply: CompiledShuffle | None = None
 
     @property
     def kernel_file(self) -> str:
@@ -61,6 +64,24 @@ class CompiledShuffle:
             return fault.reason
         words = kernel_words(self.checked)
         return triton_node(self.module, self.checked.source_file.plain_name, words) or NOT_LOWERED
+
+
+def compile_shuffle(
+    checked: CheckedShuffle,
+    after: str | None = None,
+    print_between: Callable[[str, str], None] | None = None,
+) -> CompiledShuffle:
+    """A shuffle and its reply, lowered as by ``fuscoc.pipeline.compile_to_ir``."""
+    lowered = compile_to_ir(checked, after=after, print_between=print_between)
+    reply = None
+    if checked.reply is not None:
+        reply = compile_shuffle(checked.reply, after, print_between)
+    return CompiledShuffle(checked, lowered.module, lowered.dumps, reply)
+
+
+def with_replies(shuffles: Iterable[CompiledShuffle]) -> list[CompiledShuffle]:
+    """The shuffles, each with its reply behind it."""
+    return [part for item in shuffles for part in (item, item.reply) if part is not None]
 
 
 @dataclass(frozen=True)
@@ -87,31 +108,34 @@ def build_manifest(
     assembler: Assembler | None = None,
 ) -> dict[str, Any]:
     """The manifest of a spec's shuffles, as JSON values; ``files`` maps paths to their text."""
-    functions = [(item, name) for item in shuffles for name in _kernel_names(item)]
+    parts = with_replies(shuffles)
+    functions = [(item, name) for item in parts for name in _kernel_names(item)]
     uses = Counter(name for _, name in functions)
 
     def unique(item: CompiledShuffle) -> Callable[[str], str]:
         # moe_reduce + forward, moe + reduce_forward: a name need not be its kernel's alone.
         return lambda name: name if uses[name] == 1 else f"{item.checked.name}.{name}"
 
+    def entry(item: CompiledShuffle) -> dict[str, Any]:
+        return {
+            "name": item.checked.name,
+            "declared": declared_json(item.checked),
+            "program": program_json(item.module, unique(item)),
+            "into": into_json(item.checked.into, item.module, unique(item)),
+            "baked": {},
+            **_cuda(item, assembler),
+            **_node(item, unique(item)),
+            "reply": None if item.reply is None else entry(item.reply),
+            "shares_plan": item.checked.shares_plan,
+        }
+
     return {
         "schema": SCHEMA,
         "compiler": fuscoc.__version__,
         "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
         "files": {path: sha256(text.encode()) for path, text in files.items()},
-        "shuffles": [
-            {
-                "name": item.checked.name,
-                "declared": declared_json(item.checked),
-                "program": program_json(item.module, unique(item)),
-                "into": into_json(item.checked.into, item.module, unique(item)),
-                "baked": {},
-                **_cuda(item, assembler),
-                **_node(item, unique(item)),
-            }
-            for item in shuffles
-        ],
-        "kernels": [kernel for item in shuffles for kernel in _kernels(item, unique(item))],
+        "shuffles": [entry(item) for item in shuffles],
+        "kernels": [kernel for item in parts for kernel in _kernels(item, unique(item))],
     }
 
 

@@ -83,6 +83,11 @@ EXAMPLES = {
         "backend cuda",
         "the spec says `backend cuda`",
     ),
+    "replies": Example(
+        spec(combine="reply back[t] of item reduce sum"),
+        "reply back[t] of item reduce sum",
+        "its reply has rows of its own, and these kernels bring back those that they sent",
+    ),
     "repeats_rows": Example(
         spec(options="dedup(node)"),
         "dedup(node)",

@@ -218,6 +218,8 @@ class _Builder:
         ends = (target.key,) if isinstance(target, PackedTarget) else (target.rank, target.slot)
         for value in scalars.routed(*(each.start for each in source.subscripts), *ends):
             relation.Drop.build(value)
+        for value in dict.fromkeys(self.checked.dropping):
+            relation.Drop.build(scalars.lower(value))
         lengths = [1 if item.length is None else item.length for item in source.subscripts]
         relation.Relate.build(rank, place, starts, dims, lengths=lengths)
 

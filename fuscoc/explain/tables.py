@@ -53,6 +53,7 @@ def show(
         _copies(shuffle, values),
         _hops(shuffle, values),
         _buffers(shuffle, values, plan),
+        *_reply_buffers(shuffle, values),
         _kernels(shuffle),
         _backends(shuffle, topology),
         _tiles(shuffle),
@@ -112,13 +113,18 @@ def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:
 
 
 def _way_back(shuffle: ShuffleSpec) -> str:
-    combine = shuffle.declared.combine
+    combine = shuffle.back.declared.combine
     if combine is None:
         return "There is no way back."
     weight = f", times `{combine.weight.input}`" if combine.weight else ""
     does = "copies each segment to where it came from"
     if combine.kind in REDUCTIONS:
         does = REDUCTIONS[combine.kind].does
+    if shuffle.reply is not None:
+        rows = ", ".join(f"{each.name} {_typed(each)}" for each in shuffle.reply.declared.fields)
+        name = shuffle.reply.declared.source.layout
+        does = "copies each row to its place" if combine.kind == "copy" else does
+        return f"The reply `{name}` has rows of its own ({rows}). The way back {does}{weight}."
     return f"The way back {does}{weight}."
 
 
@@ -145,6 +151,7 @@ def planning(shuffle: ShuffleSpec) -> str:
     data = [each.name for each in shuffle.declared.inputs if each.role != "weight"]
     depends = [*data, *(each for each in shuffle.declared.extents if each not in data)]
     back = "; combine uses its plan" if shuffle.declared.combine is not None else ""
+    back = "; the reply is planned with it" if shuffle.reply is not None else back
     return f"by every dispatch, which depends on {', '.join(depends)}{back}."
 
 
@@ -154,7 +161,7 @@ def _inputs(shuffle: ShuffleSpec, values: Mapping[str, int]) -> Table:
     more = into.extents if into is not None else ()
     for name in dict.fromkeys([*shuffle.declared.extents, *more]):
         table.add_row(name, "run-time extent", "", "")
-    for each in dict.fromkeys([*shuffle.declared.inputs, *(into.inputs if into else ())]):
+    for each in dict.fromkeys([*shuffle.inputs, *(into.inputs if into else ())]):
         dims = [of_scalar(dim) for dim in each.shape]
         num_bytes = product(ITEM_BYTES[each.dtype], *dims)
         shape = ", ".join(text(with_values(dim, values)) for dim in dims)
@@ -246,6 +253,19 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
     return table
 
 
+def _reply_buffers(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[Table]:
+    """Those of the reply, if there is one: its way out is only that of its gradients."""
+    if shuffle.reply is None:
+        return []
+    table = _buffers(shuffle.reply, values, None)
+    table.title = f"{table.title}, of the reply"
+    table.caption = (
+        "Segments are its rows. What is not on the way back is there once gradients have gone out, "
+        "and so is what is on the way back above."
+    )
+    return [table]
+
+
 def _planned_rows(plan: Plan) -> dict[str, int]:
     """The rows of a plan's buffers, of the rank that has most."""
     rows = asdict(plan.ranks[0].max_rows)
@@ -258,10 +278,11 @@ def _kernels(shuffle: ShuffleSpec) -> Table:
     kernels[shuffle.program.relation.kernel] = "points → where each goes"
     for number, (kernel, ends) in enumerate((name, ends) for name, ends in kernels.items() if name):
         table.add_row("" if number else "plan", kernel, "", ends)
-    for name, path in (
-        ("dispatch", shuffle.program.dispatch),
-        ("combine", shuffle.program.combine),
-    ):
+    paths = {"dispatch": shuffle.program.dispatch, "combine": shuffle.program.combine}
+    if shuffle.reply is not None:
+        gradient, reply = shuffle.program.combine, shuffle.reply.program
+        paths = {"dispatch": shuffle.program.dispatch, "reply": reply.combine, "gradient": gradient}
+    for name, path in paths.items():
         if path is not None:
             _path_rows(table, name, path)
     return table

@@ -340,8 +340,28 @@ class Combine(Node):
     reduce: Reduce | None
 
 
+@dataclass(frozen=True)
+class Reply(Node):
+    """``reply sums[t] of pooled reduce sum(w)``."""
+
+    ident: Ident
+    indices: tuple[Ident, ...]
+    segment: Ident
+    reduce: Reduce | None = None
+
+
 Declaration: TypeAlias = (
-    Const | Index | Segment | Layout | View | Place | Route | WeightDecl | Dispatch | Combine
+    Const
+    | Index
+    | Segment
+    | Layout
+    | View
+    | Place
+    | Route
+    | WeightDecl
+    | Dispatch
+    | Combine
+    | Reply
 )
 
 

@@ -27,8 +27,20 @@ from fuscoc.lang.into import check_into
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
+from fuscoc.lang.reply import check_reply, gradient, is_one_for_one
 from fuscoc.lang.scalars import indices
-from fuscoc.lang.scope import CONSTANT, INDEX, LAYOUT, ROUTE, SEGMENT, VIEW, WEIGHT, Scope, Symbol
+from fuscoc.lang.scope import (
+    CONSTANT,
+    INDEX,
+    LAYOUT,
+    REPLY,
+    ROUTE,
+    SEGMENT,
+    VIEW,
+    WEIGHT,
+    Scope,
+    Symbol,
+)
 from fuscoc.lang.usage import check_names, used_extents, used_inputs, warn
 from fuscoc.source import SourceFile, Span
 
@@ -70,18 +82,23 @@ def _check_names(
 ) -> None:
     """Shuffles have different names, and every override names a constant of one of them."""
     is_whole = not sink.errors
-    first: dict[str, Span] = {}
+    first: dict[str, tuple[Span, list[str]]] = {}
     constants = set()
     for shuffle in shuffles:
-        name = shuffle.ident.name
-        if name in first:
-            sink.report(
-                "FSC010",
-                shuffle.ident.span,
-                f"there are two shuffles `{name}`",
-                secondary=[Label(first[name], "the first")],
-            )
-        first.setdefault(name, shuffle.ident.span)
+        named = [(shuffle.ident.name, shuffle.ident.span, list[str]())]
+        own = [f"the reply of `{shuffle.ident.name}` is one of its own, `{reply_name(shuffle)}`"]
+        named += [(reply_name(shuffle), each.ident.span, own) for each in _all(shuffle, ast.Reply)]
+        for name, span, notes in named:
+            if name in first:
+                before, others = first[name]
+                sink.report(
+                    "FSC010",
+                    span,
+                    f"there are two shuffles `{name}`",
+                    secondary=[Label(before, "the first")],
+                    notes=[*others, *notes],
+                )
+            first.setdefault(name, (span, notes))
         constants |= {b.ident.name for const in _all(shuffle, ast.Const) for b in const.bindings}
     unknown = sorted(overrides.keys() - constants)
     if unknown and is_whole:
@@ -95,6 +112,11 @@ def _check_names(
             if similar
             else None,
         )
+
+
+def reply_name(shuffle: ast.Shuffle) -> str:
+    """What kernels and files of a shuffle's reply are named after."""
+    return f"{shuffle.ident.name}_reply"
 
 
 def _all(shuffle: ast.Shuffle, cls: type[D]) -> list[D]:
@@ -144,6 +166,7 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
         ast.View: VIEW,
         ast.Route: ROUTE,
         ast.WeightDecl: WEIGHT,
+        ast.Reply: REPLY,
     }
     for declaration in shuffle.declarations:
         if isinstance(declaration, ast.Const):
@@ -157,7 +180,6 @@ def _declare(shuffle: ast.Shuffle, scope: Scope) -> None:
 
 def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     dispatch = scope.single(shuffle.declarations, ast.Dispatch, "dispatch")
-    combine_decl = scope.single(shuffle.declarations, ast.Combine, "combine")
     if dispatch is None and not shuffle.broken:
         scope.sink.report(
             "FSC050",
@@ -170,9 +192,7 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
     path = check_dispatch(dispatch, scope)
     into = check_into(dispatch, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
-    combine = None
-    if combine_decl is not None:
-        combine = check_combine(combine_decl, dispatch, path, scope)
+    combine, answered = _way_back(shuffle, dispatch, path, scope)
     if path is None or scope.sink.errors:
         return None
     checked = _checked(shuffle, dispatch, path, combine, policy, scope)
@@ -182,9 +202,40 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
         inputs = (*inputs, *(each for each in parts.inputs if each not in inputs))
         extents = (*extents, *(each for each in parts.extents if each not in extents))
         checked = replace(checked, into=into.of(replace(parts, name=f"{checked.name}_into")))
+    if answered is not None:
+        reply = _checked(shuffle, dispatch, *answered, policy, scope)
+        inputs = (*inputs, *(each for each in reply.inputs if each not in inputs))
+        reply = replace(
+            reply,
+            name=reply_name(shuffle),
+            bounds=(),
+            is_reply=True,
+            shares_plan=is_one_for_one(path, answered[0]),
+        )
+        checked = replace(checked, reply=reply)
     check_names(path, inputs, extents, scope, checked.into)
     check_demanded(checked, scope.sink)
     return checked
+
+
+def _way_back(
+    shuffle: ast.Shuffle, dispatch: ast.Dispatch, path: Path | None, scope: Scope
+) -> tuple[Combine | None, tuple[Path, Combine] | None]:
+    """The combine of a dispatch, and the path of its reply with the combine of that."""
+    combine = scope.single(shuffle.declarations, ast.Combine, "combine")
+    reply = scope.single(shuffle.declarations, ast.Reply, "reply")
+    if combine is not None and reply is not None:
+        scope.sink.report(
+            "FSC013",
+            reply.span,
+            "there are two ways back",
+            secondary=[Label(combine.span, "the other one")],
+            help="a `reply` stands in place of the `combine`: it brings back rows of its own",
+        )
+    if reply is None:
+        return (check_combine(combine, dispatch, path, scope) if combine else None), None
+    answered = check_reply(reply, dispatch, path, scope)
+    return (gradient(path, reply, scope) if path is not None else None), answered
 
 
 def _checked(
@@ -222,6 +273,7 @@ def _checked(
         casts=path.casts,
         bounds=_bounds(path, scope),
         option_spans=option_spans(dispatch),
+        dropping=path.dropping,
     )
 
 
@@ -240,6 +292,7 @@ _KINDS = {
     "view": VIEW,
     "route": ROUTE,
     "weight": WEIGHT,
+    "reply": REPLY,
 }
 
 

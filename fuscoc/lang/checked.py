@@ -271,6 +271,13 @@ class CheckedShuffle:
     change. ``extents`` are given with every call; ``builtins`` (``rank``, ``ranks``) are those that
     the shuffle depends on without being given them. ``bounds`` are left for a run to check.
     ``option_spans`` says where ``policy`` comes from.
+
+    With a ``reply`` the way back is the combine of that shuffle, which has the same points, slots
+    and owners, and whose source are the reply's rows; it ``is_reply`` itself, and ``shares_plan``
+    where its rows stand for the segments of the dispatch, one for one. A ``combine`` beside it only
+    takes gradients back to what was sent. What a point of the dispatch looks up to find its
+    segment is nothing that a reply reads; ``dropping`` are the values of that, inner ones first,
+    which drop the point where they are -1.
     """
 
     name: str
@@ -293,6 +300,10 @@ class CheckedShuffle:
     bounds: tuple[Bound, ...] = ()
     option_spans: tuple[tuple[str, Span], ...] = ()
     into: Into | None = None
+    dropping: tuple[Scalar, ...] = ()
+    reply: CheckedShuffle | None = None
+    is_reply: bool = False
+    shares_plan: bool = False
 
     @property
     def fanout(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import find_unknown_names
-from fuscoc.lang.checked import Combine, Field, Weight
+from fuscoc.lang.checked import Combine, Const, Field, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS
 from fuscoc.lang.policy import unknown_option
-from fuscoc.lang.proof import Facts, Proved, Refuted, are_apart, two_points
+from fuscoc.lang.proof import Facts, Proved, Refuted, Verdict, are_apart, two_points
 from fuscoc.lang.reductions import REDUCTIONS, Reduction
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import with_slot
@@ -17,10 +17,13 @@ from fuscoc.source import Span
 
 
 def check_combine(
-    combine: ast.Combine, dispatch: ast.Dispatch, path: Path | None, scope: Scope
+    combine: ast.Combine | ast.Reply, dispatch: ast.Dispatch, path: Path | None, scope: Scope
 ) -> Combine | None:
-    """The combine of a shuffle; ``path`` is None if its dispatch was reported already."""
-    if path is not None:
+    """The way back of a path, None if that was reported already.
+
+    A reply's path begins at its own rows: see ``fuscoc.lang.reply``.
+    """
+    if path is not None and isinstance(combine, ast.Combine):
         _same_path(combine, dispatch, scope)
     reduce = combine.reduce
     if reduce is not None and reduce.op.name not in REDUCTIONS:
@@ -41,16 +44,13 @@ def check_combine(
     if path is None:
         return None
 
-    source_indices = [index.name for index in path.domain[: path.num_source_dims]]
-    known = [*path.source.dims, *(index.extent for index in path.domain)]
-    sizes = {**scope.extents, **{index.name: index.extent for index in path.domain}}
-    facts = Facts(sizes, known, frozenset(scope.sizes))
-    apart = are_apart(path.source.subscripts, source_indices, facts)
+    apart = segments_apart(path, scope)
     if not isinstance(apart, Proved):
         does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"
         notes = []
         if isinstance(apart, Refuted):
-            notes.append(f"{two_points(apart, source_indices)} share a cell")
+            names = [index.name for index in path.domain[: path.num_source_dims]]
+            notes.append(f"{two_points(apart, names)} share a cell")
         scope.sink.report(
             "FSC070",
             combine.span,
@@ -88,6 +88,15 @@ def check_combine(
         return None
     checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
     return Combine(kind, checked, combine.span)
+
+
+def segments_apart(path: Path, scope: Scope) -> Verdict:
+    """Whether no two segments of a source share a cell, so that a way back into them is one."""
+    source_indices = [index.name for index in path.domain[: path.num_source_dims]]
+    known = [*path.source.dims, *(index.extent for index in path.domain)]
+    sizes = {**scope.extents, **{index.name: index.extent for index in path.domain}}
+    facts = Facts(sizes, known, frozenset(scope.sizes))
+    return are_apart(path.source.subscripts, source_indices, facts)
 
 
 def _weighs_no_sum(reduce: ast.Reduce, scope: Scope) -> None:
@@ -143,22 +152,43 @@ def _completed(access: ast.Access, scope: Scope) -> ast.Access:
     return with_slot(access, layout, scope) if layout is not None and layout.packed else access
 
 
-def _copy(combine: ast.Combine, path: Path, scope: Scope) -> Combine | None:
+def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine | None:
     fan_out = path.domain[path.num_source_dims :]
     if fan_out and "reduce" in scope.doubtful:  # which stands somewhere else
         return None
     if fan_out:
         names = " and ".join(f"`{index.name}`" for index in fan_out)
+        why, label, notes = f"each segment went out once for each {names}", "fans out", list[str]()
+        if isinstance(combine, ast.Reply):
+            why, label = f"a row comes back for each {names}", "a row for each"
+            notes = _two_rows(combine, path)
         scope.sink.report(
             "FSC052",
             combine.span,
-            f"each segment went out once for each {names}, so several come back to one place",
-            secondary=[Label(index.span, "fans out") for index in fan_out],
+            f"{why}, so several come back to one place",
+            secondary=[Label(index.span, label) for index in fan_out],
+            notes=notes,
             help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight, "
             "or `reduce max`",
         )
         return None
     return Combine("copy", None, combine.span)
+
+
+def _two_rows(reply: ast.Reply, path: Path) -> list[str]:
+    """Two points whose rows come back to one place."""
+    names = [index.name for index in path.domain]
+    many = [i for i, each in enumerate(path.domain) if i >= path.num_source_dims]
+    moved = next((i for i in many if path.domain[i].extent != Const(1)), None)
+    if moved is None:
+        return []
+    points = ([int(i == moved and point) for i in range(len(names))] for point in (0, 1))
+    spelled = [", ".join(map(str, point)) for point in points]
+    zeros = ", ".join("0" for _ in reply.indices)
+    return [
+        f"the rows of the points ({', '.join(names)}) = ({spelled[0]}) and ({spelled[1]}) both "
+        f"come back to `{reply.ident.name}[{zeros}]`"
+    ]
 
 
 def _can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:

@@ -34,7 +34,7 @@ MAX_FAN_OUT = 2**16
 
 @dataclass(frozen=True)
 class Path:
-    """A dispatch whose parts are all right."""
+    """A dispatch whose parts are all right; ``dropping`` as in `CheckedShuffle`."""
 
     domain: tuple[DomainIndex, ...]
     num_source_dims: int
@@ -44,6 +44,7 @@ class Path:
     target: PackedTarget | DenseTarget
     target_scalars: tuple[Scalar, ...]
     casts: tuple[Cast, ...]
+    dropping: tuple[Scalar, ...] = ()
 
 
 def check_dispatch(dispatch: ast.Dispatch, scope: Scope, *, fills: bool = True) -> Path | None:

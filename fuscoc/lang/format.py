@@ -24,7 +24,7 @@ INDENT = 2
 # Columns that the names of neighbouring declarations start in.
 _NAME_COLUMN = {
     **dict.fromkeys(["layout", "view", "place", "route", "weight"], 8),
-    **dict.fromkeys(["dispatch", "combine"], 9),
+    **dict.fromkeys(["dispatch", "combine", "reply"], 9),
 }
 _OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT"}
 # Parentheses that do not belong to the name before them.
@@ -159,7 +159,7 @@ def _starts_option(previous: Word, word: Word) -> bool:
     """A clause of a layout, an option of a dispatch, a reduction; or a further constant."""
     if previous.kind == "COMMA" and previous.rules == ("const",):
         return True
-    owners = ("layout", "dispatch", "combine")
+    owners = ("layout", "dispatch", "combine", "reply")
     return (
         len(word.rules) == 2
         and word.rules[1] in owners
@@ -232,7 +232,7 @@ def _label(word: Word, previous: Word) -> str:
     if (word.kind, word.rule) in _COLUMNS:
         return word.kind
     if _starts_option(previous, word) and word.rule not in {"on", "ident"}:
-        return "" if previous.kind == "REVERSE" else _OPTION
+        return "" if previous.kind == "REVERSE" or "reply" in word.rules else _OPTION
     return ""
 
 

@@ -16,7 +16,7 @@ from fuscoc.source import Span
 
 DECLARATIONS = (
     *("const", "index", "segment", "layout", "view"),
-    *("place", "route", "weight", "dispatch", "combine"),
+    *("place", "route", "weight", "dispatch", "combine", "reply"),
 )
 RESERVED = frozenset([*DECLARATIONS, "shuffle"])
 CLOSERS = {"[": "]", "(": ")", "{": "}"}

@@ -122,6 +122,8 @@ class TreeBuilder:
             span=_span(children),
         )
 
+    reply = _node(ast.Reply)
+
     def reduce(self, children: list[Any]) -> ast.Reduce:
         _, op, *rest = children
         found = next((child for child in rest if not isinstance(child, Token)), None)

@@ -22,6 +22,7 @@ T = TypeVar("T", bound=ast.Node)
 # Kinds of names, in the user's words.
 CONSTANT, INDEX, SEGMENT, LAYOUT, VIEW = "constant", "index", "segment", "layout", "view"
 ROUTE, WEIGHT, EXTENT, SIZE = "route", "weight", "run-time extent", "per-index input"
+REPLY = "reply"
 
 # Run-time extents of every shuffle, known without being declared.
 BUILTINS = {"rank": "the executing rank", "ranks": "the number of ranks"}

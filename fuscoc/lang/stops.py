@@ -69,6 +69,7 @@ CONST = "a constant is written `const n = 4`"
 INDEX = "an index is written `index t : tokens`"
 FIELD = "a field is written `x : bf16[64]`"
 VIEW = "a view is written `view tile[n, i] = image[n, i*p .. i*p+p]`"
+REPLY = "a reply is written `reply sums[t] of pooled reduce sum(w)`"
 DISPATCH = "a dispatch is written `dispatch source[t] -> target[…]`"
 
 # A hint for whatever stands wrong at the place where the example ends.
@@ -105,6 +106,8 @@ FORMS: dict[str, str] = {
     "shuffle s { dispatch l[t] -> m[t] balance }": "an option has a value: `balance greedy`",
     "shuffle s { dispatch l[t] -> m[t] cast x": "write `cast(x by scales)`",
     "shuffle s { combine }": "the way back is written `combine reverse reduce sum(w)`",
+    "shuffle s { reply l }": REPLY,
+    "shuffle s { reply l[t] }": REPLY,
 }
 # Where one mark for another is all that is wrong.
 ONE_MARK = frozenset({CONST, INDEX, FIELD, VIEW, DISPATCH})

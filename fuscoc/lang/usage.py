@@ -103,6 +103,7 @@ def _scalars(path: Path) -> tuple[Scalar, ...]:
         *path.source.dims,
         *(subscript.start for subscript in path.source.subscripts),
         *path.target_scalars,
+        *path.dropping,
         *length,
     )
 

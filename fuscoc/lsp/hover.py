@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.explain.formula import Formula, of_checked, product, text
+from fuscoc.lang import ast
 from fuscoc.lang.check import declared
 from fuscoc.lang.checked import Field
 from fuscoc.lang.declarations import segment_bytes
@@ -66,10 +67,21 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield f"input `{weight.input.name}`: {weight.dtype}[{', '.join(shape)}]"
     elif name in scope.sizes:
         yield f"input `{name}`: i64, one for each `{scope.sizes[name].index}`"
+    elif (reply := _reply(found)) is not None and reply.segment.name in scope.segments:
+        row = segment_bytes(scope.segments[reply.segment.name])
+        indices = ", ".join(f"`{index.name}`" for index in reply.indices)
+        what = f"{row:,} bytes (segment `{reply.segment.name}`)"
+        yield f"a row of {what} comes back for each {indices}"
     elif name in scope.inputs:
         yield "an input tensor, given with every call"
     elif (symbol := scope.symbols.get(name)) and (symbol.kind, symbol.span) == extent:
         yield "a run-time extent, given with every call"
+
+
+def _reply(found: Occurrence) -> ast.Reply | None:
+    """The reply of that name."""
+    replies = (each for each in found.shuffle.declarations if isinstance(each, ast.Reply))
+    return next((each for each in replies if each.ident.span == found.declaration), None)
 
 
 def _part(name: str, owner: str, scope: Scope) -> Iterable[str]:

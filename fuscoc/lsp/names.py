@@ -15,7 +15,7 @@ from fuscoc.lang.parser import parse
 from fuscoc.lang.scope import BUILTINS
 from fuscoc.source import SourceFile, Span
 
-_DECLARATIONS = (ast.Index, ast.Segment, ast.Layout, ast.View, ast.Route, ast.WeightDecl)
+_DECLARATIONS = (ast.Index, ast.Segment, ast.Layout, ast.View, ast.Route, ast.WeightDecl, ast.Reply)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Routing:
                         {},
                         {
                             each.name: _to_torch(file[f"{rank}.{each.name}"], each.dtype)
-                            for each in shuffle.declared.inputs
+                            for each in shuffle.inputs
                         },
                         {name: int(extents[name]) for name in shuffle.declared.extents},
                     )
@@ -194,7 +194,7 @@ def _rank_data(
     Extents are read off the shapes.
     """
     inputs, extents = {}, {}
-    for spec in shuffle.declared.inputs:
+    for spec in shuffle.inputs:
         own, shared = arrays.get(f"{rank}.{spec.name}"), arrays.get(spec.name)
         if own is None and shared is not None and spec.role != "placement":
             num_rows = shared.shape[0] if shared.dim() else 0
@@ -240,7 +240,7 @@ def _check_shapes(
     rank: int,
     path: Path,
 ) -> None:
-    for spec in shuffle.declared.inputs:
+    for spec in shuffle.inputs:
         wanted = [evaluate(size, Scope(extents, inputs)) for size in spec.shape]
         if spec.name in inputs and list(inputs[spec.name].shape) != wanted:
             raise RoutingError(

@@ -148,7 +148,7 @@ def _inputs(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, An
     """The weights that combine takes, or what dispatch takes beside the source."""
     named: dict[str, Any] = {
         each.name: data.inputs[each.name]
-        for each in spec.declared.inputs
+        for each in spec.inputs
         if (each.role == "weight") == weights
     }
     extents = {name: data.extents[name] for name in spec.declared.extents}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuscoc.planning.files import Routing
 from fuscoc.testing.invariants import check_plan
 from fuscoc.testing.points import points_of
@@ -22,5 +24,9 @@ def plan_of(spec: Spec, routing: Routing, *, schedule: str | None = None) -> Pla
 
 
 def check_planning(spec: Spec, routing: Routing, *, schedule: str | None = None) -> None:
-    """Plan a routing and check every invariant; raises ``PlanViolation``."""
+    """Plan a routing and check every invariant, also of its reply; raises ``PlanViolation``."""
     check_plan(plan_of(spec, routing, schedule=schedule), routing)
+    reply = spec.shuffle.reply
+    if reply is not None:
+        answer = replace(routing, shuffle=reply.name)
+        check_planning(Spec(spec.text, reply), answer, schedule=schedule)

@@ -77,16 +77,13 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
             values[name] = (digit + least) * step
     tables = {
         each.name: digits(draw, int(each.shape[0]), num_ranks)
-        for each in shuffle.declared.inputs
+        for each in shuffle.inputs
         if each.role == "placement" and isinstance(each.shape[0], int)
     }
     return [
         RankData(
             {},
-            {
-                i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables)
-                for i in shuffle.declared.inputs
-            },
+            {i.name: _input(draw, shuffle, i, num_ranks, rank, e, tables) for i in shuffle.inputs},
             e,
         )
         for rank, e in enumerate(extents)

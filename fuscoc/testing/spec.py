@@ -76,5 +76,7 @@ def describe(checked: CheckedShuffle) -> schema.ShuffleSpec:
         "declared": declared_json(checked),
         "program": program_json(module, str),
         "into": into_json(checked.into, module, str),
+        "shares_plan": checked.shares_plan,
     }
-    return decode(schema.ShuffleSpec, described)
+    reply = None if checked.reply is None else describe(checked.reply)
+    return replace(decode(schema.ShuffleSpec, described), reply=reply)

@@ -109,7 +109,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
     dtypes = draw(
         st.lists(st.sampled_from(sorted(TYPES)), min_size=num_fields, max_size=num_fields)
     )
-    summed = source.comes_back and (bool(fan_out) or draw(st.booleans()))
+    answered = fans_out and draw(st.integers(0, 3)) == 3
+    summed = not answered and source.comes_back and (bool(fan_out) or draw(st.booleans()))
     if summed and (num_fields > 1 or dtypes[0] not in SUMMABLE):
         num_fields, dtypes = 1, [draw(st.sampled_from(sorted(SUMMABLE)))]
     weighted = summed and source.num_routed == len(source.indices) and draw(st.booleans())
@@ -132,7 +133,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
         lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
     is_compact = False
-    goes_into_runs = num_fields == 1 and fields[0].shape and not (cast.clause or source.number)
+    is_cast = bool(cast.clause or source.number)
+    goes_into_runs = num_fields == 1 and fields[0].shape and not (is_cast or answered)
     if goes_into_runs and not weighted and draw(st.booleans()):
         lines += draw(target_of_runs(fields[0]))
         lines.append(f"route where({params}) -> (rank, u, v) = input places : int64[3]")
@@ -158,12 +160,37 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
         lines.append(f"weight w({params}) : {dtype} = input weights")
     options = " ".join(filter(None, (cast.clause, draw(policies(is_compact)))))
     lines.append(f"dispatch {source.access} -> {target} {options}".rstrip())
-    if summed:
+    if answered:
+        lines += draw(replies(source, params, bool(fan_out)))
+    elif summed:
         reduction = "sum(w)" if weighted else draw(st.sampled_from(["sum", "max"]))
         lines.append(f"combine reverse reduce {reduction}")
     elif source.comes_back and draw(st.booleans()):
         lines.append("combine reverse")
     return "shuffle generated {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+@st.composite
+def replies(draw: st.DrawFn, source: Source, params: str, fans_out: bool) -> list[str]:
+    """A way back by rows of its own, and what it takes; shrinks to a row for each segment."""
+    kept = len(source.indices) - draw(st.integers(0, len(source.indices) - 1))
+    reduces = fans_out or kept < len(source.indices) or draw(st.booleans())
+    dtypes = sorted(SUMMABLE if reduces else TYPES)
+    fields = [
+        FieldText(
+            name,
+            draw(st.sampled_from(dtypes)),
+            tuple(draw(st.lists(st.integers(1, 5), max_size=2))),
+        )
+        for name in "xy"[: draw(st.integers(1, 2))]
+    ]
+    lines = [f"segment answer {{ {', '.join(map(str, fields))} }}"]
+    reduction = draw(st.sampled_from(["sum", "max", "sum(w)"])) if reduces else ""
+    if reduction == "sum(w)":
+        lines.append(f"weight w({params}) : {draw(st.sampled_from(['f32', 'bf16']))} = input gates")
+    indices = ", ".join(source.indices[:kept])
+    tail = f" reduce {reduction}" if reduction else ""
+    return [*lines, f"reply answers[{indices}] of answer{tail}"]
 
 
 @st.composite

@@ -186,8 +186,11 @@ def combine(
 
     Rows are of the source's segment: where fields are cast, what comes back was never cast.
     Weights multiply the rows; terms are added in f64. Without terms a reduction is 0.
+    With a reply, rows and results are those of the reply.
     ``only``: just what this rank gets back.
     """
+    if shuffle.reply is not None:
+        return combine(shuffle.reply, _with_results(shuffle.reply, ranks), rows, only)
     spec = shuffle.declared.combine
     if spec is None:
         raise ValueError(f"{shuffle.name} has no combine")
@@ -374,6 +377,19 @@ def _compact(deliveries: Sequence[Delivery], rank: int, rows: RankRows) -> RankR
     for each in arriving:
         row_index[each.slot] = segments.index((each.origin.rank, each.origin.source))
     return replace(rows, row_index=row_index, num_rows=len(segments))
+
+
+def _with_results(reply: ShuffleSpec, ranks: Sequence[RankData]) -> list[RankData]:
+    """The data of the ranks, with the rows that come back in the place of what was sent."""
+    declared, results = reply.declared, []
+    for data, here in zip(ranks, on_their_ranks(ranks), strict=True):
+        dims = [evaluate(dim, Scope(here.extents)) for dim in declared.source.dims]
+        rows = {
+            field.name: torch.zeros(*dims, *field.shape, dtype=TORCH_DTYPES[field.dtype])
+            for field in declared.source.fields
+        }
+        results.append(replace(data, source=rows))
+    return results
 
 
 def _empty_result(data: RankData, is_sum: bool) -> RankResult:

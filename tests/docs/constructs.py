@@ -189,6 +189,7 @@ def backs() -> Iterator[tuple[str, str]]:
             weighed = spec(given, combine=f"{back}(w)")
             yield f"weights of {weight}", weighed
     yield "weights of f64 and rows of f64", objected("weighs_in_f64")
+    yield "`reply`", objected("replies")
 
 
 def policies() -> Iterator[tuple[str, str]]:

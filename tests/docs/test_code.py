@@ -9,7 +9,9 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from torch.nn.functional import embedding_bag
 
+import fuscoc
 from fuscoc import compile, load
 from fuscoc.planning.routing import make_routing
 from fuscoc_runtime import Topology, load_artifact
@@ -82,6 +84,17 @@ def test_code_about_memory(files: Path) -> None:
     exec(code, names)
     assert torch.equal(cache, wanted)
     assert names["cache"].data_ptr() == cache.data_ptr()
+
+
+def test_code_about_replies(files: Path) -> None:
+    [code] = [text for text in blocks("docs/language.md", "python") if "embedding" in text]
+    [spec] = [text for text in blocks("docs/language.md", "fsc") if "reply" in text]
+    (files / "embedding.fsc").write_text(spec)
+    table, ids, weights = torch.randn(9, 128), torch.randint(9, (2, 32)), torch.rand(2, 32)
+    names = {"fuscoc": fuscoc, "table": table, "first": 0, "ids": ids, "weights": weights}
+    exec(code, names)
+    bags = embedding_bag(ids, table, mode="sum", per_sample_weights=weights)
+    torch.testing.assert_close(names["sums"], bags)
 
 
 def test_code_about_plans(files: Path) -> None:

@@ -260,6 +260,14 @@ def test_every_name_of_every_spec_has_something_to_show(path: Path) -> None:
             assert each.name in hover(source, each)
 
 
+def test_a_reply_shows_its_rows() -> None:
+    text = (ROOT / "examples" / "embedding.fsc").read_text(encoding="utf-8")
+    source = SourceFile("embedding.fsc", text)
+    found = occurrence_at(source, text.index("sums["))
+    assert found is not None
+    assert "a row of 512 bytes (segment `pooled`) comes back for each `t`" in hover(source, found)
+
+
 def test_fields_and_results_belong_to_their_owners() -> None:
     text = """shuffle a {
   index n : images

@@ -78,7 +78,7 @@ def generate_inputs(
         shared = torch.Generator().manual_seed(seed)
         inputs = {
             spec.name: _input(shuffle, spec, extents, topology, random, shared)
-            for spec in shuffle.declared.inputs
+            for spec in shuffle.inputs
         }
         ranks.append(RankData({}, inputs, extents))
         fill_places(shuffle, ranks[-1], DROP, random)

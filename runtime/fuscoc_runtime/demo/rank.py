@@ -31,6 +31,7 @@ from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.complexes import as_complex
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from fuscoc_runtime.scalar import Scope, evaluate
 
@@ -118,7 +119,7 @@ def run_rank(
 
     def dispatch() -> tuple[dict[str, Tensor], Handle | ExactHandle]:
         rows, handle = shuffle.dispatch(**_dispatch_arguments(shuffle, mine))
-        return _by_field(shuffle, rows), handle
+        return _by_field(spec.declared.fields, rows), handle
 
     def work(rows: Mapping[str, Tensor], handle: Handle | ExactHandle) -> dict[str, Tensor]:
         held = by_slot(rows, handle)
@@ -137,7 +138,7 @@ def run_rank(
     weights = _weights(shuffle, mine)
 
     def combine(rows: Mapping[str, Tensor], handle: Handle | ExactHandle) -> dict[str, Tensor]:
-        return _by_field(shuffle, shuffle.combine(rows, handle, **weights))
+        return _by_field(spec.back.declared.fields, shuffle.combine(rows, handle, **weights))
 
     if reference is not None:
         result = combine(work(rows, handle), handle)
@@ -194,15 +195,16 @@ def _dispatch_arguments(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
 
 
 def _weights(shuffle: Shuffle, data: RankData) -> dict[str, Any]:
-    weight = (
-        shuffle.spec.declared.combine.weight if shuffle.spec.declared.combine is not None else None
-    )
+    combine = shuffle.spec.back.declared.combine
+    weight = combine.weight if combine is not None else None
     return {} if weight is None else {weight.input: data.inputs[weight.input].to(shuffle.device)}
 
 
-def _by_field(shuffle: Shuffle, fields: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _by_field(
+    specs: Sequence[FieldSpec], fields: Tensor | Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     if isinstance(fields, Tensor):
-        return {shuffle.spec.declared.fields[0].name: fields}
+        return {specs[0].name: fields}
     return dict(fields)
 
 

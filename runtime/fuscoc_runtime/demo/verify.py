@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime import reference
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.face.calls import AnyHandle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
@@ -42,7 +43,7 @@ def expect(shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = N
     rows, memory = reference.dispatch(shuffle, ranks, only), None
     if shuffle.into is not None:
         memory = [reference.put(shuffle, ranks, rows, rank) for rank in range(len(ranks))]
-    if shuffle.declared.combine is None:
+    if shuffle.back.declared.combine is None:
         return Expected(rows, None, memory)
     worked = [work_on(shuffle, each.fields, each.written, slot_keys(each)) for each in rows]
     return Expected(rows, reference.combine(shuffle, ranks, worked, only), memory)
@@ -62,11 +63,14 @@ def work_on(
     """Stands in for an expert: rows of key k times 1 + (k mod 8) / 8, in the source's dtype.
 
     Rows that a ``copy`` brings back stay as they are. Rows that nobody wrote become all ones in
-    their bits (NaN in floats), which must not reach any result.
+    their bits (NaN in floats), which must not reach any result. With a reply, rows are `_answered`.
     """
     rows = _reals(rows)
-    scales = shuffle.declared.combine is not None and shuffle.declared.combine.kind != "copy"
-    if shuffle.declared.casts:
+    if shuffle.reply is not None:
+        rows = _answered(shuffle.reply, rows, keys)
+    combine = shuffle.declared.combine
+    scales = shuffle.reply is None and combine is not None and combine.kind != "copy"
+    if shuffle.reply is None and shuffle.declared.casts:
         rows = {
             field.name: values.view(len(written), *field.shape)
             for field, values in zip(
@@ -88,6 +92,20 @@ def work_on(
         _bytes(result)[slots] = _bytes(chosen)
         worked[name] = result
     return worked
+
+
+def _answered(reply: ShuffleSpec, rows: Mapping[str, Tensor], keys: Tensor) -> dict[str, Tensor]:
+    """A row of a reply for every slot: small numbers that its key and all of its bytes decide."""
+    held = [_bytes(each).sum(1, dtype=torch.int64) for each in rows.values()]
+    seed = sum(held[1:], held[0]) * 31 + keys.to(held[0].device)
+    answers = {}
+    for field in reply.declared.source_fields:
+        element = torch.arange(field.num_elems, device=seed.device)
+        values = (seed.unsqueeze(1) + 7 * element) % 17
+        dtype = TORCH_DTYPES[field.dtype]
+        values = (values - 8) / 4 if dtype.is_floating_point else values
+        answers[field.name] = values.to(dtype).view(len(seed), *field.shape)
+    return answers
 
 
 def check_rows(expected: RankRows, rows: Mapping[str, Tensor], handle: AnyHandle) -> None:

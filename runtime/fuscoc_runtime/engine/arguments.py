@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -88,9 +88,11 @@ class Checker:
                 self._accepted.clear()
             self._accepted[forms] = extents
         inputs = {
-            item.name: given[item.name] for item in spec.declared.inputs if item.name in given
+            item.name: given[item.name]
+            for item in spec.declared.inputs
+            if item.name in given and item.role != "weight"
         }
-        weights = {name: inputs.pop(name) for name in self._weight_names() if name in inputs}
+        weights = {name: given[name] for name in self._weight_names() if name in given}
         return Arguments(
             {
                 field.name: aligned(given[field.name].detach())
@@ -168,7 +170,9 @@ class Checker:
         return Arguments(tensors, {}, extents, self._given_weights(weights, extents))
 
     def _weight_names(self) -> list[str]:
-        return [item.name for item in self.shuffle.declared.inputs if item.role == "weight"]
+        """Those of the way back."""
+        inputs = self.shuffle.back.declared.inputs
+        return [item.name for item in inputs if item.role == "weight"]
 
     def _given_weights(
         self, given: Mapping[str, Any], extents: Mapping[str, int]
@@ -177,7 +181,7 @@ class Checker:
         if any(value is None for value in given.values()):
             raise self.problem(next(iter(given)), "is missing")
         if given:
-            self.weights(given, extents)
+            replace(self, shuffle=self.shuffle.back).weights(given, extents)
         return dict(given)
 
     def weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
@@ -261,7 +265,9 @@ class Checker:
         if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
             why = "casts on the path, which has no gradient: cast before dispatch"
             combine = self.shuffle.declared.combine
-            if combine is None:
+            if combine is None and self.shuffle.reply is not None:
+                why = "has no kernels that would sum its gradients: only its reply has one"
+            elif combine is None:
                 why = "has no combine, whose kernels would bring gradients back: add one"
             elif not combine.is_linear:
                 why = f"reduces by {combine.kind}, whose kernels do not sum gradients: use a sum"

@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle,
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.engine.reply import own_handle
 from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import attempt
@@ -41,6 +42,7 @@ def combine(
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     checked = attempt(machine.context.rank, lambda: _check(machine, rows, handle, given))
+    handle = handle if isinstance(checked, FuscoRuntimeError) else own_handle(machine, handle)
     held = yield HeldWindows()
     if isinstance(checked, FuscoRuntimeError):
         yield from meet(machine, checked)
@@ -112,13 +114,15 @@ def _check(
     problem = machine.checker.problem
     if machine.shuffle.program.combine is None:
         raise problem(machine.shuffle.name, "has no combine in its spec")
-    check_handle(machine, handle)
+    asked = machine.asks or machine
+    check_handle(asked, handle)
     checked = machine.checker.rows(rows, handle.num_slots)
-    if handle.number != machine.held.dispatch:
+    if handle.number != asked.held.dispatch:
         for name, tensor in _by_field(machine, rows).items():
-            if machine.lends(tensor):
-                raise problem(name, overwritten(handle.number, machine.held.dispatch))
-    return checked, machine.checker.weights({**handle.weights, **given}, handle.extents)
+            if asked.lends(tensor):
+                raise problem(name, overwritten(handle.number, asked.held.dispatch))
+    own = own_handle(machine, handle)
+    return checked, machine.checker.weights({**own.weights, **given}, own.extents)
 
 
 def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:

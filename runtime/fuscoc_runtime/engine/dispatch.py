@@ -24,6 +24,7 @@ from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import Pipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
+from fuscoc_runtime.engine.reply import plan_reply
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
@@ -65,6 +66,7 @@ def dispatch(
     """
     started = time.perf_counter()
     machine.num_dispatches += 1
+    reply = None if earlier is None else earlier.reply
     with machine.tracer.span("plan", "what to send"):
         prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, planned = yield from _plan(machine, prepared, earlier)
@@ -96,6 +98,9 @@ def dispatch(
     yield from pipeline.finish(plan.wire)
     if machine.shuffle.program.is_static:
         machine.plan = plan
+    if machine.reply is not None and reply is None:
+        with machine.tracer.span("plan", "the reply"):
+            reply = yield from plan_reply(machine.reply, arguments, plan)
     shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
     return Dispatched(
         buffers.rows("target"),
@@ -112,6 +117,7 @@ def dispatch(
             arguments.weights,
             machine.shuffle.program.is_compact,
             sent_weights=sent_weights(machine, arguments.weights, received),
+            reply=reply,
         ),
     )
 

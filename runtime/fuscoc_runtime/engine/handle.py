@@ -113,6 +113,7 @@ class Handle:
         owner, number: which shuffle on this rank made it, and in which of its dispatches.
         sent_weights: those of them that have travelled already.
         token: what operators know the routing by, if one of them made it.
+        reply: the routing of the way back, where its rows are those of a reply.
     """
 
     plan: RankPlan
@@ -128,6 +129,7 @@ class Handle:
     is_compact: bool = False
     sent_weights: SentWeights | None = None
     token: Tensor | None = None
+    reply: Handle | None = None
 
     @property
     def num_slots(self) -> int:

@@ -26,6 +26,7 @@ from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.reply import own_handle
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 
@@ -178,6 +179,7 @@ def _combine_backward(
     handle: Handle,
     weights: Sequence[Tensor],
 ) -> Generator[Request, Any, tuple[Fields, Fields]]:
+    handle = own_handle(machine, handle)
     # The gradients come to where a dispatch's rows are.
     rows = [row.clone() if machine.lends(row) else row for row in rows]
     done = yield from dispatch(machine, grads, {}, handle)
@@ -227,5 +229,5 @@ def rows_in_slots(handle: Any, rows: Fields) -> Fields:
 
 def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tensor]:
     """One rank's weights by the name of their input; empty without weights."""
-    weight = spec.program.weight
+    weight = spec.back.program.weight
     return {weight.name: weights[0]} if weights and weight is not None else {}

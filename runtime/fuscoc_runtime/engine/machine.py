@@ -79,6 +79,8 @@ class Machine:
         lanes: the streams of the network hop's pipeline.
         tracer: what is told when the parts of a call begin and end.
         waits: how the waits of kernels end that are in vain.
+        reply: takes the way back, where its rows are those of a reply.
+        asks: whose reply this is.
 
     Args:
         num_programs: grid of every launch over descriptors; the same on all ranks, because a
@@ -113,6 +115,8 @@ class Machine:
         self.num_signal_slots = 1 + max(self._signals, default=-1)
         self.row_fields = row_fields(shuffle.program)
         self.identity = object()
+        self.reply: Machine | None = None
+        self.asks: Machine | None = None
         self.num_dispatches = 0
         self.held = Held(0, ())
         self.sends_weights = False
@@ -131,6 +135,10 @@ class Machine:
             step.kernel: Places.of(self._kernels[step.kernel].spec, step)
             for step in shuffle.program.launches
         }
+
+    def answered_by(self, reply: Machine) -> None:
+        """Let the way back be that of ``reply``."""
+        self.reply, reply.asks = reply, self
 
     def ring(self, name: str, slot_bytes: int) -> Tensor:
         """uint8 [ring_slots, at least slot_bytes]: kept from call to call, and never shrunk."""

@@ -23,6 +23,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import call_order
+from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -41,6 +42,7 @@ class ProcessEngine:
         model: what the network is taken to do; see ``PlanContext``.
         measures: whether to replace the network's part of it by measurements.
         trace: whether to collect spans.
+        reply: brings back the rows of the shuffle's reply, if it has one.
 
     Attributes:
         link: what was measured; ``None`` also inside one node.
@@ -60,8 +62,9 @@ class ProcessEngine:
         model: CostModel,
         measures: bool = False,
         trace: bool = False,
+        reply: ProcessEngine | None = None,
     ) -> None:
-        self.members = members
+        self.members, self.reply = members, reply
         self.comm = ProcessComm(members)
         self.machine = Machine(
             artifact,
@@ -73,6 +76,8 @@ class ProcessEngine:
             model=model,
             trace=trace,
         )
+        if reply is not None:
+            self.machine.answered_by(reply.machine)
         self._patience = Patience(self.machine.waits, members)
         watch(self._patience)
         self._order = call_order(members.device)
@@ -106,15 +111,21 @@ class ProcessEngine:
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """See ``engine.combine``. Returns when the result is complete, if not ``unfinished``."""
+        if self.reply is not None:
+            return self.reply.combine(rows, handle, named)
         return self.run("combine", combine(self.machine, rows, handle, named))
 
     def check(self) -> None:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
         with self._in_turn(), self._noticing_a_loss():
             self._end("an earlier call", time.monotonic())
+        if self.reply is not None:
+            self.reply.check()
 
     def settle(self) -> None:
         """As ``check``, if there are calls that have not waited themselves, and that may end."""
+        if self.reply is not None:
+            self.reply.settle()
         if self._under_way and self.loss is None:
             self.check()
 
@@ -124,19 +135,26 @@ class ProcessEngine:
         then is raised by the next call that waits, or by ``check``."""
         self._waits = False
         try:
-            yield
+            with nullcontext() if self.reply is None else self.reply.unfinished():
+                yield
         finally:
             self._waits = True
 
     @property
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
-        return self.loss is not None
+        return self.loss is not None or (self.reply is not None and self.reply.is_stuck)
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What this rank did when; nothing unless it was opened to trace."""
+        answered = () if self.reply is None else self.reply.spans
+        return [*self.machine.tracer.spans, *answered]
 
     @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address, now: they grow with the batches."""
-        return self.comm.window_bytes
+        return self.comm.window_bytes + (0 if self.reply is None else self.reply.window_bytes)
 
     @property
     def private_bytes(self) -> int:
@@ -149,6 +167,8 @@ class ProcessEngine:
         A GPU frees memory when all its work has ended, and some never does after a loss: then the
         windows stay as long as the process.
         """
+        if self.reply is not None:
+            self.reply.close()
         unwatch(self._patience)
         if self.loss is None or self.members.device.type != "cuda":
             self.comm.close()

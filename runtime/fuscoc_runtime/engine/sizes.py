@@ -37,6 +37,13 @@ def num_sources(checker: Checker, arguments: Arguments) -> int:
     return math.prod(evaluate(index.extent, Scope(arguments.extents)) for index in sizes)
 
 
+def result_shapes(shuffle: ShuffleSpec, extents: Mapping[str, int]) -> dict[str, torch.Size]:
+    """The shape of every field of what a way back returns, where no size varies."""
+    source, scope = shuffle.declared.source, Scope(extents)
+    dims = [evaluate(dim, scope) for dim in source.dims]
+    return {field.name: torch.Size([*dims, *field.shape]) for field in source.fields}
+
+
 def num_points(checker: Checker, arguments: Arguments) -> int:
     """Points of a domain that is not ragged.
 

@@ -31,6 +31,7 @@ from fuscoc_runtime.face.traced import (
     dispatch_traced,
     needs_grad,
     saves_unchecked,
+    weight_name,
     weights_of,
 )
 from fuscoc_runtime.manifest.declared import FieldSpec
@@ -90,7 +91,12 @@ def _dispatch_fresh(
     handle: AnyHandle | None,
 ) -> tuple[Any, Any]:
     spec, rank = executor.spec, executor.engine.members.rank
-    if needs_grad([*fields, *named.values()]) and not spec.is_differentiable:
+    weight = weight_name(spec)
+    sent = [*fields, *(value for name, value in named.items() if name != weight)]
+    returned = [value for name, value in named.items() if name == weight]
+    if (needs_grad(sent) and not spec.is_differentiable) or (
+        needs_grad(returned) and not spec.back.is_differentiable
+    ):
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     try:
         bound = bind(spec, rank, fields, named, handle is not None)
@@ -98,7 +104,8 @@ def _dispatch_fresh(
         if torch.compiler.is_compiling():
             raise
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
-    rows, traced = dispatch_traced(executor.key, spec, bound, handle)
+    here = rank, executor.engine.members.topology.num_ranks
+    rows, traced = dispatch_traced(executor.key, spec, here, bound, handle)
     if torch.compiler.is_compiling():
         return _unwrap(rows, spec.declared.fields), traced
     return _unwrap(rows, spec.declared.fields), as_handle(spec, traced)
@@ -156,11 +163,11 @@ def combine(
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
     _check_after(executor, after, async_op)
-    rows = rows_as_reals(executor.spec.declared.source.fields, rows)
+    specs = executor.spec.back.declared.source.fields
+    rows = rows_as_reals(specs, rows)
 
     def call() -> Any:
-        result = _combine(executor, rows, handle, inputs)
-        return _unwrap(result, executor.spec.declared.source.fields)
+        return _unwrap(_combine(executor, rows, handle, inputs), specs)
 
     return call() if not async_op else _beside(executor, call, [rows, inputs, handle], after)
 
@@ -171,7 +178,7 @@ def _combine(
     handle: AnyHandle,
     inputs: Mapping[str, Tensor],
 ) -> Mapping[str, Tensor]:
-    spec, rank = executor.spec, executor.engine.members.rank
+    spec, rank = executor.spec.back, executor.engine.members.rank
     given = rows.values() if isinstance(rows, Mapping) else [rows]
     tensors = [*given, *inputs.values(), *weights_of(handle)]
     if torch.compiler.is_compiling() or (needs_grad(tensors) and spec.is_differentiable):
@@ -181,8 +188,8 @@ def _combine(
             if torch.compiler.is_compiling():
                 raise  # otherwise below, on every rank
         else:
-            return combine_traced(executor.key, spec, bound)
-    return executor.combine(rows, as_handle(spec, handle), inputs)
+            return combine_traced(executor.back_key, spec, bound)
+    return executor.combine(rows, as_handle(executor.spec, handle), inputs)
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

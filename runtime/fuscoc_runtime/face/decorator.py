@@ -146,4 +146,4 @@ def _call(
     if takes.handle:
         extras["handle"] = handle
     result = function(*positional, **extras)
-    return result if shuffle.spec.declared.combine is None else shuffle.combine(result, handle)
+    return result if shuffle.spec.back.declared.combine is None else shuffle.combine(result, handle)

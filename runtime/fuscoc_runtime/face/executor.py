@@ -6,7 +6,7 @@ import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from weakref import WeakSet
@@ -62,7 +62,8 @@ class Executor:
     """One rank's engine and the key under which operators find it.
 
     Attributes:
-        key: names the engine in ``torch.ops.fuscoc``.
+        key: names the engine in ``torch.ops.fuscoc``; ``back_key`` the one whose combine is the way
+            back, which that of a reply is.
         into: where rows go on from their slots, if they do.
     """
 
@@ -90,7 +91,12 @@ class Executor:
             None if node is None else node.limits.capacity,
             _num_local_keys(spec, engine),
         )
-        self.key = ops.register(self._registered, digest)
+        self.key = self.back_key = ops.register(self._registered, digest)
+        if isinstance(engine, ProcessEngine) and engine.reply is not None:
+            self._answers = replace(
+                self._registered, maps=self._maps(engine.reply, zero_unused), num_local_keys=None
+            )
+            self.back_key = ops.register(self._answers, digest)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
 
@@ -174,8 +180,7 @@ class Executor:
     @property
     def spans(self) -> Sequence[Span]:
         """What this rank did when; nothing unless it was opened to trace."""
-        engine = self.engine
-        return engine.machine.tracer.spans if isinstance(engine, ProcessEngine) else ()
+        return self.engine.spans if isinstance(self.engine, ProcessEngine) else ()
 
     def save_trace(self, path: str | Path) -> None:
         """Write the spans of all ranks; collective, and rank 0 writes."""
@@ -210,6 +215,7 @@ class Executor:
             _open.discard(self)
             self.observer.begins_dispatch()
             ops.unregister(self.key)
+            ops.unregister(self.back_key)
             self.engine.close()
             members.liveness.close()
             self.observer.closed()

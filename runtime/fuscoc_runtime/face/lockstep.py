@@ -46,6 +46,7 @@ from fuscoc_runtime.face.traced import (
     weights_of,
 )
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.topology import Topology
 
@@ -59,7 +60,7 @@ class LockstepShuffle:
     """One shuffle of an artifact on all ranks of ``topology`` at once.
 
     Arguments and results are those of ``fuscoc_runtime.Shuffle``, in sequences by rank; gradients
-    flow as there.
+    flow as there. ``spec`` is one of the artifact's that has no name of its own: a reply.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class LockstepShuffle:
         *,
         topology: Topology,
         num_programs: int = 2,
+        spec: ShuffleSpec | None = None,
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
-        self.spec = opened.shuffle(name)
+        self.spec = opened.shuffle(name) if spec is None else spec
         self.topology = topology
         self.machines = [
             Machine(opened, self.spec, topology, rank, CPU, num_programs)
@@ -100,6 +102,13 @@ class LockstepShuffle:
         maps = GeneralMaps(self.machines, self._run, self._observer)
         self._registered = ops.Registered(maps, 0, topology.num_ranks, None, None, None)
         self._key = ops.register(self._registered, opened.manifest.spec.sha256)
+        self._reply: LockstepShuffle | None = None
+        if self.spec.reply is not None:
+            self._reply = LockstepShuffle(
+                opened, topology=topology, num_programs=num_programs, spec=self.spec.reply
+            )
+            for asks, answers in zip(self.machines, self._reply.machines, strict=True):
+                asks.answered_by(answers)
 
     def dispatch(
         self, positional: Sequence[Sequence[Tensor]], named: Sequence[Mapping[str, Any]]
@@ -175,6 +184,8 @@ class LockstepShuffle:
         named: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Tensor]]:
         """``rows[rank]``, ``handles[rank]`` and ``named[rank]`` are the arguments of one rank."""
+        if self._reply is not None:
+            return self._reply.combine(rows, handles, named)
         specs = self.spec.declared.source.fields
         given = [rows_as_reals(specs, each) for each in rows]
         return [dict(as_complex(specs, each)) for each in self._combine(given, handles, named)]

@@ -156,6 +156,10 @@ def _general_engine(
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
     model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)
     model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
+    reply = None
+    if shuffle.reply is not None:
+        beside = replace(members, store=PrefixStore("reply", members.store))
+        reply = _general_engine(artifact, shuffle.reply, beside, options)
     return ProcessEngine(
         artifact,
         shuffle,
@@ -165,6 +169,7 @@ def _general_engine(
         # Between processes on CPUs there is no network to speak of.
         measures=options.nic_bandwidth is None and chosen.type == "cuda",
         trace=options.trace,
+        reply=reply,
     )
 
 

@@ -304,19 +304,36 @@ def _fake_length(
     if found.num_rows is not None:
         return found.num_rows
     if target.kind == "dense" and not _loads(target.length):
-        return evaluate(target.length, Scope(_fake_extents(found, fields, inputs, extents)))
+        here = found.rank, found.num_ranks
+        return evaluate(target.length, Scope(_extents(found.spec, here, fields, inputs, extents)))
     return torch.library.get_ctx().new_dynamic_size()
 
 
-def _fake_extents(
-    found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
+def reply_dims(
+    spec: ShuffleSpec,
+    here: tuple[int, int],
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[Any],
+) -> list[Any]:
+    """The sizes that all fields of a reply share, given what is dispatched on the rank ``here``, of
+    so many."""
+    scope = Scope(_extents(spec, here, fields, inputs, extents))
+    return [evaluate(dim, scope) for dim in spec.back.declared.source.dims]
+
+
+def _extents(
+    spec: ShuffleSpec,
+    here: tuple[int, int],
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[Any],
 ) -> dict[str, Any]:
     """Run-time extents: as given, else the first tensor size that the spec calls so."""
-    spec = found.spec
     named = [(fields[0], spec.declared.source.dims)]
     items = [item for item in spec.declared.inputs if item.role != "weight"]
     named += [(tensor, item.shape) for tensor, item in zip(inputs, items, strict=True)]
-    known: dict[str, Any] = builtin_extents(found.rank, found.num_ranks)
+    known: dict[str, Any] = builtin_extents(*here)
     for name, given in zip(spec.declared.extents, extents, strict=True):
         sizes = (
             tensor.shape[axis]

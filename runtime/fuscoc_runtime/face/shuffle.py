@@ -259,12 +259,13 @@ class Shuffle:
     ) -> Any:
         """Bring the rows back and reduce them at their source, as the spec's ``combine`` says.
 
-        ``rows`` [num_slots, *field shape] lie in the slots of the dispatch that returned ``handle``
-        (any tensor will do), ``inputs`` holds the weights of a weighted combine, unless dispatch
-        was given them. With ``max_sources``, and unless the target is compact or dense, rows that
-        nobody uses may be left out: the first ``capacity_for`` ones are enough. Returns a tensor
-        shaped like the source, or a dict of them by field. Segments without a destination come back
-        as 0.
+        With a ``reply`` in its place, rows and result are those of the reply: a row of its segment
+        for every slot, and its own shape. ``rows`` [num_slots, *field shape] lie in the slots of
+        the dispatch that returned ``handle`` (any tensor will do), ``inputs`` holds the weights of
+        a weighted combine, unless dispatch was given them. With ``max_sources``, and unless the
+        target is compact or dense, rows that nobody uses may be left out: the first
+        ``capacity_for`` ones are enough. Returns a tensor shaped like the source, or a dict of them
+        by field. Segments without a destination come back as 0.
 
         The gradient of the rows is that of the result, dispatched along the same routing and times
         the weights; that of the weights is a dot product for every point, sent to the source.

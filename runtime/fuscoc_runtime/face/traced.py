@@ -49,7 +49,7 @@ class TracedHandle:
     Attributes:
         token: int64 [1] on the CPU, stands for the routing; of no use in another process.
         keys, key_counts, key_offsets, row_index: as those of an ordinary handle.
-        dims: the sizes that all source fields share.
+        dims: the sizes that all fields share of what the way back returns.
         weights: what dispatch was given, or nothing.
     """
 
@@ -95,7 +95,7 @@ def saves_unchecked() -> bool:
 
 def weight_name(spec: ShuffleSpec) -> str | None:
     """The input that weighs combine's rows, if there is one."""
-    combine = spec.declared.combine
+    combine = spec.back.declared.combine
     return combine.weight.input if combine is not None and combine.weight is not None else None
 
 
@@ -218,11 +218,11 @@ def _token_of(handle: Any) -> Tensor:
 
 
 def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
-    """The sizes that all source fields of a dispatch share."""
+    """The sizes that all fields share of what a combine returns; ``spec`` is that of its rows."""
     if isinstance(handle, TracedHandle):
         return handle.dims
     field = spec.declared.source.fields[0]
-    shape = handle.source_shapes[field.name]
+    shape = (getattr(handle, "reply", None) or handle).source_shapes[field.name]
     return list(shape[: len(shape) - len(field.shape)])
 
 
@@ -235,17 +235,23 @@ def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
 
 
 def dispatch_traced(
-    key: str, spec: ShuffleSpec, bound: Bound, handle: Any
+    key: str, spec: ShuffleSpec, here: tuple[int, int], bound: Bound, handle: Any
 ) -> tuple[dict[str, Tensor], TracedHandle]:
-    """Rows by field and the handle, from the operator; ``key`` is the shuffle's."""
+    """Rows by field and the handle, from the operator; ``key`` is the shuffle's, and ``here`` this
+    rank, of so many."""
     names = [field.name for field in spec.declared.fields]
     earlier = [] if handle is None else [_token_of(handle)]
     weights = bound.weights or weights_of(handle)
-    done = ops.dispatch(key, bound.fields, bound.inputs, bound.extents, weights, earlier)
+    sent = weights if spec.is_differentiable else [each.detach() for each in weights]
+    done = ops.dispatch(key, bound.fields, bound.inputs, bound.extents, sent, earlier)
     rows = dict(zip(names, done[: len(names)], strict=True))
     token, keys, key_counts, key_offsets, index = done[len(names) :]
     row_index = index if spec.program.is_compact else None
     dims = ops.source_dims(spec, bound.fields[0])
+    if spec.reply is not None:
+        given = bound.fields, bound.inputs, bound.extents
+        is_new = handle is None
+        dims = ops.reply_dims(spec, here, *given) if is_new else _dims_of(spec.reply, handle)
     return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
 
 

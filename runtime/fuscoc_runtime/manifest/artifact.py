@@ -124,7 +124,7 @@ def _read(root: Path, name: str) -> bytes | None:
 
 def _files_of_kernels(manifest: Manifest) -> set[str]:
     names = {kernel.file for kernel in manifest.kernels}
-    for shuffle in manifest.shuffles:
+    for shuffle in manifest.parts:
         for variant in shuffle.cuda.variants if shuffle.cuda is not None else ():
             names |= {variant.file, *(cubin.file for cubin in variant.cubins)}
     return names
@@ -135,7 +135,7 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
     for kernel in manifest.kernels:
         if kernel.file not in manifest.files:
             raise ArtifactError(str(root / MANIFEST), f"does not list `{kernel.file}`")
-    for shuffle in manifest.shuffles:
+    for shuffle in manifest.parts:
         variants = shuffle.cuda.variants if shuffle.cuda is not None else ()
         cubins = (cubin.file for variant in variants for cubin in variant.cubins)
         for file in (*shuffle.baked.values(), *(v.file for v in variants), *cubins):

@@ -159,7 +159,8 @@ class Declared:
     """What the spec declares: relation and shapes, as the checker wrote them.
 
     Read by the reference, by the checks of arguments, and for messages. What is executed follows
-    ``Program``. ``fields`` are those of a segment that arrives.
+    ``Program``. ``fields`` are those of a segment that arrives. ``dropping``: of a reply, what the
+    points that it answers look up to find their segments, and are dropped by.
     """
 
     constants: Mapping[str, int]
@@ -174,6 +175,7 @@ class Declared:
     combine: CombineSpec | None
     casts: tuple[CastSpec, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    dropping: tuple[Scalar, ...] = ()
 
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
@@ -208,7 +210,8 @@ class Declared:
         routes = {given.name for given in self.inputs if given.role == "route"}
         read = [part for part in self._parts if isinstance(part, Load) and part.input in routes]
         end = self.target.key if self.target.kind == "packed" else self.target.rank
-        return tuple(dict.fromkeys([*read, *(place.value for place in self.places), end]))
+        placed = (place.value for place in self.places)
+        return tuple(dict.fromkeys([*self.dropping, *read, *placed, end]))
 
     @property
     def _parts(self) -> list[Scalar]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fuscoc_runtime.manifest.declared import Declared, FieldSpec
+from fuscoc_runtime.manifest.declared import Declared, FieldSpec, InputSpec
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.scalar import Scalar
 
@@ -127,6 +127,11 @@ class ShuffleSpec:
 
     Where there are no CUDA kernels, ``cuda`` is None and ``cuda_note`` says why; so do ``node`` and
     ``node_note`` of the Triton kernels for one node.
+
+    With a ``reply`` the way back is the combine of that shuffle, whose points and slots are these,
+    and whose source are the rows that come back. What this one then ``declared`` as its combine
+    takes gradients back to what was sent, and no user calls it. A reply that ``shares_plan`` has a
+    row for every segment of the other: one plan is right for both.
     """
 
     name: str
@@ -138,6 +143,20 @@ class ShuffleSpec:
     cuda_note: str | None = None
     node: NodeSpec | None = None
     node_note: str | None = None
+    reply: ShuffleSpec | None = None
+    shares_plan: bool = False
+
+    @property
+    def back(self) -> ShuffleSpec:
+        """The shuffle whose combine is the way back: its reply, or itself."""
+        return self.reply or self
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Everything that calls are given beside rows: the weights of a reply are not declared by
+        what it answers."""
+        own = self.declared.inputs
+        return (*own, *(each for each in self.back.declared.inputs if each not in own))
 
     @property
     def is_differentiable(self) -> bool:
@@ -185,3 +204,8 @@ class Manifest:
     files: Mapping[str, str]
     shuffles: tuple[ShuffleSpec, ...]
     kernels: tuple[KernelSpec, ...]
+
+    @property
+    def parts(self) -> tuple[ShuffleSpec, ...]:
+        """The shuffles, each with its reply behind it."""
+        return tuple(part for each in self.shuffles for part in (each, each.reply) if part)

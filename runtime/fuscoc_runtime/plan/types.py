@@ -46,8 +46,10 @@ class PlanContext:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of a row of the network hop."""
-        return network_row_bytes(self.program)
+        """Bytes of a row of the network hop; also of a reply's, if that takes the same plan."""
+        reply = self.shuffle.reply
+        shared = [reply.program] if reply is not None and reply.shares_plan else []
+        return max(map(network_row_bytes, (self.program, *shared)))
 
     @cached_property
     def key_order(self) -> KeyOrder:
