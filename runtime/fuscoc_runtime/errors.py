@@ -377,8 +377,7 @@ class PlaceRangeError(FuscoRuntimeError):
 
     code: ClassVar[str] = "FSR027"
     text: ClassVar[str] = (
-        "`{place}` leads out of `{argument}` for {count} parts of rows of rank {rank}, which go "
-        "nowhere"
+        "`{place}` leads out of `{argument}` for {count} rows of rank {rank}, which go nowhere"
     )
     rank: int
     argument: str
@@ -392,8 +391,8 @@ class PlaceOverlapError(FuscoRuntimeError):
 
     code: ClassVar[str] = "FSR028"
     text: ClassVar[str] = (
-        "`{place}` is one place of `{argument}` for several rows of rank {rank}: {count} parts of "
-        "them, those of the later slots, go nowhere"
+        "`{place}` is one place of `{argument}` for several rows of rank {rank}: {count} of them, "
+        "those of the later slots, go nowhere"
     )
     rank: int
     argument: str

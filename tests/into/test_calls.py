@@ -92,9 +92,7 @@ def test_parameters(shuffle: Shuffle) -> None:
 
 def test_a_place_behind_the_end(shuffle: Shuffle) -> None:
     memory = torch.zeros(3, 2, 3)
-    with pytest.raises(
-        PlaceRangeError, match=r"`place_idx\[s\]` leads out of `memory` for 1 parts"
-    ):
+    with pytest.raises(PlaceRangeError, match=r"`place_idx\[s\]` leads out of `memory` for 1 rows"):
         shuffle.dispatch(torch.rand(2, 2, 3), **tables(), memory=memory)
     assert not memory.any()
 

@@ -47,9 +47,7 @@ def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, fixed: bool) -> None:
         return
     assert first == [("no error", [1, 2, 3, 0])] * 2
     (outside, kept), (twice, one) = second
-    assert outside.startswith(
-        "[FSR027] `block_table[s]` leads out of `cache` for 1 parts of rows of"
-    )
+    assert outside.startswith("[FSR027] `block_table[s]` leads out of `cache` for 1 rows of rank 1")
     assert kept == [1, 3, 0, 0]
     assert twice.startswith("[FSR028] `block_table[s]` is one place of `cache` for several rows of")
     assert one == [0, 2, 1, 0]

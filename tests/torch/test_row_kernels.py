@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from triton.compiler import ASTSource
 
 from fuscoc_runtime.engine import row_kernels
-from fuscoc_runtime.engine.row_kernels import put_rows, settle_places, take_rows, weigh_rows
+from fuscoc_runtime.engine.row_kernels import put_rows, take_rows, weigh_rows
 from fuscoc_runtime.kernels.loader import device_module
 from tests.codegen.ptx import TARGET
 
@@ -145,29 +145,6 @@ def test_compiles_for_sm_90(name: str, end: str | None) -> None:
         signature["end"] = end
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
-
-
-@settings(max_examples=12)
-@given(st.lists(st.integers(-2, 6), max_size=30), st.sampled_from([4, 1024]))
-def test_settled_places(given: list[int], tile: int) -> None:
-    """The first has a place, the others are told, and both kinds of faults are added up."""
-    wanted, lost = list[int](), torch.tensor([3, 5])
-    for place in given:
-        wanted.append(-3 if place >= 0 and place in wanted else place)
-    places = torch.tensor(given, dtype=torch.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_kernels, "TILE_WORDS", tile)
-        settle_places(places, lost, -1, -3)
-    assert places.tolist() == wanted
-    assert lost.tolist() == [3 + given.count(-2), 5 + wanted.count(-3)]
-
-
-def test_settling_compiles_for_sm_90() -> None:
-    function = device_module("rows", interpreted=False).settle
-    types = dict.fromkeys(("found", "order", "places", "lost"), "*i64") | {"num_parts": "i32"}
-    signature = {each: types.get(each, "constexpr") for each in function.arg_names}
-    source = ASTSource(function, signature, {"nowhere": -1, "taken": -3, "tile": 1024})
-    assert ".local" not in triton.compile(source, target=TARGET).asm["ptx"]
 
 
 @pytest.mark.parametrize(("tile_rows", "tile_words"), [(1, 1024), (64, 16)], ids=["long", "short"])

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Checker, Shape
-from fuscoc_runtime.engine.row_kernels import settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -187,28 +186,34 @@ class Into:
             **{f"input.{name}": address(tensor) for name, tensor in read.items()},
         }
         self._kernel.launch(values, -(-num_points // self.spec.block))
-        lost = torch.zeros_like(self._lost) if self._raises else self._lost
-        settle_places(places, lost, NOWHERE, TAKEN)
-        if self._raises:
-            self._raise(lost, places, inputs, extents)
-        return places
+        return self._of_their_own(places, inputs, extents)
 
-    def _raise(
-        self,
-        lost: Tensor,
-        places: Tensor,
-        inputs: Mapping[str, Tensor],
-        extents: Mapping[str, int],
-    ) -> None:
-        outside, taken = lost.tolist()
+    def _of_their_own(
+        self, places: Tensor, inputs: Mapping[str, Tensor], extents: Mapping[str, int]
+    ) -> Tensor:
+        """The places that a part of an earlier slot has not taken; the rest is counted, or raised.
+
+        A sort takes memory of the table's size, and no mark for every place that there is.
+        """
+        found, order = places.sort(stable=True)
+        again = (found[1:] == found[:-1]) & (found[1:] >= 0)
+        taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
+        places = torch.where(taken, TAKEN, places)
+        by_row = places.view(-1, self.parts_of_row)
+        lost = [(by_row == fault).any(1).sum() for fault in (OUT_OF_RANGE, TAKEN)]
+        if not self._raises:
+            self._lost += torch.stack(lost)
+            return places
+        outside, overlapping = torch.stack(lost).tolist()
         if outside:
             point = int((places == OUT_OF_RANGE).nonzero()[0])
             scope = Scope(extents, inputs)
             here = scope.at(coordinates(self.spec.declared.domain, scope, point))
             missing = explain_place(self.spec.declared, self._checker.rank, here)
             raise missing or self._fault(PlaceRangeError, outside)
-        if taken:
-            raise self._fault(PlaceOverlapError, taken)
+        if overlapping:
+            raise self._fault(PlaceOverlapError, overlapping)
+        return places
 
     def _fault(
         self, kind: type[PlaceRangeError | PlaceOverlapError], count: int

@@ -48,19 +48,6 @@ def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
         _launch("put", len(index), source, index, target, len(index), width, words=words)
 
 
-def settle_places(places: Tensor, lost: Tensor, nowhere: int, taken: int) -> None:
-    """``taken`` in the stead of ``places`` (int64 [num_parts]) that an earlier part has. Adds the
-    numbers of those below ``nowhere``, and of these, to ``lost``, int64 [2]."""
-    if not len(places):
-        return
-    found, order = places.sort(stable=True)
-    interpreted = places.device.type == "cpu"
-    settle = device_module("rows", interpreted=interpreted).settle
-    grid = (min(-(-len(places) // TILE_WORDS), MOST_PROGRAMS),)
-    with launching(interpreted):
-        settle[grid](found, order, places, lost, len(places), nowhere, taken, TILE_WORDS)
-
-
 def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:
     """Whether rows of so many bytes are whole words, where the tensors lie."""
     starts = (each.storage_offset() * each.element_size() | each.data_ptr() for each in tensors)

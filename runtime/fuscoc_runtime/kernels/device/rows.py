@@ -60,32 +60,6 @@ def put(
 
 
 @triton.jit
-def settle(
-    found,
-    order,
-    places,
-    lost,
-    num_parts,
-    nowhere: tl.constexpr,
-    taken: tl.constexpr,
-    tile: tl.constexpr,
-):
-    """Of ``places`` in ascending order, ``found``, which stand at ``order``: those that an earlier
-    part has become ``taken``. Adds those below ``nowhere`` to ``lost[0]``, these to ``lost[1]``."""
-    num_tiles = (num_parts + tile - 1) // tile
-    for first in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
-        at = first * tile + tl.arange(0, tile)
-        inside = at < num_parts
-        place = tl.load(found + at, mask=inside, other=nowhere)
-        before = tl.load(found + at - 1, mask=inside & (at > 0), other=nowhere)
-        again = (place >= 0) & (place == before)
-        part = tl.load(order + at, mask=again, other=0)
-        tl.store(places + part, taken, mask=again)
-        tl.atomic_add(lost, vectors.total((place < nowhere).to(tl.int64), 0))
-        tl.atomic_add(lost + 1, vectors.total(again.to(tl.int64), 0))
-
-
-@triton.jit
 def shortened(num_rows, end):
     if end is not None:
         num_rows = tl.minimum(num_rows, tl.load(end).to(tl.int32))
