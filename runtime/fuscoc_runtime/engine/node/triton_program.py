@@ -1,4 +1,4 @@
-"""The Triton kernels of a shuffle inside one node, loaded, and the launches of its planner."""
+"""The Triton kernels of a shuffle inside one node, loaded, and what their launches are given."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.kernels.commands import Launch
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -112,14 +113,14 @@ class TritonProgram:
             owners = inputs[self.target.placement.table or ""]
         return {} if owners is None else {"key_to_rank": address(owners)}
 
-    def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
-        """What a dispatch is given of every field: its tensor, and where rows go in a window."""
-        leaving = zip(self.shuffle.program.buffers["source"], source, strict=True)
-        arriving = zip(self._fields, rows_at, strict=True)
-        return {
-            **{f"source.{field.name}": address(tensor) for field, tensor in leaving},
-            **{f"rows_at.{field.name}": at for field, at in arriving},
-        }
+    def fields_sent(self, source: Sequence[Tensor]) -> dict[str, int]:
+        """What a dispatch is given of every field that it reads."""
+        fields = self.shuffle.program.buffers["source"]
+        return {f"source.{each.name}": address(t) for each, t in zip(fields, source, strict=True)}
+
+    def rows_at(self, offsets: Sequence[int]) -> dict[str, int]:
+        """Where the rows of every field begin in a window."""
+        return {f"rows_at.{each.name}": at for each, at in zip(self._fields, offsets, strict=True)}
 
     def fields_back(self, rows: Sequence[Tensor], results: Sequence[Tensor]) -> dict[str, int]:
         """What a combine is given of every field; of none where this rank does not join it."""
@@ -131,28 +132,31 @@ class TritonProgram:
             values[f"result_bytes.{field.name}"] = result.nbytes
         return values
 
-    def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the relation for the points of so many source segments."""
-        assert self.relation is not None
-        num_points, relation = (
-            num_sources * self.shuffle.program.fanout,
-            self.shuffle.program.relation,
-        )
-        if num_points:
-            self.relation.launch(
-                {**values, "num_points": num_points}, -(-num_points // relation.block)
-            )
-
-    def plan(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the planner."""
-        tiles = self.num_tiles(num_sources)
+    def planning(self) -> list[Launch]:
+        """The launches of the relation and of the planner, with as many programs as `sizes` has."""
+        kernels = self.kernels
+        launches = [] if self.relation is None else [Launch(self.relation, "relation_programs")]
+        programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
         if self.is_dense:
-            self.kernels["exchange"].launch(values, 1)
-            self.kernels["place"].launch(values, tiles)
-            return
-        self.kernels["count"].launch(values, tiles)
-        self.kernels["exchange"].launch(values, self.plan_blocks)
-        self.kernels["assign"].launch(values, tiles)
+            programs = {"exchange": "one", "place": "tiles"}
+        return launches + [Launch(kernels[role], number) for role, number in programs.items()]
+
+    def sizes(self, num_sources: int) -> dict[str, int]:
+        """Programs that plan so many source segments."""
+        return {"one": 1, "tiles": self.num_tiles(num_sources), "plan_blocks": self.plan_blocks}
+
+    def points(self, num_sources: int) -> dict[str, int]:
+        """The points of so many source segments, and the programs that evaluate them."""
+        program = self.shuffle.program
+        num_points = num_sources * program.fanout
+        programs = -(-num_points // program.relation.block)
+        return {"num_points": num_points, "relation_programs": programs}
+
+    def evaluate(self, values: Mapping[str, int]) -> None:
+        """Launch the relation by itself, where something is to be done before planning."""
+        assert self.relation is not None
+        if values["relation_programs"]:
+            self.relation.launch(values, values["relation_programs"])
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""
