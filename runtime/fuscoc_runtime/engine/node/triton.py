@@ -31,6 +31,9 @@ from fuscoc_runtime.kernels.loader import address, device_module
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
+RAGGED_TABLES = ("outer", "point_offset", "cell_offset")
+"""Of `RaggedSizes`, what the relation of a ragged domain is given."""
+
 
 class TritonNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
@@ -181,6 +184,7 @@ class TritonNode:
             **{name: address(column) for name, column in self._scratch.items()},
             **dict(zip(addresses, map(address, self._segments[index]), strict=True)),
             **self._program.rows_at(self._memory.sections["rows"]),
+            **dict.fromkeys(RAGGED_TABLES, 0),
             "programs": self._programs.dispatch,
         }
 
@@ -189,8 +193,7 @@ class TritonNode:
     ) -> None:
         """Launch the relation of a ragged domain before the other commands, and drop its points
         that there are not, of whom ``columns`` tell."""
-        tables = ("outer", "point_offset", "cell_offset")
-        values |= {name: address(getattr(sizes, name)) for name in tables}
+        values |= {name: address(getattr(sizes, name)) for name in RAGGED_TABLES}
         self._program.evaluate(values)
         values["relation_programs"] = 0
         for column in columns:
