@@ -16,6 +16,7 @@ from fuscoc_runtime.kernels import nccl
 from fuscoc_runtime.kernels.commands import (
     Command,
     CommandList,
+    Communicator,
     Exchange,
     Launch,
     NativeCalls,
@@ -49,10 +50,18 @@ class Kernel:
 
 class Recorded:
     """A driver and an NCCL that note what they are called with; the call after ``good`` ones
-    fails, and communicators say ``polls`` times that they are not ready yet."""
+    fails, and communicators say ``polls`` times that they are not ready yet. Something happens
+    ``meanwhile``, before a group is ended."""
 
-    def __init__(self, num_arguments: dict[int, int], good: int = 1 << 30, polls: int = 0) -> None:
+    def __init__(
+        self,
+        num_arguments: dict[int, int],
+        good: int = 1 << 30,
+        polls: int = 0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self.notes: list[tuple[Any, ...]] = []
+        self._meanwhile = meanwhile
         self._num_arguments, self._good, self._polls = num_arguments, good, polls
         self._made = [
             self._function(self._launch, [ADDRESS, *[UNSIGNED] * 7, *[ADDRESS] * 3]),
@@ -73,6 +82,8 @@ class Recorded:
 
     def _note(self, said: tuple[Any, ...]) -> int:
         self.notes.append(said)
+        if said == ("end",):
+            self._meanwhile()
         self._good -= 1
         return REFUSED if self._good == -1 else 0
 
@@ -117,10 +128,9 @@ def made(
             commands.append(Launch(kernel, programs, {"a": "c"} if renames else {}))
             continue
         transfers = (Transfer * len(kind))(*(Transfer(*each) for each in kind))
-        at = ctypes.addressof(number)
-        commands.append(
-            Exchange(Transfers(COMM, at, WORDS, len(kind), transfers), lambda: None, None)
-        )
+        given = ctypes.addressof(number), WORDS, len(kind), transfers
+        communicator = ctypes.pointer(Communicator(COMM))
+        commands.append(Exchange(Transfers(communicator, *given), lambda: None, None))
     return commands, taken
 
 
@@ -192,6 +202,24 @@ def test_what_fails_ends_the_list(monkeypatch: pytest.MonkeyPatch, good: int) ->
     behind = [("end",)] if whole[good][0] in ("send", "receive") else []
     assert driver.notes == whole[: good + 1] + behind
     assert number.value == (good > 0)
+
+
+def test_nobody_posts_to_a_closed_communicator() -> None:
+    commands, _ = made([[(8, 16, 1, True)]], number := ctypes.c_int64(), [])
+    assert isinstance(commands[0], Exchange)
+    assert commands[0].transfers is not None
+    communicator, closing = commands[0].transfers.communicator.contents, list[bool]()
+    driver = Recorded({}, meanwhile=lambda: closing.append(communicator.close()))
+    native = NativeList(commands, (), driver.calls)
+    native.submit([], STREAM)
+    assert closing == [False]
+    assert communicator.close()
+    assert communicator.close()
+    driver.notes.clear()
+    with pytest.raises(nccl.NcclError, match="aborted when a rank was lost"):
+        native.submit([], STREAM)
+    assert driver.notes == [("word", STREAM, WORDS, 2, 0)]
+    assert number.value == 2
 
 
 def test_a_number_is_missing() -> None:

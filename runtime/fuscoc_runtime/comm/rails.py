@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fuscoc_runtime.comm.communicators import abort, communicator_of
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Rows, StartRound
@@ -88,6 +88,12 @@ class Rails:
         begun, ended = self._words[0], self._words[1]
         return begun if begun != ended else 0
 
+    def abort(self) -> None:
+        """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
+        Nobody who posts along with this rail can do so any more."""
+        if self._is_gpu and self._known_group is not None:
+            abort(self._known_group, self._members.device)
+
     def _group(self) -> dist.ProcessGroup:
         """The ranks' group, with its communicator, which is freed when it is destroyed."""
         group = self._known_group() if self._known_group is not None else None
@@ -102,11 +108,13 @@ class Rails:
                 assert part.is_contiguous()
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
-        backend: Any = self._group()._get_backend(self._members.device)
-        # A wrapper is around it if TORCH_DISTRIBUTED_DEBUG is DETAIL.
-        communicator = getattr(backend, "wrapped_pg", backend)._comm_ptr()
-        number, transfers = ctypes.addressof(self._number), (Transfer * len(made))(*made)
-        return Transfers(communicator, number, self._words.address, len(made), transfers)
+        return Transfers(
+            ctypes.pointer(communicator_of(self._group(), self._members.device)),
+            ctypes.addressof(self._number),
+            self._words.address,
+            len(made),
+            (Transfer * len(made))(*made),
+        )
 
     def _wait_for(self, what: StartRound) -> None:
         """Carry it out by gloo."""

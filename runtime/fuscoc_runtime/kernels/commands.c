@@ -4,12 +4,13 @@
  * neither is needed to compile this. Their types are as in cuda.h and nccl.h, where statuses are
  * integers, 0 if all is well.
  */
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef int64_t i64;
 
-enum { NCCL_UINT8 = 1, NCCL_IN_PROGRESS = 7 };
+enum { NCCL_UINT8 = 1, NCCL_IN_PROGRESS = 7, ABORTED = -1 };
 
 typedef struct {
     int (*launch)(void *kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x,
@@ -29,8 +30,16 @@ typedef struct {
     int32_t peer, is_sent;
 } transfer_t;
 
+enum { OPEN, POSTING, CLOSED };
+
+/* One that another thread may free, but not while this one posts. */
 typedef struct {
     void *comm;
+    _Atomic int32_t state;
+} communicator_t;
+
+typedef struct {
+    communicator_t *communicator;
     i64 *number; /* of the exchange before this one */
     uint64_t words; /* of the host, two of 32 bits: numbers of the exchanges begun and ended */
     i64 num_transfers;
@@ -51,25 +60,47 @@ enum { WHOLE, LAUNCH, WORD, NETWORK }; /* what has failed */
 /* All sends and receives as one group, so that none waits for another to be posted. */
 static int post(const calls_t *calls, const exchange_t *exchange, void *stream)
 {
+    void *comm = exchange->communicator->comm;
     int status = calls->group_start();
     if (status)
         return status;
     for (i64 i = 0; i < exchange->num_transfers && !status; i++) {
         const transfer_t *each = exchange->transfers + i;
         status = (each->is_sent ? calls->send(each->at, each->num_bytes, NCCL_UINT8, each->peer,
-                                              exchange->comm, stream)
+                                              comm, stream)
                                 : calls->receive(each->at, each->num_bytes, NCCL_UINT8,
-                                                 each->peer, exchange->comm, stream));
+                                                 each->peer, comm, stream));
     }
     int ended = calls->group_end();
     if (status || (ended && ended != NCCL_IN_PROGRESS))
         return status ? status : ended;
     do { /* a communicator that does not block is polled; connections may have failed before */
-        int failed = calls->async_error(exchange->comm, &status);
+        int failed = calls->async_error(comm, &status);
         if (failed)
             return failed;
     } while (status == NCCL_IN_PROGRESS);
     return status;
+}
+
+static int post_if_open(const calls_t *calls, const exchange_t *exchange, void *stream)
+{
+    _Atomic int32_t *state = &exchange->communicator->state;
+    int32_t found = OPEN;
+    while (!atomic_compare_exchange_weak(state, &found, POSTING)) {
+        if (found == CLOSED)
+            return ABORTED;
+        found = OPEN;
+    }
+    int status = post(calls, exchange, stream);
+    atomic_store(state, OPEN);
+    return status;
+}
+
+/* Let nobody post any more. 0: somebody is just posting. */
+int fuscoc_close(communicator_t *communicator)
+{
+    int32_t found = OPEN;
+    return atomic_compare_exchange_strong(&communicator->state, &found, CLOSED) || found == CLOSED;
 }
 
 static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
@@ -86,7 +117,7 @@ static int carry_out(const calls_t *calls, const command_t *command, void *strea
     *status = calls->write_word(stream, exchange->words, number, 0);
     if (*status)
         return WORD;
-    *status = post(calls, exchange, stream);
+    *status = post_if_open(calls, exchange, stream);
     if (*status)
         return NETWORK;
     *status = calls->write_word(stream, exchange->words + sizeof number, number, 0);

@@ -21,10 +21,16 @@ from fuscoc_runtime.kernels.loader import Kernel, KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
 from fuscoc_runtime.native import NativeLibrary
 
-LIBRARY = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),))
-
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _LAUNCH, _WORD, _NETWORK = 1, 2, 3
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """What carries out lists. Raises BuildError."""
+    loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
+    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS]
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,24 @@ class Transfer(ctypes.Structure):
     )
 
 
+class Communicator(ctypes.Structure):
+    """One of NCCL, by address, and whether lists may post to it."""
+
+    _fields_ = (("comm", _ADDRESS), ("state", ctypes.c_int32))
+
+    def close(self) -> bool:
+        """Let no list post to it any more, so that it can be freed; False if one is just doing so,
+        which may last where a stream is full."""
+        return bool(library().fuscoc_close(ctypes.byref(self)))
+
+
 class Transfers(ctypes.Structure):
     """Sends and receives that are posted as one group, through a communicator of NCCL. Two words of
     the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
     ``number`` is the address of that of the latest, int64."""
 
     _fields_ = (
-        ("comm", _ADDRESS),
+        ("communicator", ctypes.POINTER(Communicator)),
         ("number", _ADDRESS),
         ("words", ctypes.c_uint64),
         ("num_transfers", _COUNT),
@@ -194,8 +211,7 @@ class NativeList:
                 )
             )
         self._commands = (_Command * len(made))(*made)
-        self._submit = LIBRARY.load().fuscoc_submit
-        self._submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS]
+        self._submit = library().fuscoc_submit
 
     def submit(self, numbers: list[int], stream: int) -> None:
         """With a number for each name. The interpreter's lock is given up: where a stream is full,

@@ -7,6 +7,8 @@ import os
 from functools import cache
 from typing import Any
 
+ABORTED = -1  # as commands.c has it
+
 
 class NcclError(RuntimeError):
     """NCCL refuses, or a connection has failed."""
@@ -30,6 +32,8 @@ def function(name: str) -> Any:
 
 def reason(status: int) -> str:
     """What a status means."""
+    if status == ABORTED:
+        return "the communicator was aborted when a rank was lost"
     describe = function("ncclGetErrorString")
     describe.restype = ctypes.c_char_p
     text: bytes = describe(status)

@@ -171,6 +171,8 @@ class NodeWatch:
         """A rank was lost, as the host has found while it waited for it: no call follows."""
         self.loss = loss
         self._page[PAGE_ABORT] = 1
+        if self._rails is not None:
+            self._rails.abort()
 
     def _read(self) -> Trouble:
         """The state behind the current stream, or, if a rank is lost, as far as it is known: what
@@ -211,3 +213,5 @@ class NodeWatch:
         if culprit is not None:
             self.loss = replace(loss, peer=culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
+        if self._rails is not None:
+            self._rails.abort()
