@@ -213,7 +213,9 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     native = NativeList(commands, (), driver.calls)
     native.submit([], STREAM)
     assert closing == [False]
+    assert not communicator.is_closed
     assert communicator.close()
+    assert communicator.is_closed
     assert communicator.close()
     driver.notes.clear()
     with pytest.raises(nccl.NcclError, match="aborted when a rank was lost"):

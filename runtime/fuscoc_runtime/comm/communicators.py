@@ -47,6 +47,11 @@ def abort(group: ReferenceType[dist.ProcessGroup], device: torch.device) -> None
     threading.Thread(target=attempt, name="fuscoc-abort", daemon=True).start()
 
 
+def is_aborted(group: dist.ProcessGroup) -> bool:
+    """Whether a rank of it was lost: shuffles that are opened later need another one."""
+    return group in _known and _known[group].is_closed
+
+
 def _backend(group: dist.ProcessGroup, device: torch.device) -> Any:
     backend: Any = group._get_backend(device)
     # Something is around it if TORCH_DISTRIBUTED_DEBUG is DETAIL.

@@ -23,6 +23,7 @@ from fuscoc_runtime.native import NativeLibrary
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _LAUNCH, _WORD, _NETWORK = 1, 2, 3
+_CLOSED = 2
 
 
 @cache
@@ -74,6 +75,10 @@ class Communicator(ctypes.Structure):
         """Let no list post to it any more, so that it can be freed; False if one is just doing so,
         which may last where a stream is full."""
         return bool(library().fuscoc_close(ctypes.byref(self)))
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self.state == _CLOSED)
 
 
 class Transfers(ctypes.Structure):
