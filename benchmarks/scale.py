@@ -290,8 +290,8 @@ def render_fixed(results: Sequence[scale_fixed.Result]) -> str:
     host = 1e3 * max(last.dispatch_seconds, last.combine_seconds)
     bars = (
         f"At {last.num_ranks:,} ranks a call takes {host:.3f} ms of the host, where at most "
-        f"{BAR_HOST_MS} ms are wanted, and no host\nreads counts. Devices tell them inside a node: each "
-        f"tells each other {last.counts_bytes / 1024:,.0f} KB."
+        f"{BAR_HOST_MS} ms are wanted, and no host\nreads counts. Devices tell them inside a node: "
+        f"each tells each other {last.counts_bytes / 1024:,.0f} KB."
     )
     parts = "## Fixed capacity", scale_fixed.WHAT, table(columns, results), bars
     return "\n\n".join(parts) + "\n"

@@ -58,12 +58,13 @@ class Result:
 
 
 WHAT = f"""
-With `max_sources` hosts neither count nor plan. They hand over kernels, and sends and receives whose
-sizes never change: here with room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,}, top-{MODEL.topk} of {MODEL.experts:,}
-experts, nodes of {RANKS_PER_NODE}. The other ranks are faked, and so are the driver and NCCL, whose functions
-return at once. So these are times of fuscoc's own host, from the call until all is handed over,
-arguments included. What NCCL takes of a host to post is not in them, nor anything of GPUs and
-networks. Slabs are those of both directions, at both ends; a window has room for the worst routing.
+With `max_sources` hosts neither count nor plan. They hand over kernels, and sends and receives
+whose sizes never change: here with room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,},
+top-{MODEL.topk} of {MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
+and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
+host, from the call until all is handed over, arguments included. What NCCL takes of a host to post
+is not in them, nor anything of GPUs and networks. Slabs are those of both directions, at both ends;
+a window has room for the worst routing.
 """.strip()
 
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
