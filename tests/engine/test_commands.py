@@ -85,7 +85,9 @@ class Recorded:
         if said == ("end",):
             self._meanwhile()
         self._good -= 1
-        return REFUSED if self._good == -1 else 0
+        if self._good == -1:
+            return REFUSED
+        return IN_PROGRESS if self._polls > 0 and said[0] in ("send", "receive", "end") else 0
 
     def _launch(self, kernel: int, *rest: Any) -> int:
         *sizes, stream, arguments, extra = rest

@@ -57,6 +57,8 @@ typedef struct {
 
 enum { WHOLE, LAUNCH, WORD, NETWORK }; /* what has failed */
 
+static int is_bad(int status) { return status && status != NCCL_IN_PROGRESS; }
+
 /* All sends and receives as one group, so that none waits for another to be posted. */
 static int post(const calls_t *calls, const exchange_t *exchange, void *stream)
 {
@@ -64,16 +66,16 @@ static int post(const calls_t *calls, const exchange_t *exchange, void *stream)
     int status = calls->group_start();
     if (status)
         return status;
-    for (i64 i = 0; i < exchange->num_transfers && !status; i++) {
+    for (i64 i = 0; i < exchange->num_transfers && !is_bad(status); i++) {
         const transfer_t *each = exchange->transfers + i;
-        status = (each->is_sent ? calls->send(each->at, each->num_bytes, NCCL_UINT8, each->peer,
-                                              comm, stream)
-                                : calls->receive(each->at, each->num_bytes, NCCL_UINT8,
-                                                 each->peer, comm, stream));
+        status = each->is_sent
+                     ? calls->send(each->at, each->num_bytes, NCCL_UINT8, each->peer, comm, stream)
+                     : calls->receive(each->at, each->num_bytes, NCCL_UINT8, each->peer, comm,
+                                      stream);
     }
     int ended = calls->group_end();
-    if (status || (ended && ended != NCCL_IN_PROGRESS))
-        return status ? status : ended;
+    if (is_bad(status) || is_bad(ended))
+        return is_bad(status) ? status : ended;
     do { /* a communicator that does not block is polled; connections may have failed before */
         int failed = calls->async_error(comm, &status);
         if (failed)
