@@ -344,7 +344,7 @@ def main() -> None:
     torch.set_num_threads(1)
     spec = load_spec(SPEC, experts=NUM_KEYS).shuffle
     results = [measure(spec, each, options.tokens, options.repeats) for each in options.ranks]
-    fixed = scale_fixed.measure_all(options.ranks, options.repeats)
+    fixed = scale_fixed.measure_all(options.ranks, 10 * options.repeats)
     page = render(results, options.tokens, options.machine) + "\n" + render_fixed(fixed)
     print(page)
     if options.markdown is not None:

@@ -156,33 +156,45 @@ def opened(folder: Path, num_ranks: int) -> tuple[NodeEngine, RailNode]:
     return NodeEngine(shuffle, members, kernels, "triton"), kernels
 
 
-def measure(folder: Path, num_ranks: int, repeats: int) -> Result:
-    """One size: medians."""
-    engine, node = opened(folder, num_ranks)
-    x = torch.zeros(TOKENS, MODEL.hidden, dtype=torch.bfloat16)
-    named = {
-        "topk_idx": torch.arange(TOKENS * MODEL.topk).view(TOKENS, MODEL.topk),
-        "topk_weights": torch.ones(TOKENS, MODEL.topk),
-    }
-    times = np.zeros((2, repeats))
-    for i in range(repeats):
+class Opened:
+    """Rank 0 of so many, to be called."""
+
+    def __init__(self, folder: Path, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.engine, self.node = opened(folder, num_ranks)
+        self._x = torch.zeros(TOKENS, MODEL.hidden, dtype=torch.bfloat16)
+        self._named = {
+            "topk_idx": torch.arange(TOKENS * MODEL.topk).view(TOKENS, MODEL.topk),
+            "topk_weights": torch.ones(TOKENS, MODEL.topk),
+        }
+
+    def call(self) -> tuple[float, float]:
+        """Seconds of a dispatch and of a combine."""
         started = time.process_time()
-        done = engine.dispatch([x], named)
+        done = self.engine.dispatch([self._x], self._named)
         dispatched = time.process_time()
-        engine.combine(done.rows, done.handle, {})
-        times[:, i] = dispatched - started, time.process_time() - dispatched
-    dispatch, combine = (float(each) for each in np.median(times, axis=1))
-    slabs, counts = node._slabs, (num_ranks // RANKS_PER_NODE) * (node._program.num_columns + 1) * 4
-    posted = 2 * len(node._rails.peers)
-    result = Result(
-        num_ranks, dispatch, combine, posted, slabs.num_bytes, counts, node.window_bytes
-    )
-    engine.close()
-    return result
+        self.engine.combine(done.rows, done.handle, {})
+        return dispatched - started, time.process_time() - dispatched
+
+    def result(self, seconds: Sequence[float]) -> Result:
+        num_nodes, columns = self.num_ranks // RANKS_PER_NODE, self.node._program.num_columns
+        return Result(
+            self.num_ranks,
+            *seconds,
+            posted=2 * len(self.node._rails.peers),
+            slab_bytes=self.node._slabs.num_bytes,
+            counts_bytes=num_nodes * (columns + 1) * 4,
+            window_bytes=self.node.window_bytes,
+        )
 
 
 def measure_all(sizes: Sequence[int], repeats: int) -> list[Result]:
-    """Those of several nodes."""
+    """Sizes of several nodes, in turns: medians."""
     with tempfile.TemporaryDirectory() as folder:
         fuscoc.compile(spec(MODEL, "triton"), Path(folder))
-        return [measure(Path(folder), each, repeats) for each in sizes if each > RANKS_PER_NODE]
+        each = [Opened(Path(folder), size) for size in sizes if size > RANKS_PER_NODE]
+    times = np.median([[one.call() for one in each] for _ in range(repeats)], axis=0)
+    results = [one.result(seconds) for one, seconds in zip(each, times.tolist(), strict=True)]
+    for one in each:
+        one.engine.close()
+    return results
