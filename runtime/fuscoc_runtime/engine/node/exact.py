@@ -34,7 +34,6 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.kernels.commands import CommandList, Launch
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -112,15 +111,6 @@ class ExactNode:
         self._most_slots = MAX_SLOTS
         if program.target.kind == "packed" and program.target.capacity is not None:
             self._most_slots = min(MAX_SLOTS, program.target.capacity)
-        dispatch = Launch(program.kernels["dispatch"], "programs")
-        agree = [Launch(self._agree, "one")] if program.is_dense else []
-        self._planned = CommandList(device, [*program.planning(), *agree, dispatch])
-        self._repeated = CommandList(device, [Launch(self._again, "one"), dispatch])
-        self._told = CommandList(device, [Launch(self._tell, "tell_programs")])
-        self._back: CommandList | None = None
-        if program.combines:
-            combine = Launch(program.kernels["combine"], "programs")
-            self._back = CommandList(device, [Launch(self._tell, "tell_programs"), combine])
         members.meet("opening")  # a rank that has no kernels does not come
         self._allocate = allocator(members)
         self._memory = self._new_memory(SMALLEST)
@@ -216,8 +206,8 @@ class ExactNode:
         later if ranks disagree, and then nothing has been moved."""
         launched = replace(known.launched, routing=known.launched.routing.clone(), weights=weights)
         table = self._table(launched, known.segments, known.first_slots)
-        numbers = {"number": known.number, "one": 1}
-        self._move(self._repeated, table, launched, source, numbers)
+        self._again.launch({"call": table.data_ptr(), "number": known.number, "ticket": 1}, 1)
+        self._move(table, launched, source)
         return replace(known, launched=launched, number=number)
 
     def combine(
@@ -234,15 +224,10 @@ class ExactNode:
         there = replace(launched, routing=self._routing)
         table = self._table(there, known.segments, known.first_slots, BACK)
         given = 0 if weights is None else address(weights)
-        values = {
-            **program.values(table.data_ptr(), there, given),
-            **self._telling(known.number, launched.num_sources, launched.routing),
-            **program.fields_back(rows, results),
-            "rows_ticket": 0,
-            "programs": self._programs.combine,
-        }
-        assert self._back is not None
-        self._back.submit(values)
+        self._tell_peers(table, known.number, launched.num_sources, given, launched.routing)
+        values = program.values(table.data_ptr(), there, given) | {"rows_ticket": 0}
+        values |= program.fields_back(rows, results)
+        program.kernels["combine"].launch(values, self._programs.combine)
 
     def refuse_dispatch(self) -> None:
         """Take the turn of a dispatch that plans without joining it."""
@@ -264,8 +249,7 @@ class ExactNode:
         """Take a combine's turn without joining it."""
         words = self._words({"routing": self._routing})
         table = self._upload(self._memory.table(BACK, self._programs, **words))
-        numbers = self._telling(0, 0, self._routing)
-        self._told.submit({"call": table.data_ptr(), "weights": 0, **numbers, "refuses": 1})
+        self._tell_peers(table, 0, 0, 0, self._routing, refuses=True)
 
     def _launch(
         self,
@@ -281,35 +265,22 @@ class ExactNode:
         launched.routing.zero_()
         if program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
-        numbers = {
-            **values,
-            **{name: address(column) for name, column in work.scratch.items()},
-            **program.points(num_sources),
-            **program.sizes(num_sources),
-            "joins": 1,
-            "num_slots": launched.num_slots,
-        }
-        self._move(self._planned, table, launched, source, numbers)
+        values = values | program.values(table.data_ptr(), launched, 0)
+        values |= {name: address(column) for name, column in work.scratch.items()}
+        program.evaluate(values, num_sources)
+        program.plan(values, num_sources)
+        if program.is_dense:
+            agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
+            self._agree.launch(agreed, 1)
+        self._move(table, launched, source)
 
-    def _move(
-        self,
-        commands: CommandList,
-        table: Tensor,
-        launched: Launched,
-        source: Sequence[Tensor],
-        numbers: Mapping[str, int],
-    ) -> None:
-        """A dispatch, of which ``numbers`` are what others are not given."""
+    def _move(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> None:
+        """The rows of a dispatch whose segments have their slots."""
         weights = launched.codes if launched.weights is None else launched.weights  # any: unread
-        values = {
-            **numbers,
-            **self._program.values(table.data_ptr(), launched, address(weights)),
-            **self._program.fields_sent(source),
-            **self._program.rows_at(self._memory.sections["rows"]),
-            "programs": self._programs.dispatch,
-        }
+        values = self._program.values(table.data_ptr(), launched, address(weights))
+        values |= self._program.fields_sent(source, self._memory.sections["rows"])
         self._epoch += 1
-        commands.submit(values)
+        self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
 
     def _kept(self, launched: Launched) -> Launched:
         """With copies of what the latest dispatch has left in the window for its handle."""
@@ -321,17 +292,20 @@ class ExactNode:
             return replace(launched, filled_slots=claims == signed(self._epoch))
         return launched
 
-    def _telling(self, number: int, num_sources: int, routing: Tensor) -> dict[str, int]:
-        """What the peers are told of a combine."""
+    def _tell_peers(
+        self,
+        table: Tensor,
+        number: int,
+        num_sources: int,
+        weights: int,
+        routing: Tensor,
+        refuses: bool = False,
+    ) -> None:
+        values = {"call": table.data_ptr(), "number": number, "num_sources": num_sources}
+        values |= {"fanout": self._fanout, "weights": weights, "known": address(routing)}
         shares = -(-num_sources * self._fanout // POINTS_TOLD)
-        return {
-            "number": number,
-            "num_sources": num_sources,
-            "fanout": self._fanout,
-            "known": address(routing),
-            "refuses": 0,
-            "tell_programs": max(1, min(shares, self._programs.reducers)),
-        }
+        programs = max(1, min(shares, self._programs.reducers))
+        self._tell.launch({**values, "refuses": int(refuses)}, programs)
 
     def _table(
         self, launched: Launched, segments: Tensor, first_slots: Tensor, entry: int = 0

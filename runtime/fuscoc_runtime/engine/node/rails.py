@@ -90,7 +90,7 @@ class RailNode(TritonNode):
         values = {
             **self._lasting[entry.index],
             **self._program.given(inputs, extents),
-            **self._program.fields_sent(source),
+            **self._program.fields_left(source),
             **self._program.points(num_sources),
             "ticket": entry.ticket,
             "own_sources": num_sources,
@@ -135,7 +135,7 @@ class RailNode(TritonNode):
             **dict.fromkeys(self._forth.names, 0),
             **self._lasting[entry.index],
             **self._program.placement({}),
-            **self._program.fields_sent(self._no_source),
+            **self._program.fields_left(self._no_source),
             "ticket": entry.ticket,
             "refuses": 1,
         }
@@ -180,13 +180,12 @@ class RailNode(TritonNode):
     def _commands_forth(self) -> list[Command]:
         """A dispatch: its relation, slabs, and what a node does with those that have come."""
         program, rails, slabs = self._program, self._rails, self._slabs
-        relation, *planning = program.planning()
         commands: list[Command] = [
-            relation,
+            program.evaluating(),
             Launch(program.kernels["pack"], "programs", OWN),
             rails.command(rails.between(slabs.out, slabs.landed)),
             Launch(program.load("hop", "land", ("call", "fanout")), "landing_programs"),
-            *planning,
+            *program.planning(),
             Launch(program.kernels["forward"], "programs"),
         ]
         if self._may_overflow:

@@ -124,7 +124,7 @@ class TritonNode:
             **self._lasting[entry.index],
             **self._values(handle),
             **self._program.given(inputs, extents),
-            **self._program.fields_sent(source),
+            **self._program.fields_left(source),
             **self._program.sizes(num_sources),
             **self._program.points(num_sources),
             "num_slots": num_slots,
@@ -170,8 +170,9 @@ class TritonNode:
 
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
-        planning, kernels = self._program.planning(), self._program.kernels
-        return [*planning, Launch(kernels["dispatch"], "programs")]
+        program = self._program
+        dispatch = Launch(program.kernels["dispatch"], "programs")
+        return [program.evaluating(), *program.planning(), dispatch]
 
     def _commands_back(self) -> list[Command]:
         """A combine."""
@@ -183,7 +184,7 @@ class TritonNode:
         return {
             **{name: address(column) for name, column in self._scratch.items()},
             **dict(zip(addresses, map(address, self._segments[index]), strict=True)),
-            **self._program.rows_at(self._memory.sections["rows"]),
+            **self._program.rows_there(self._memory.sections["rows"]),
             **dict.fromkeys(RAGGED_TABLES, 0),
             "programs": self._programs.dispatch,
         }
@@ -194,7 +195,7 @@ class TritonNode:
         """Launch the relation of a ragged domain before the other commands, and drop its points
         that there are not, of whom ``columns`` tell."""
         values |= {name: address(getattr(sizes, name)) for name in RAGGED_TABLES}
-        self._program.evaluate(values)
+        self._program.evaluating().carry_out(values)
         values["relation_programs"] = 0
         for column in columns:
             behind = torch.arange(len(column), device=self._device) >= sizes.num_points

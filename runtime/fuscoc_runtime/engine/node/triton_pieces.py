@@ -146,7 +146,7 @@ class TritonPiecesNode(TritonNode):
             **self._lasting[entry.index],
             **self._values(handle),
             **self._program.given(inputs, extents),
-            **self._program.fields_sent(source),
+            **self._program.fields_left(source),
             "num_slots": num_slots,
             "num_cells": ragged.num_cells if isinstance(ragged, EntrySizes) else -1,
         }
@@ -167,7 +167,7 @@ class TritonPiecesNode(TritonNode):
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         return {
-            **self._program.rows_at(self._memory.sections["rows"]),
+            **self._program.rows_there(self._memory.sections["rows"]),
             "one": 1,
             "plan_programs": self._plan_programs,
             "programs": self._programs.dispatch,

@@ -113,14 +113,19 @@ class TritonProgram:
             owners = inputs[self.target.placement.table or ""]
         return {} if owners is None else {"key_to_rank": address(owners)}
 
-    def fields_sent(self, source: Sequence[Tensor]) -> dict[str, int]:
-        """What a dispatch is given of every field that it reads."""
-        fields = self.shuffle.program.buffers["source"]
-        return {f"source.{each.name}": address(t) for each, t in zip(fields, source, strict=True)}
+    def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
+        """What a dispatch is given of every field: its tensor, and where rows go in a window."""
+        return self.fields_left(source) | self.rows_there(rows_at)
 
-    def rows_at(self, offsets: Sequence[int]) -> dict[str, int]:
-        """Where the rows of every field begin in a window."""
-        return {f"rows_at.{each.name}": at for each, at in zip(self._fields, offsets, strict=True)}
+    def fields_left(self, source: Sequence[Tensor]) -> dict[str, int]:
+        """The tensors alone."""
+        leaving = zip(self.shuffle.program.buffers["source"], source, strict=True)
+        return {f"source.{field.name}": address(tensor) for field, tensor in leaving}
+
+    def rows_there(self, rows_at: Sequence[int]) -> dict[str, int]:
+        """Where rows go alone."""
+        arriving = zip(self._fields, rows_at, strict=True)
+        return {f"rows_at.{field.name}": at for field, at in arriving}
 
     def fields_back(self, rows: Sequence[Tensor], results: Sequence[Tensor]) -> dict[str, int]:
         """What a combine is given of every field; of none where this rank does not join it."""
@@ -132,31 +137,38 @@ class TritonProgram:
             values[f"result_bytes.{field.name}"] = result.nbytes
         return values
 
-    def planning(self) -> list[Launch]:
-        """The launches of the relation and of the planner, with as many programs as `sizes` has."""
-        kernels = self.kernels
-        launches = [] if self.relation is None else [Launch(self.relation, "relation_programs")]
-        programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
-        if self.is_dense:
-            programs = {"exchange": "one", "place": "tiles"}
-        return launches + [Launch(kernels[role], number) for role, number in programs.items()]
-
-    def sizes(self, num_sources: int) -> dict[str, int]:
-        """Programs that plan so many source segments."""
-        return {"one": 1, "tiles": self.num_tiles(num_sources), "plan_blocks": self.plan_blocks}
+    def evaluating(self) -> Launch:
+        """The relation, with the numbers that `points` has."""
+        assert self.relation is not None
+        return Launch(self.relation, "relation_programs")
 
     def points(self, num_sources: int) -> dict[str, int]:
-        """The points of so many source segments, and the programs that evaluate them."""
+        """The points of so many source segments, and programs that evaluate them."""
         program = self.shuffle.program
         num_points = num_sources * program.fanout
         programs = -(-num_points // program.relation.block)
         return {"num_points": num_points, "relation_programs": programs}
 
-    def evaluate(self, values: Mapping[str, int]) -> None:
-        """Launch the relation by itself, where something is to be done before planning."""
-        assert self.relation is not None
-        if values["relation_programs"]:
-            self.relation.launch(values, values["relation_programs"])
+    def planning(self) -> list[Launch]:
+        """The planner, with the numbers that `sizes` has."""
+        programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
+        if self.is_dense:
+            programs = {"exchange": "one", "place": "tiles"}
+        return [Launch(self.kernels[role], number) for role, number in programs.items()]
+
+    def sizes(self, num_sources: int) -> dict[str, int]:
+        """Programs that plan so many source segments."""
+        return {"one": 1, "tiles": self.num_tiles(num_sources), "plan_blocks": self.plan_blocks}
+
+    def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
+        """Launch the relation by itself."""
+        self.evaluating().carry_out({**values, **self.points(num_sources)})
+
+    def plan(self, values: Mapping[str, int], num_sources: int) -> None:
+        """Launch the planner by itself."""
+        numbers = {**values, **self.sizes(num_sources)}
+        for each in self.planning():
+            each.carry_out(numbers)
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""
