@@ -159,9 +159,10 @@ class NodeWatch:
         with torch.cuda.stream(self._stream if so_far else None):
             now = self._read()
         self._log_new(now)
-        if not self._loss_told:
+        if self.loss is None:
+            self._raise(now)
+        elif not self._loss_told:  # what else went wrong may have come of it
             self.raise_loss()
-        self._raise(now)
 
     def close(self) -> None:
         """Look no more."""
