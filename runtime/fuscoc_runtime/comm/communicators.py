@@ -6,6 +6,7 @@ when a rank is lost, so whoever finds that out aborts the communicator, for all 
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from typing import Any
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from fuscoc_runtime.kernels.commands import Communicator
 
 ABORT_SECONDS = 5.0
-"""How long an abort waits for a thread that is posting."""
+"""How long an abort waits for a thread that is posting, and the end of a process for an abort."""
 POLL_SECONDS = 1e-3
 
 _known: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
@@ -44,7 +45,10 @@ def abort(group: ReferenceType[dist.ProcessGroup], device: torch.device) -> None
             time.sleep(POLL_SECONDS)
         _backend(known, device).abort()
 
-    threading.Thread(target=attempt, name="fuscoc-abort", daemon=True).start()
+    thread = threading.Thread(target=attempt, name="fuscoc-abort", daemon=True)
+    thread.start()
+    # A thread that comes back from C++ while the interpreter ends would abort the process.
+    atexit.register(thread.join, ABORT_SECONDS)
 
 
 def is_aborted(group: dist.ProcessGroup) -> bool:
