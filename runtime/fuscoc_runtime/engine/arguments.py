@@ -201,7 +201,7 @@ class Checker:
 
         ``or_fewer``: whether all fields may have fewer rows, as many as the first of them.
         """
-        fields = self.shuffle.declared.source_fields
+        fields = self.shuffle.declared.source.fields
         tensors = given if isinstance(given, Mapping) else {fields[0].name: given}
         also = "rows", num_rows, or_fewer
         self._once(tensors, also, lambda: self._accept_rows(tensors, num_rows, or_fewer))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
@@ -176,7 +175,7 @@ class Declared:
     casts: tuple[CastSpec, ...] = ()
     bounds: tuple[Bound, ...] = ()
 
-    @cached_property
+    @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
         """The fields of a segment as it leaves; those of the rows that combine brings back."""
         lengths = tuple(s.length for s in self.source.subscripts if s.length is not None)
