@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.handle import Handle
@@ -229,7 +230,7 @@ def _error_of(step: Callable[[], object]) -> FuscoRuntimeError | None:
 
 def _used_on(stream: Any, held: Any) -> None:
     """Let the memory of all tensors in ``held`` outlast what ``stream`` has been given by then."""
-    for leaf in _leaves(held):
+    for leaf in pytree.tree_leaves(held):
         tensors = [leaf]
         if isinstance(leaf, Handle):
             plan = leaf.plan
@@ -239,15 +240,6 @@ def _used_on(stream: Any, held: Any) -> None:
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(stream)
-
-
-def _leaves(held: Any) -> Iterator[Any]:
-    """What lists, tuples and mappings hold."""
-    if not isinstance(held, list | tuple | Mapping):
-        yield held
-        return
-    for each in held.values() if isinstance(held, Mapping) else held:
-        yield from _leaves(each)
 
 
 def _num_local_keys(spec: ShuffleSpec, engine: Engine) -> int | None:
