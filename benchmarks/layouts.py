@@ -1,7 +1,7 @@
 """Layouts that are no rows of experts: fuscoc beside torch, on the GPUs of one node.
 
     python -m benchmarks.layouts --compile
-    torchrun --nproc-per-node 2 -m benchmarks.layouts --out layouts.md
+    torchrun --nproc-per-node 2 -m benchmarks.layouts
 
 ``--compile`` writes artifacts into ``build/layouts`` and needs no GPU; ``--backend`` says whose
 kernels. A case is moved there and back by fuscoc and by torch (permute, all-to-all, permute; for

@@ -42,7 +42,7 @@ def routed_data(routing: list[list[list[int]]], dtype: torch.dtype, seed: int) -
     return ranks
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.data(), topologies, st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 99))
 def test_any_routing(data: st.DataObject, topology: str, dtype: str, seed: int) -> None:
     routing = data.draw(routings(Topology.parse(topology).num_ranks))
@@ -51,7 +51,7 @@ def test_any_routing(data: st.DataObject, topology: str, dtype: str, seed: int) 
     round_trip(lockstep(specs.routed(dtype), topology), ranks)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(topologies, st.integers(0, 5), st.integers(0, 999))
 def test_any_pictures(topology: str, images: int, seed: int) -> None:
     shuffle = lockstep(specs.patches(), topology)

@@ -35,7 +35,7 @@ def run_plans(topology: str, seeds: range) -> None:
 
 @pytest.mark.parametrize("topology", ["2x2", "3x1"])
 def test_random_plans(topology: str) -> None:
-    run_plans(topology, range(15))
+    run_plans(topology, range(8))
 
 
 @pytest.mark.nightly

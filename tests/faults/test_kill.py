@@ -48,9 +48,8 @@ def kill_one(seed: int) -> None:
         pool.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_kill_at_any_moment(seed: int) -> None:
-    kill_one(seed)
+def test_a_kill_at_any_moment() -> None:
+    kill_one(0)
 
 
 @pytest.mark.nightly
