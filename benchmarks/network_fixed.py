@@ -38,6 +38,7 @@ from fuscoc_runtime import Shuffle, Topology
 ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
 WARM_UP = 3
+WIRES = "network, or channels=N: NVLink as so many of NCCL's channels, a GPU a rank"
 COLUMNS = ("host dispatch", "host combine", "alone dispatch", "alone combine", "total")
 
 
@@ -118,7 +119,7 @@ def run_case(
         "exact sizes": Shuffle(ARTIFACT, **options),
     }
     contenders: list[Contender] = [
-        RawWire(batch, model),
+        RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
         *(Called(name, batch, shuffle) for name, shuffle in shuffles.items()),
     ]
     wrong = {each.name: each.verify() for each in contenders}
@@ -161,12 +162,23 @@ def markdown(report: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def wire(text: str) -> int:
+    """How many channels NCCL may use; 0: the network."""
+    name, _, number = text.partition("=")
+    if text == "network":
+        return 0
+    if name != "channels" or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is neither network nor channels=N")
+    return int(number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512, 1024])
     parser.add_argument("--kind", nargs="*", default=list(KINDS))
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
+    parser.add_argument("--wire", type=wire, default=0, help=WIRES)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.compile_only:
@@ -178,7 +190,10 @@ def main() -> None:
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     num_gpus, topology = torch.cuda.device_count(), Topology(num_ranks, 1)
     device = torch.device("cuda", rank % num_gpus)
-    os.environ["NCCL_HOSTID"] = f"node-{rank}"
+    if options.wire:
+        os.environ["NCCL_MAX_P2P_NCHANNELS"] = str(options.wire)
+    else:
+        os.environ["NCCL_HOSTID"] = f"node-{rank}"
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
@@ -197,6 +212,7 @@ def main() -> None:
                 if options.json is not None:
                     setup = {"gpu": torch.cuda.get_device_name(), "gpus": num_gpus}
                     setup |= {"topology": str(topology), "torch": torch.__version__}
+                    setup |= {"channels": options.wire}
                     options.json.write_text(json.dumps({"setup": setup, "results": report}))
     dist.destroy_process_group()
     exit_if_wrong(report)

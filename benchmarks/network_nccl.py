@@ -16,13 +16,14 @@ SLICE_BYTES = 8 << 20
 
 
 class RawWire(Contender):
-    """The bound: as many bytes as have to cross, in slices of 8 MB, between ranks of equal local
-    index, both ways at once. Nothing else."""
+    """The bound: as many bytes as have to cross, in slices, between ranks of equal local index,
+    both ways at once. Nothing else."""
 
     name = "raw wire (bound)"
 
-    def __init__(self, batch: Batch, model: Model) -> None:
+    def __init__(self, batch: Batch, model: Model, slice_bytes: int = SLICE_BYTES) -> None:
         super().__init__(batch)
+        self.slice_bytes = slice_bytes
         topology, rank = batch.topology, batch.rank
         num_bytes = batch.ideal_rows() * model.row_bytes
         self.sent = torch.zeros(num_bytes, dtype=torch.uint8, device=batch.moe.x.device)
@@ -36,8 +37,8 @@ class RawWire(Contender):
 
     def dispatch(self) -> None:
         works = []
-        for begin in range(0, len(self.sent), SLICE_BYTES):
-            part = slice(begin, begin + SLICE_BYTES)
+        for begin in range(0, len(self.sent), self.slice_bytes):
+            part = slice(begin, begin + self.slice_bytes)
             works += dist.batch_isend_irecv(
                 [
                     dist.P2POp(dist.isend, self.sent[part], self.to),

@@ -25,12 +25,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks import scale_fixed
 from benchmarks.planner import SPEC, make_points
 from fuscoc.testing import load_spec
 from fuscoc_runtime import Topology
@@ -256,24 +257,18 @@ def measure(spec: ShuffleSpec, num_ranks: int, num_tokens: int, repeats: int) ->
     return Result(num_ranks, medians, sent, rows.nbytes, peak)
 
 
-def exponent(results: Sequence[Result], of: Callable[[Result], float]) -> float:
+Column: TypeAlias = tuple[str, str, Callable[[Any], float]]
+"""A name, a format, and what of a size stands there."""
+
+
+def exponent(results: Sequence[Any], of: Callable[[Any], float]) -> float:
     """By which power of the ranks something grows, over the largest sizes."""
     last = results[-FITTED:]
     ranks = np.log([each.num_ranks for each in last])
     return float(np.polyfit(ranks, np.log([of(each) for each in last]), 1)[0])
 
 
-def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
-    columns: list[tuple[str, str, Callable[[Result], float]]] = [
-        (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
-        for step in STEPS
-    ]
-    columns += [
-        ("host of a dispatch, µs", ".0f", lambda each: each.host_seconds * 1e6),
-        ("counts sent, KB", ",.1f", lambda each: each.sent_bytes / 1e3),
-        ("counts read, KB", ",.0f", lambda each: each.read_bytes / 1e3),
-        ("memory of a plan, MB", ",.1f", lambda each: each.peak_bytes / 1e6),
-    ]
+def table(columns: Sequence[Column], results: Sequence[Any]) -> str:
     lines = [
         "| ranks | " + " | ".join(name for name, _, _ in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
@@ -286,6 +281,33 @@ def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
     ]
     grown = " | ".join(f"{exponent(results, of):.2f}" for _, _, of in columns)
     lines.append(f"| **exponent** | {grown} |")
+    return "\n".join(lines)
+
+
+def render_fixed(results: Sequence[scale_fixed.Result]) -> str:
+    """The section of fixed capacity."""
+    last, columns = results[-1], scale_fixed.COLUMNS
+    host = 1e3 * max(last.dispatch_seconds, last.combine_seconds)
+    bars = (
+        f"At {last.num_ranks:,} ranks a call takes {host:.3f} ms of the host, where at most "
+        f"{BAR_HOST_MS} ms are wanted, and no host\nreads counts. Devices tell them inside a node: "
+        f"each tells each other {last.counts_bytes / 1024:,.0f} KB."
+    )
+    parts = "## Fixed capacity", scale_fixed.WHAT, table(columns, results), bars
+    return "\n\n".join(parts) + "\n"
+
+
+def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
+    columns: list[Column] = [
+        (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
+        for step in STEPS
+    ]
+    columns += [
+        ("host of a dispatch, µs", ".0f", lambda each: each.host_seconds * 1e6),
+        ("counts sent, KB", ",.1f", lambda each: each.sent_bytes / 1e3),
+        ("counts read, KB", ",.0f", lambda each: each.read_bytes / 1e3),
+        ("memory of a plan, MB", ",.1f", lambda each: each.peak_bytes / 1e6),
+    ]
     last = results[-1]
     host, read = last.host_seconds * 1e3, last.read_bytes / 1024
     bars = (
@@ -308,7 +330,7 @@ def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
         *(f"| {step} | {text} |" for step, text in STEPS.items()),
         "",
     ]
-    return "\n".join([*head, *lines, "", bars, "", WHY]) + "\n"
+    return "\n".join([*head, table(columns, results), "", bars, "", WHY]) + "\n"
 
 
 def main() -> None:
@@ -322,10 +344,11 @@ def main() -> None:
     torch.set_num_threads(1)
     spec = load_spec(SPEC, experts=NUM_KEYS).shuffle
     results = [measure(spec, each, options.tokens, options.repeats) for each in options.ranks]
-    table = render(results, options.tokens, options.machine)
-    print(table)
+    fixed = scale_fixed.measure_all(options.ranks, 10 * options.repeats)
+    page = render(results, options.tokens, options.machine) + "\n" + render_fixed(fixed)
+    print(page)
     if options.markdown is not None:
-        options.markdown.write_text(table)
+        options.markdown.write_text(page)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ EXECUTING = (
 # A folder is a room with all that is in it, but for what has a longer name here.
 ROOMS = (
     (
-        *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "scalar.py"),
-        *("topology.py", "trust.py"),
+        *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "native.py"),
+        *("scalar.py", "topology.py", "trust.py"),
     ),
     ("manifest",),
     ("reference.py",),

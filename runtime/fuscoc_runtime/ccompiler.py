@@ -19,7 +19,7 @@ def compiler_command() -> list[str]:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise BuildError(
-            "planning the network hop needs a C compiler (as Triton does): install gcc or clang, "
-            "or set CC"
+            "what is written in C needs a C compiler (as Triton does): install gcc or clang, or "
+            "set CC"
         )
     return compiler.split()

@@ -95,7 +95,8 @@ def main() -> None:
     except FuscoRuntimeError as error:
         found = {"type": type(error).__name__, "text": str(error)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
-    os._exit(0)  # the process group waits for the dead at its end
+    if not is_fixed or topology.num_nodes == 1:
+        os._exit(0)  # the process group waits for the dead at its end
 
 
 if __name__ == "__main__":

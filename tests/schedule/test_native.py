@@ -7,36 +7,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuscoc_runtime import native as loader
+from fuscoc_runtime.native import NativeLibrary
 from fuscoc_runtime.plan import library, native
+from fuscoc_runtime.plan.library import PLAN
 
 
 def test_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
-    built = library.build()
+    built = PLAN.build()
     assert [path.name for path in (tmp_path / "native").iterdir()] == [built.name]
     made = built.stat().st_mtime_ns
-    assert library.build() == built
+    assert PLAN.build() == built
     assert built.stat().st_mtime_ns == made
 
 
 def test_built_anew_from_whatever_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_compile", lambda command, target: target.write_text(""))
+    monkeypatch.setattr(loader, "_compile", lambda command, sources, target: target.write_text(""))
     header = tmp_path / "plan.h"
-    header.write_bytes(library.HEADER.read_bytes())
-    built = {library.build()}
-    monkeypatch.setattr(library, "HEADER", header)
-    assert library.build() in built  # wherever it lies
+    header.write_bytes(PLAN.headers[0].read_bytes())
+    built = {PLAN.build()}
+    same = NativeLibrary("plan", PLAN.sources, (header,))
+    assert same.build() in built  # wherever it lies
     header.write_text("// another one")
-    built.add(library.build())
-    monkeypatch.setattr(library, "SOURCES", library.SOURCES[1:])
-    built.add(library.build())
+    built.add(same.build())
+    built.add(NativeLibrary("plan", PLAN.sources[1:], (header,)).build())
     monkeypatch.setenv("CC", "another-cc")
-    built.add(library.build())
-    monkeypatch.setattr(library, "FLAGS", ("-O0",))
-    built.add(library.build())
-    monkeypatch.setattr(library, "LIBRARIES", ())
-    built.add(library.build())
+    built.add(PLAN.build())
+    monkeypatch.setattr(loader, "FLAGS", ("-O0",))
+    built.add(PLAN.build())
+    monkeypatch.setattr(loader, "LIBRARIES", ())
+    built.add(PLAN.build())
     assert len(built) == 6
 
 
@@ -53,14 +55,14 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(library.BuildError, match="needs a C compiler"):
-        library.build()
+        PLAN.build()
 
 
 def test_failing_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CC", "cc -DUNFINISHED=( -Dint64_t=UNFINISHED")
     with pytest.raises(library.BuildError, match=r"failed:\n(.|\n)*error"):
-        library.build()
+        PLAN.build()
     assert not list((tmp_path / "native").iterdir())
 
 
@@ -68,14 +70,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "taken").write_text("no folder")
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "taken"))
     with pytest.raises(library.BuildError, match=r"taken.*FUSCOC_CACHE_DIR"):
-        library.build()
+        PLAN.build()
 
 
 def test_a_broken_library_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path))
-    built = library.build()
+    built = PLAN.build()
     built.write_text("cut short")
     assert library.load.__wrapped__().fuscoc_lpt
     assert "compiled again" in caplog.text
@@ -86,7 +88,7 @@ def test_a_broken_library_is_made_again(
 
 def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.so").write_text("of another machine")
-    monkeypatch.setattr(library, "build", lambda **_: tmp_path / "plan.so")
+    monkeypatch.setattr(NativeLibrary, "build", lambda *_, **__: tmp_path / "plan.so")
     with pytest.raises(library.BuildError, match=r"plan\.so"):
         library.load.__wrapped__()
 

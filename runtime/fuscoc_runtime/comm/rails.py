@@ -1,25 +1,32 @@
 """What ranks of the same place in their nodes send each other, in messages whose sizes both know.
 
 One group of sends and receives, posted in the order of the current stream: no host waits for
-another, and none says how much it sends. On a GPU words of the host tell how far the stream has
-got; on the CPU, where gloo moves bytes while the host waits, a call waits for them.
+another, and none says how much it sends. On a GPU they are commands of a list, which C hands to
+NCCL, and words of the host tell how far the stream has got; on the CPU, where gloo moves bytes
+while the host waits, a call waits for them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fuscoc_runtime.comm.communicators import abort, communicator_of
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
 from fuscoc_runtime.comm.subgroups import network_groups
-from fuscoc_runtime.errors import ClosedError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
+from fuscoc_runtime.kernels.commands import CommandList, Exchange, Transfer, Transfers
+from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
 NETWORK = "network"
@@ -39,7 +46,7 @@ class Rails:
         forwarders = {node: topology.forwarder(rank, node) for node in range(topology.num_nodes)}
         self.peers = {node: peer for node, peer in forwarders.items() if peer != rank}
         [self._known_group] = network_groups(members, 1)
-        self._words, self._number = StreamWords(2, members.device), 0
+        self._words, self._number = StreamWords(2, members.device), ctypes.c_int64()
         # Who has not sent anything yet is not connected.
         there = torch.zeros(2, topology.num_nodes, 1, dtype=torch.int64, device=members.device)
         self.exchange(self.between(there[0], there[1]))
@@ -53,41 +60,78 @@ class Rails:
         )
         return StartRound(0, 0, sends, receives)
 
+    def command(self, what: StartRound) -> Exchange:
+        """It as a command of lists, which `submit` enqueues. Its tensors are contiguous."""
+        transfers = self._transfers(what) if self._is_gpu else None
+        return Exchange(transfers, partial(self._wait_for, what), what)
+
     def exchange(self, what: StartRound) -> None:
-        """Post it; the current stream goes on when it has ended.
+        """Post it; the current stream goes on when it has ended. As `submit`."""
+        self.submit(CommandList(self._members.device, [self.command(what)]), {})
+
+    def submit(self, commands: CommandList, values: Mapping[str, int]) -> None:
+        """Enqueue a list with exchanges of this rail.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
-        group = self._known_group() if self._known_group is not None else None
-        if group is None:
-            raise ClosedError("the process group")
+        self._group()
         started = time.monotonic()
+        try:
+            commands.submit(values)
+        except NcclError as error:
+            raise self._explain(started, error) from error
+
+    def under_way(self) -> int:
+        """Which exchange the device is waiting for, by its number; 0 if for none."""
+        begun, ended = self._words[0], self._words[1]
+        return begun if begun != ended else 0
+
+    def abort(self) -> None:
+        """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
+        Nobody who posts along with this rail can do so any more."""
+        if self._is_gpu and self._known_group is not None:
+            abort(self._known_group, self._members.device)
+
+    def _group(self) -> dist.ProcessGroup:
+        """The ranks' group, with its communicator, which is freed when it is destroyed."""
+        group = self._known_group() if self._known_group is not None else None
+        if group is None or not dist.is_initialized():
+            raise ClosedError("the process group")
+        return group
+
+    def _transfers(self, what: StartRound) -> Transfers:
+        made = []
+        for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
+            for peer, part in ((each.peer, part) for each in rows for part in each.fields):
+                assert part.is_contiguous()
+                if part.nbytes:
+                    made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
+        return Transfers(
+            ctypes.pointer(communicator_of(self._group(), self._members.device)),
+            ctypes.addressof(self._number),
+            self._words.address,
+            len(made),
+            (Transfer * len(made))(*made),
+        )
+
+    def _wait_for(self, what: StartRound) -> None:
+        """Carry it out by gloo."""
+        group, started = self._group(), time.monotonic()
         awaited: int | None = None
         try:
-            if self._is_gpu:
-                self._post(group, what)
-                return
             works = post(group, what)
             keep_until_next([work for _, work in works])
             for peer, work in works:
                 awaited = peer
                 work.wait(timedelta(seconds=self._members.timeout))
         except (RuntimeError, TimeoutError) as error:
-            seconds = time.monotonic() - started
-            suspect = awaited if seconds >= self._members.timeout else None
-            raise self._members.liveness.explain(NETWORK, seconds, error, suspect) from error
+            raise self._explain(started, error, awaited) from error
 
-    def _post(self, group: dist.ProcessGroup, what: StartRound) -> None:
-        self._number += 1
-        self._words.write(0, self._number)
-        group._start_coalescing(self._members.device)
-        post(group, what)
-        group._end_coalescing(self._members.device).wait()
-        self._words.write(1, self._number)
-
-    def under_way(self) -> int:
-        """Which exchange the device is waiting for, by its number; 0 if for none."""
-        begun, ended = self._words[0], self._words[1]
-        return begun if begun != ended else 0
+    def _explain(
+        self, started: float, error: Exception, awaited: int | None = None
+    ) -> FuscoRuntimeError:
+        seconds = time.monotonic() - started
+        suspect = awaited if seconds >= self._members.timeout else None
+        return self._members.liveness.explain(NETWORK, seconds, error, suspect)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
+from fuscoc_runtime.comm.communicators import is_aborted
 from fuscoc_runtime.comm.gather import gather_json
 from fuscoc_runtime.comm.group import Membership, group_timeout
 from fuscoc_runtime.errors import TopologyError
@@ -134,7 +135,7 @@ def _made_once(
     """
     known = _made.setdefault(group, {})
     found = [each() for each in known.get(use, ())]
-    alive = [each for each in found if each is not None]
+    alive = [each for each in found if each is not None and not is_aborted(each)]
     if not alive or len(alive) < len(found):
         alive = make()
         known[use] = [ref(each) for each in alive]

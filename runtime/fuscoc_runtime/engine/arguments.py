@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ MAX_SIZE = 2**63 - 1
 
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
+
+T = TypeVar("T")
 
 MAX_FORMS = 64
 """Calls with arguments of so many different forms are remembered."""
@@ -65,7 +67,7 @@ class Checker:
     rank: int
     num_ranks: int
     device: torch.device
-    _accepted: dict[tuple[Any, ...], dict[str, int]] = dataclasses.field(
+    _accepted: dict[tuple[Any, ...], Any] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -80,13 +82,7 @@ class Checker:
         given = self._by_name(
             [field.name for field in spec.declared.source.fields], positional, named
         )
-        forms = torch.is_grad_enabled(), *((name, _form(value)) for name, value in given.items())
-        extents = self._accepted.get(forms)
-        if extents is None:
-            extents = self._accept(given)
-            if len(self._accepted) == MAX_FORMS:
-                self._accepted.clear()
-            self._accepted[forms] = extents
+        extents: dict[str, int] = self._once(given, (), lambda: self._accept(given))
         inputs = {
             item.name: given[item.name]
             for item in spec.declared.inputs
@@ -102,6 +98,20 @@ class Checker:
             extents,
             weights,
         )
+
+    def _once(
+        self, given: Mapping[str, Any], also: tuple[object, ...], check: Callable[[], T]
+    ) -> T:
+        """What ``check`` returns of arguments, which is the same for all of their forms where what
+        it looks at ``also`` is."""
+        forms = (also, torch.is_grad_enabled(), *((name, _form(given[name])) for name in given))
+        if forms not in self._accepted:
+            accepted = check()
+            if len(self._accepted) >= MAX_FORMS:
+                self._accepted.clear()
+            self._accepted[forms] = accepted
+        found: T = self._accepted[forms]
+        return found
 
     def _accept(self, given: Mapping[str, Any]) -> dict[str, int]:
         """Check the arguments of a dispatch; only their forms count. Returns the extents."""
@@ -186,18 +196,21 @@ class Checker:
 
     def weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
         """The weight input of a weighted combine, with the extents of its dispatch."""
-        weight = (
-            self.shuffle.declared.combine.weight
-            if self.shuffle.declared.combine is not None
-            else None
-        )
+        also = "weights", *extents.items()
+        weight = self._once(named, also, lambda: self._accept_weights(named, extents))
+        return None if weight is None else named[weight].detach()
+
+    def _accept_weights(self, named: Mapping[str, Any], extents: Mapping[str, int]) -> str | None:
+        """Check them; the name of the input."""
+        combine = self.shuffle.declared.combine
+        weight = None if combine is None else combine.weight
         self._check_names(named, [weight.input] if weight is not None else [])
         if weight is None:
             return None
         item = self._input(weight.input)
         tensor = self._tensor(item.name, named[item.name], item.dtype)
         self._check_shape(item.name, tensor, item.shape, extents)
-        return tensor
+        return item.name
 
     def rows(
         self, given: Tensor | Mapping[str, Tensor], num_rows: int, *, or_fewer: bool = False
@@ -206,16 +219,22 @@ class Checker:
 
         ``or_fewer``: whether all fields may have fewer rows, as many as the first of them.
         """
+        fields = self.shuffle.declared.source.fields
+        tensors = given if isinstance(given, Mapping) else {fields[0].name: given}
+        also = "rows", num_rows, or_fewer
+        self._once(tensors, also, lambda: self._accept_rows(tensors, num_rows, or_fewer))
+        return {field.name: aligned(tensors[field.name].detach()) for field in fields}
+
+    def _accept_rows(self, given: Mapping[str, Any], num_rows: int, or_fewer: bool) -> None:
+        """Check them."""
         fields = self.shuffle.declared.source_fields
-        tensors = dict(given) if isinstance(given, Mapping) else {fields[0].name: given}
-        self._check_names(tensors, [field.name for field in fields])
+        self._check_names(given, [field.name for field in fields])
         if or_fewer:
-            first = self._tensor(fields[0].name, tensors[fields[0].name], fields[0].dtype)
+            first = self._tensor(fields[0].name, given[fields[0].name], fields[0].dtype)
             num_rows = min(num_rows, *first.shape[:1])
         for field in fields:
-            tensor = self._tensor(field.name, tensors[field.name], field.dtype)
+            tensor = self._tensor(field.name, given[field.name], field.dtype)
             self._check_shape(field.name, tensor, (num_rows, *field.shape), {})
-        return {name: aligned(tensor) for name, tensor in tensors.items()}
 
     def problem(self, name: str, problem: str) -> InputError:
         """The error for an argument of this rank."""

@@ -19,7 +19,7 @@ _SIGNATURES = {
 }
 
 
-def call(function: str, *arguments: Any) -> None:
+def call(name: str, *arguments: Any) -> None:
     """Call a function of the driver.
 
     The interpreter's lock is given up: where a stream is full, behind kernels that wait for a lost
@@ -28,13 +28,14 @@ def call(function: str, *arguments: Any) -> None:
     Raises:
         RuntimeError: the driver refuses.
     """
-    status = _function(function)(*arguments)
+    status = function(name)(*arguments)
     if status:
-        raise RuntimeError(f"{function} failed with CUDA error {status}")
+        raise RuntimeError(f"{name} failed with CUDA error {status}")
 
 
 @cache
-def _function(name: str) -> Any:
-    function = getattr(ctypes.CDLL("libcuda.so.1"), name)
-    function.argtypes = _SIGNATURES[name]
-    return function
+def function(name: str) -> Any:
+    """A function of the driver that is in ``_SIGNATURES``."""
+    found = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    found.argtypes = _SIGNATURES[name]
+    return found

@@ -84,19 +84,20 @@ class Kernel:
             with launching(interpreted=True):
                 self.function[(num_programs,)](*arguments, num_warps=self.spec.num_warps)
             return
-        self._code().start(arguments, num_programs)
+        self.machine_code().start(arguments, num_programs)
 
     def compile(self) -> None:
         """Compile and load for the current device: then even the first launch can be captured."""
         if not self.interpreted:
-            self._code()
+            self.machine_code()
 
     @property
     def resident(self) -> int:
         """Programs that an SM of the current device holds at once; interpreted there is one."""
-        return 1 if self.interpreted else self._code().resident
+        return 1 if self.interpreted else self.machine_code().resident
 
-    def _code(self) -> MachineCode:
+    def machine_code(self) -> MachineCode:
+        """For the current device, loaded."""
         import torch
 
         from fuscoc_runtime.kernels.machine_code import MachineCode

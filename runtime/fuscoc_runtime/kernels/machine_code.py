@@ -24,20 +24,21 @@ NUM_SCRATCH = 2
 class MachineCode:
     """A kernel of Triton on the current device, all of whose parameters are int64.
 
-    Args:
-        compiled: what ``warmup`` returned.
-        num_arguments: parameters of the kernel.
+    Attributes:
+        function: the driver's own.
+        threads, shared_bytes: of a program.
     """
 
     def __init__(self, compiled: Any, num_arguments: int) -> None:
+        """``compiled`` is what ``warmup`` returned."""
         _ = compiled.run  # loads it
         metadata = compiled.metadata
         parameters = [kind for kind in compiled.src.signature.values() if kind != "constexpr"]
         assert parameters == ["i64"] * num_arguments, parameters
         assert not metadata.global_scratch_size, "a kernel that needs memory of its own"
         self._compiled = compiled  # keeps what it has loaded
-        self._function, self._shared = compiled.function, metadata.shared
-        self._threads = metadata.num_warps * WARP_THREADS
+        self.function, self.shared_bytes = compiled.function, metadata.shared
+        self.threads = metadata.num_warps * WARP_THREADS
         self._device = torch.cuda.current_device()
         self._num_arguments = num_arguments
         self._values: Any = (ctypes.c_int64 * (num_arguments + NUM_SCRATCH))()
@@ -52,7 +53,7 @@ class MachineCode:
         found = ctypes.c_int()
         driver.call(
             "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-            *(ctypes.addressof(found), self._function, self._threads, self._shared),
+            *(ctypes.addressof(found), self.function, self.threads, self.shared_bytes),
         )
         return found.value
 
@@ -64,11 +65,11 @@ class MachineCode:
             RuntimeError: the driver refuses.
         """
         stream = torch._C._cuda_getCurrentRawStream(self._device)
-        grid, block = (num_programs, 1, 1), (self._threads, 1, 1)
+        grid, block = (num_programs, 1, 1), (self.threads, 1, 1)
         with self._lock:
             self._values[: self._num_arguments] = arguments
             # Copies the arguments.
             driver.call(
                 "cuLaunchKernel",
-                *(self._function, *grid, *block, self._shared, stream, self._places, None),
+                *(self.function, *grid, *block, self.shared_bytes, stream, self._places, None),
             )

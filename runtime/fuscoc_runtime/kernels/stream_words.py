@@ -16,15 +16,16 @@ WORD_BYTES = 4
 class StreamWords:
     """Counts that wrap at 32 bits, 0 at first.
 
-    Args:
-        device: whose streams write them. On the CPU, where a kernel has ended when its launch
-            returns, they are written at once.
+    Attributes:
+        address: of the first.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
+        """Streams of ``device`` write them. On the CPU, where a kernel has ended when its launch
+        returns, they are written at once."""
         self._device = device
         words = torch.zeros(count, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._address, self._words = words.data_ptr(), words.numpy().view("uint32")
+        self.address, self._words = words.data_ptr(), words.numpy().view("uint32")
 
     def __getitem__(self, index: int) -> int:
         return int(self._words[index])
@@ -39,5 +40,5 @@ class StreamWords:
             self._words[index] = value & 0xFFFFFFFF
             return
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        address = self._address + index * WORD_BYTES
+        address = self.address + index * WORD_BYTES
         driver.call("cuStreamWriteValue32_v2", stream, address, value & 0xFFFFFFFF, 0)

@@ -1,7 +1,7 @@
 /* The inner loops of the network plan: FAST's balancing and staging, and LPT.
  *
  * Written from the published algorithm (Lei et al., "FAST", NSDI '26, sections 4.1-4.2 and 4.4);
- * what is computed, and why, is told in docs/scheduling.md. Compiled at first use by library.py.
+ * what is computed, and why, is told in docs/scheduling.md. Compiled at first use, see library.py.
  */
 #include <stdlib.h>
 #include <string.h>

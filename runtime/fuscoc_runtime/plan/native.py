@@ -1,4 +1,4 @@
-"""Call the planner's C files; ``library.py`` compiles them."""
+"""Call the planner's C files; ``library.py`` loads them."""
 
 from __future__ import annotations
 

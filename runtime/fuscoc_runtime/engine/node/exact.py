@@ -34,6 +34,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.kernels.commands import carry_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -269,14 +270,14 @@ class ExactNode:
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         values = values | program.values(table.data_ptr(), launched, 0)
         values |= {name: address(column) for name, column in work.scratch.items()}
-        program.evaluate(values, num_sources)
-        program.plan(values, num_sources, self._programs)
+        values |= program.points(num_sources) | program.sizes(num_sources, self._programs)
+        carry_out([*program.evaluating(), *program.planning()], values)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
             self._agree.launch(agreed, 1)
         values |= self._moved(table, launched, source)
         self._epoch += 1
-        program.move(values, num_sources, self._programs)
+        program.moving().carry_out(values)
 
     def _moved(self, table: Tensor, launched: Launched, source: Sequence[Tensor]) -> dict[str, int]:
         """What is passed to the kernel that moves the rows of a dispatch."""

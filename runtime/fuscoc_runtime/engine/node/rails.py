@@ -11,7 +11,7 @@ many ranks as there are of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -34,11 +34,14 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
+from fuscoc_runtime.kernels.commands import Command, Launch
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
 POINTS_LANDED = 256  # by a program at once
+OWN = {"num_sources": "own_sources", "weights": "own_weights"}
+"""What a kernel is given of this rank's own segments, where others are given those taken on."""
 PLAN_EPOCH = 0  # a word of the state
 
 
@@ -65,14 +68,8 @@ class RailNode(TritonNode):
         self.rails = self._rails = Rails(members)
         self._members = members
         self._slabs = Slabs(shuffle, node, limits.max_sources, self._num_nodes, members.device)
-        super().__init__(artifact, shuffle, node, members, limits, num_sms)
-        self._land = self._program.load("hop", "land", ("call", "fanout"))
-        self._acknowledge = self._program.load("hop", "acknowledge", ("call",))
-        slabs = self._slabs
-        self._forth = self._rails.between(slabs.out, slabs.landed)
-        self._back = self._rails.between(slabs.back_out, slabs.back)
-        self._receipts = self._rails.between(slabs.receipts_out, slabs.receipts)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
+        super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
     def dispatch(
         self,
@@ -89,18 +86,19 @@ class RailNode(TritonNode):
         entry = self._next_entry()
         buffers = self._buffers[entry.index]
         assert not isinstance(ragged, EntrySizes), "they are evaluated before"
-        values = self._program.given(inputs, extents)
         own = self._own[entry.index]
-        values |= {name: address(column) for name, column in own.items()}
-        addresses = self.shuffle.program.relation.addresses
-        values |= zip(addresses, map(address, self._segments[entry.index]), strict=True)
+        values = {
+            **self._lasting[entry.index],
+            **self._program.given(inputs, extents),
+            **self._program.fields_left(source),
+            **self._program.points(num_sources),
+            "ticket": entry.ticket,
+            "own_sources": num_sources,
+            "own_weights": 0 if weights is None else address(weights),
+            "refuses": 0,
+        }
         if ragged is not None:
-            tables = ("outer", "point_offset", "cell_offset")
-            values |= {name: address(getattr(ragged, name)) for name in tables}
-        self._program.evaluate(values, num_sources)
-        if ragged is not None:
-            self._drop_behind(ragged.num_points, (own["rank"], own["key"]))
-        given = 0 if weights is None else address(weights)
+            self._evaluate_ragged(values, ragged, (own["rank"], own["key"]))
         handle = Launched(
             entry,
             self._taken_on.max_sources,
@@ -113,7 +111,7 @@ class RailNode(TritonNode):
             ragged=ragged,
             sent=Sent(num_sources, own["rank"].view(-1, self.shuffle.program.fanout)),
         )
-        self._carry_out(entry, source, num_sources, given, values, refuses=False)
+        self._carry_out(entry, values)
         return handle
 
     def combine(
@@ -124,8 +122,8 @@ class RailNode(TritonNode):
         rows_ticket: int = 0,
     ) -> Sequence[Tensor]:
         """See `TritonNode.combine`."""
-        values = {"rows_ticket": rows_ticket, **self._program.fields_back(rows, results)}
-        self._send_back(handle, values, self._programs.combine)
+        values = {"rows_ticket": rows_ticket, "programs": self._programs.combine}
+        self._send_back(handle, values | self._program.fields_back(rows, results))
         return results
 
     def refuse_dispatch(self) -> RingEntry:
@@ -133,17 +131,25 @@ class RailNode(TritonNode):
         any rank has joined it, how often it will be combined is not known here. Waits for the
         device."""
         entry = self._next_entry()
-        self._carry_out(entry, self._no_source, 0, 0, self._program.placement({}), refuses=True)
+        values = {
+            **dict.fromkeys(self._forth.names, 0),
+            **self._lasting[entry.index],
+            **self._program.placement({}),
+            **self._program.fields_left(self._no_source),
+            "ticket": entry.ticket,
+            "refuses": 1,
+        }
+        self._carry_out(entry, values)
         self.is_out_of_step = self._program.combines and self._someone_joined()
         return entry
 
     def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without rows; sums that need them are NaN, in other nodes all that
         this rank has taken on from them."""
-        values = {"rows_ticket": -1}
+        values = {"rows_ticket": -1, "programs": 1}
         for field in self.shuffle.program.buffers["source"]:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
-        self._send_back(handle, values, 1)
+        self._send_back(handle, values)
 
     def gather(self, of_slot: Tensor) -> Tensor:
         """What every rank of the node has for its slots, [ranks of the node, num_slots]."""
@@ -171,39 +177,53 @@ class RailNode(TritonNode):
         own = sum(each.nbytes for points in self._own for each in points.values())
         return super().private_bytes + own + self._slabs.num_bytes
 
-    def _carry_out(
-        self,
-        entry: RingEntry,
-        source: Sequence[Tensor],
-        num_sources: int,
-        weights: int,
-        values: dict[str, int],
-        refuses: bool,
-    ) -> None:
-        """A dispatch from the packing of slabs on."""
-        program, slabs = self._program, self._slabs
+    def _commands_forth(self) -> list[Command]:
+        """A dispatch: its relation, slabs, and what a node does with those that have come."""
+        program, rails, slabs = self._program, self._rails, self._slabs
+        commands: list[Command] = [
+            *program.evaluating(),
+            Launch(program.kernels["pack"], "programs", OWN),
+            rails.command(rails.between(slabs.out, slabs.landed)),
+            Launch(program.load("hop", "land", ("call", "fanout")), "landing_programs"),
+            *program.planning(),
+            Launch(program.kernels["forward"], "programs"),
+        ]
+        if self._may_overflow:
+            acknowledge = program.load("hop", "acknowledge", ("call",))
+            commands.append(rails.command(rails.between(slabs.receipts_out, slabs.receipts)))
+            commands.append(Launch(acknowledge, "one"))
+        return commands
+
+    def _commands_back(self) -> list[Command]:
+        """A combine, on both sides of the network."""
+        kernels, rails, slabs = self._program.kernels, self._rails, self._slabs
+        return [
+            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}),
+            rails.command(rails.between(slabs.back_out, slabs.back)),
+            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}),
+        ]
+
+    def _lasting_numbers(self, index: int) -> dict[str, int]:
+        taken_on, fanout = self._taken_on.max_sources, self.shuffle.program.fanout
+        programs = -(-self._stride * fanout // POINTS_LANDED)
+        return {
+            **super()._lasting_numbers(index),
+            **{name: address(column) for name, column in self._own[index].items()},
+            **self._slabs.rows_at,
+            "call": self._tables[index].data_ptr(),
+            "fanout": fanout,
+            "num_sources": taken_on,
+            "weights": address(self._buffers[index]["weights"]),
+            **self._program.sizes(taken_on, self._programs),
+            "landing_programs": min(programs, self._programs.dispatch),
+        }
+
+    def _carry_out(self, entry: RingEntry, values: Mapping[str, int]) -> None:
+        """A dispatch, behind what has to be known before."""
         index = self._row_index(entry)
         if index is not None:  # before the peers know that this rank joins the call
             index.fill_(-1)
-        call = {"call": self._tables[entry.index].data_ptr(), "ticket": entry.ticket}
-        values = values | call | program.fields_sent(source, self._memory.sections["rows"])
-        values |= slabs.rows_at
-        own = {"num_sources": num_sources, "weights": weights, "refuses": int(refuses)}
-        program.kernels["pack"].launch(values | own, self._programs.dispatch)
-        self._rails.exchange(self._forth)
-        fanout = self.shuffle.program.fanout
-        programs = -(-self._stride * fanout // POINTS_LANDED)
-        self._land.launch({**call, "fanout": fanout}, min(programs, self._programs.dispatch))
-        taken_on = self._taken_on.max_sources
-        values |= {
-            "num_sources": taken_on,
-            "weights": address(self._buffers[entry.index]["weights"]),
-        }
-        program.plan(values, taken_on, self._programs)
-        program.kernels["forward"].launch(values, self._programs.dispatch)
-        if self._may_overflow:
-            self._rails.exchange(self._receipts)
-            self._acknowledge.launch(call, 1)
+        self._rails.submit(self._forth, values)
 
     def _someone_joined(self) -> bool:
         """Whether any rank has joined the dispatch, which is the latest one."""
@@ -212,15 +232,14 @@ class RailNode(TritonNode):
         parity = int(self.state[PLAN_EPOCH]) & 1
         return bool((counts.view(2, num_ranks, columns + 1)[parity, :, columns] >= 0).any())
 
-    def _send_back(self, handle: Launched, values: dict[str, int], programs: int) -> None:
-        """A combine, of ``programs`` on both sides of the network."""
+    def _send_back(self, handle: Launched, values: Mapping[str, int]) -> None:
+        """A combine."""
         assert handle.sent is not None
-        kernels, values = self._program.kernels, self._values(handle) | values
-        others = {"num_sources": (self._num_nodes - 1) * self._stride}
-        kernels["collect"].launch(values | others, programs)
-        self._rails.exchange(self._back)
-        own = {"num_sources": handle.sent.num_sources}
-        kernels["finish"].launch(values | own, programs)
+        sources = {
+            "own_sources": handle.sent.num_sources,
+            "others_sources": (self._num_nodes - 1) * self._stride,
+        }
+        self._rails.submit(self._back, {**self._values(handle), **sources, **values})
 
     def _next_entry(self) -> RingEntry:
         entry = super()._next_entry()

@@ -27,9 +27,13 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED, TritonProgram
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, carry_out
 from fuscoc_runtime.kernels.loader import address, device_module
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+
+RAGGED_TABLES = ("outer", "point_offset", "cell_offset")
+"""Of `RaggedSizes`, what the relation of a ragged domain is given."""
 
 
 class TritonNode:
@@ -68,6 +72,9 @@ class TritonNode:
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]
+        self._forth = CommandList(self._device, self._commands_forth())
+        back = self._commands_back() if self._program.combines else ()
+        self._back = CommandList(self._device, back)
         self.configure(model_programs(self._device, num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
@@ -77,6 +84,7 @@ class TritonNode:
         for index, table in enumerate(self._tables):
             words = self._memory.table(index, programs, **lasting, **self._words(index))
             table.copy_(torch.tensor(words))
+        self._lasting = [self._lasting_numbers(index) for index in range(len(self._tables))]
 
     def dispatch(
         self,
@@ -113,20 +121,19 @@ class TritonNode:
         assert not isinstance(ragged, EntrySizes), "they are evaluated before"
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
-        values = self._values(handle) | self._program.given(inputs, extents)
-        values |= {name: address(column) for name, column in self._scratch.items()}
-        addresses = self.shuffle.program.relation.addresses
-        values |= zip(addresses, map(address, self._segments[entry.index]), strict=True)
-        if ragged is not None:
-            tables = ("outer", "point_offset", "cell_offset")
-            values |= {name: address(getattr(ragged, name)) for name in tables}
-        self._program.evaluate(values, num_sources)
+        values = {
+            **self._lasting[entry.index],
+            **self._values(handle),
+            **self._program.given(inputs, extents),
+            **self._program.fields_left(source),
+            **self._program.sizes(num_sources, self._programs),
+            **self._program.points(num_sources),
+            "num_slots": num_slots,
+        }
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
-            self._drop_behind(ragged.num_points, columns)
-        self._program.plan(values | {"num_slots": num_slots}, num_sources, self._programs)
-        values |= self._program.fields_sent(source, self._memory.sections["rows"])
-        self._program.move(values, num_sources, self._programs)
+            self._evaluate_ragged(values, ragged, columns)
+        self._forth.submit(values)
         return handle
 
     def combine(
@@ -142,9 +149,9 @@ class TritonNode:
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made they are NaN; see `CudaNode.combine`.
         """
-        values = self._values(handle) | {"rows_ticket": rows_ticket}
+        values = {"rows_ticket": rows_ticket, "programs": self._programs.combine}
         values |= self._program.fields_back(rows, results)
-        self._program.kernels["combine"].launch(values, self._programs.combine)
+        self._back.submit({**self._values(handle), **values})
         return results
 
     def refuse_dispatch(self) -> RingEntry:
@@ -157,15 +164,40 @@ class TritonNode:
 
     def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without joining it; sums that need this rank's rows are NaN."""
-        values = self._values(handle) | {"rows_ticket": -1}
+        values = {"rows_ticket": -1, "programs": 1}
         for field in self.shuffle.program.buffers["source"]:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
-        self._program.kernels["combine"].launch(values, 1)
+        self._back.submit({**self._values(handle), **values})
 
-    def _drop_behind(self, num_points: torch.Tensor, columns: Iterable[torch.Tensor]) -> None:
-        """Drop the points of a ragged domain that there are not, of whom ``columns`` tell."""
+    def _commands_forth(self) -> list[Command]:
+        """A dispatch."""
+        program = self._program
+        return [*program.evaluating(), *program.planning(), program.moving()]
+
+    def _commands_back(self) -> list[Command]:
+        """A combine."""
+        return [Launch(self._program.kernels["combine"], "programs")]
+
+    def _lasting_numbers(self, index: int) -> dict[str, int]:
+        """What all dispatches into the memory of a ring entry are given alike."""
+        addresses = self.shuffle.program.relation.addresses
+        return {
+            **{name: address(column) for name, column in self._scratch.items()},
+            **dict(zip(addresses, map(address, self._segments[index]), strict=True)),
+            **self._program.rows_there(self._memory.sections["rows"]),
+            **dict.fromkeys(RAGGED_TABLES, 0),
+        }
+
+    def _evaluate_ragged(
+        self, values: dict[str, int], sizes: RaggedSizes, columns: Iterable[torch.Tensor]
+    ) -> None:
+        """Launch the relation of a ragged domain before the other commands, and drop its points
+        that there are not, of whom ``columns`` tell."""
+        values |= {name: address(getattr(sizes, name)) for name in RAGGED_TABLES}
+        carry_out(self._program.evaluating(), values)
+        values["relation_programs"] = 0
         for column in columns:
-            behind = torch.arange(len(column), device=self._device) >= num_points
+            behind = torch.arange(len(column), device=self._device) >= sizes.num_points
             column.masked_fill_(behind, -1)
 
     def _next_entry(self) -> RingEntry:

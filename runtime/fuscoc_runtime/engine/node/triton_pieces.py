@@ -21,6 +21,7 @@ from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.kernels.commands import Command, Launch
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
@@ -141,29 +142,36 @@ class TritonPiecesNode(TritonNode):
             filled_bits=buffers["filled"],
             moved=buffers["moved"],
         )
-        program, values = self._program, self._values(handle) | {"num_slots": num_slots}
-        values |= program.given(inputs, extents)
-        values["num_cells"] = ragged.num_cells if isinstance(ragged, EntrySizes) else -1
-        program.kernels["meet"].launch(values, 1)
-        program.kernels["place"].launch(values, self._plan_programs)
-        values |= program.fields_sent(source, self._memory.sections["rows"])
-        program.kernels["dispatch"].launch(values, self._programs.dispatch)
+        values = {
+            **self._lasting[entry.index],
+            **self._values(handle),
+            **self._program.given(inputs, extents),
+            **self._program.fields_left(source),
+            "num_slots": num_slots,
+            "num_cells": ragged.num_cells if isinstance(ragged, EntrySizes) else -1,
+        }
+        self._forth.submit(values)
         return handle
 
-    def combine(
-        self,
-        rows: Sequence[torch.Tensor],
-        handle: Launched,
-        results: Sequence[torch.Tensor],
-        rows_ticket: int = 0,
-    ) -> Sequence[torch.Tensor]:
-        """As `TritonNode.combine`, of one field; cells of no segment become 0."""
-        (field,), (result,) = self.shuffle.program.buffers["source"], results
-        values = {f"result.{field.name}": address(result)}
-        values |= {"call": self._values(handle)["call"]}
-        values[f"result_bytes.{field.name}"] = result.nbytes
-        self._program.kernels["clear"].launch(values, self._programs.combine)
-        return super().combine(rows, handle, results, rows_ticket)
+    def _commands_forth(self) -> list[Command]:
+        kernels = self._program.kernels
+        return [
+            Launch(kernels["meet"], "one"),
+            Launch(kernels["place"], "plan_programs"),
+            Launch(kernels["dispatch"], "programs"),
+        ]
+
+    def _commands_back(self) -> list[Command]:
+        """A combine; cells of no segment become 0."""
+        return [Launch(self._program.kernels["clear"], "programs"), *super()._commands_back()]
+
+    def _lasting_numbers(self, index: int) -> dict[str, int]:
+        return {
+            **self._program.rows_there(self._memory.sections["rows"]),
+            "one": 1,
+            "plan_programs": self._plan_programs,
+            "programs": self._programs.dispatch,
+        }
 
     @property
     def _plan_programs(self) -> int:

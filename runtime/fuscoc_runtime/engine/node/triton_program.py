@@ -1,4 +1,4 @@
-"""The Triton kernels of a shuffle inside one node, loaded, and the launches of its planner."""
+"""The Triton kernels of a shuffle inside one node, loaded, and what their launches are given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.kernels.commands import Launch
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -123,12 +124,17 @@ class TritonProgram:
 
     def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
         """What a dispatch is given of every field: its tensor, and where rows go in a window."""
+        return self.fields_left(source) | self.rows_there(rows_at)
+
+    def fields_left(self, source: Sequence[Tensor]) -> dict[str, int]:
+        """The tensors alone."""
         leaving = zip(self.shuffle.program.buffers["source"], source, strict=True)
+        return {f"source.{field.name}": address(tensor) for field, tensor in leaving}
+
+    def rows_there(self, rows_at: Sequence[int]) -> dict[str, int]:
+        """Where rows go alone."""
         arriving = zip(self._fields, rows_at, strict=True)
-        return {
-            **{f"source.{field.name}": address(tensor) for field, tensor in leaving},
-            **{f"rows_at.{field.name}": at for field, at in arriving},
-        }
+        return {f"rows_at.{field.name}": at for field, at in arriving}
 
     def fields_back(self, rows: Sequence[Tensor], results: Sequence[Tensor]) -> dict[str, int]:
         """What a combine is given of every field; of none where this rank does not join it."""
@@ -140,45 +146,44 @@ class TritonProgram:
             values[f"result_bytes.{field.name}"] = result.nbytes
         return values
 
-    def evaluate(self, values: Mapping[str, int], num_sources: int) -> None:
-        """Launch the relation for the points of so many source segments, unless planning does."""
-        if self.sorts:
-            return
-        assert self.relation is not None
-        num_points, relation = (
-            num_sources * self.shuffle.program.fanout,
-            self.shuffle.program.relation,
-        )
-        if num_points:
-            self.relation.launch(
-                {**values, "num_points": num_points}, -(-num_points // relation.block)
-            )
+    def evaluating(self) -> list[Launch]:
+        """The relation, with the numbers that `points` has; nothing if planning evaluates it."""
+        return [] if self.relation is None else [Launch(self.relation, "relation_programs")]
 
-    def plan(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
-        """Launch the planner."""
-        tiles = self.num_tiles(num_sources)
+    def points(self, num_sources: int) -> dict[str, int]:
+        """The points of so many source segments, and programs that evaluate them."""
+        program = self.shuffle.program
+        num_points = num_sources * program.fanout
+        programs = -(-num_points // program.relation.block)
+        return {"num_points": num_points, "relation_programs": programs}
+
+    def planning(self) -> list[Launch]:
+        """The planner, with the numbers that `sizes` has."""
+        programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
         if self.is_dense:
-            self.kernels["exchange"].launch(values, 1)
-            self.kernels["place"].launch(values, tiles)
+            programs = {"exchange": "one", "place": "tiles"}
         elif self.sorts:
-            sorting = self._sorting(num_sources, programs)
-            self.kernels["count"].launch(values, sorting)
-            self.kernels["exchange"].launch({**values, "programs": sorting}, self.plan_blocks)
-        else:
-            self.kernels["count"].launch(values, tiles)
-            self.kernels["exchange"].launch(values, self.plan_blocks)
-            self.kernels["assign"].launch(values, tiles)
+            programs = {"count": "sorting", "exchange": "plan_blocks"}
+        told = {"programs": "sorting"}  # those whose counts are exchanged
+        return [Launch(self.kernels[role], number, told) for role, number in programs.items()]
 
-    def move(self, values: Mapping[str, int], num_sources: int, programs: Programs) -> None:
-        """Launch what moves the rows of a dispatch that the planner was launched for."""
+    def moving(self) -> Launch:
+        """What moves the rows of a dispatch that has been planned, with the numbers of `sizes`."""
         if self.sorts:
-            self.kernels["sort"].launch(values, self._sorting(num_sources, programs))
-        else:
-            self.kernels["dispatch"].launch(values, programs.dispatch)
+            return Launch(self.kernels["sort"], "sorting")
+        return Launch(self.kernels["dispatch"], "programs")
 
-    def _sorting(self, num_sources: int, programs: Programs) -> int:
-        """Programs that sort so many source segments: all of them run at once, on any SMs."""
-        return min(self.num_tiles(num_sources), self._resident * programs.sms)
+    def sizes(self, num_sources: int, programs: Programs) -> dict[str, int]:
+        """Programs that plan and move so many source segments. Those that sort run all at once, on
+        any SMs."""
+        tiles = self.num_tiles(num_sources)
+        return {
+            "one": 1,
+            "tiles": tiles,
+            "sorting": min(tiles, self._resident * programs.sms),
+            "plan_blocks": self.plan_blocks,
+            "programs": programs.dispatch,
+        }
 
     def refuse(self, table: int, ticket: int) -> None:
         """Launch what takes a dispatch's turn without joining it."""

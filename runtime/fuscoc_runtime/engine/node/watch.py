@@ -159,9 +159,10 @@ class NodeWatch:
         with torch.cuda.stream(self._stream if so_far else None):
             now = self._read()
         self._log_new(now)
-        if not self._loss_told:
+        if self.loss is None:
+            self._raise(now)
+        elif not self._loss_told:  # what else went wrong may have come of it
             self.raise_loss()
-        self._raise(now)
 
     def close(self) -> None:
         """Look no more."""
@@ -171,6 +172,8 @@ class NodeWatch:
         """A rank was lost, as the host has found while it waited for it: no call follows."""
         self.loss = loss
         self._page[PAGE_ABORT] = 1
+        if self._rails is not None:
+            self._rails.abort()
 
     def _read(self) -> Trouble:
         """The state behind the current stream, or, if a rank is lost, as far as it is known: what
@@ -211,3 +214,5 @@ class NodeWatch:
         if culprit is not None:
             self.loss = replace(loss, peer=culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
+        if self._rails is not None:
+            self._rails.abort()

@@ -1,0 +1,200 @@
+"""What a call of fixed capacity takes of one rank of a large job; a table of `benchmarks.scale`.
+
+One rank opens the engine and calls it; the others are faked, and so is the machine: functions of
+the driver and of NCCL return at once, so no kernel runs and nothing is sent. What is timed is the
+host's part until all is handed over, arguments, tables and the list of commands in C included.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch._C._distributed_c10d import HashStore
+
+import fuscoc
+from benchmarks.moe_cases import Model, spec
+from fuscoc_runtime import Topology
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.liveness import Liveness, this_process
+from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.requests import StartRound, Window
+from fuscoc_runtime.engine.node import rails, triton
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.kernels.commands import CommandList, Exchange, Launch, NativeCalls, NativeList
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.native import NativeLibrary
+
+RANKS_PER_NODE, TOKENS = 8, 16
+MODEL = Model(experts=1024)
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One size. ``posted`` are the sends and receives of a direction; ``counts_bytes`` what a rank
+    tells each rank of its node."""
+
+    num_ranks: int
+    dispatch_seconds: float
+    combine_seconds: float
+    posted: int
+    slab_bytes: int
+    counts_bytes: int
+    window_bytes: int
+
+
+WHAT = f"""
+With `max_sources` hosts neither count nor plan. They hand over kernels, and sends and receives
+whose sizes never change: here with room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,},
+top-{MODEL.topk} of {MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
+and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
+host, from the call until all is handed over, arguments included. What NCCL takes of a host to post
+is not in them, nor anything of GPUs and networks. Slabs are those of both directions, at both ends;
+a window has room for the worst routing.
+""".strip()
+
+COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
+    ("host of a dispatch, µs", ".0f", lambda each: each.dispatch_seconds * 1e6),
+    ("host of a combine, µs", ".0f", lambda each: each.combine_seconds * 1e6),
+    ("sends and receives of each", ",.0f", lambda each: each.posted),
+    ("counts told a rank of the node, KB", ",.1f", lambda each: each.counts_bytes / 1e3),
+    ("slabs, MB", ",.1f", lambda each: each.slab_bytes / 1e6),
+    ("window, MB", ",.1f", lambda each: each.window_bytes / 1e6),
+)
+
+
+class FakedRails(Rails):
+    """A rail on which all is sent at once, and nothing arrives."""
+
+    def __init__(self, members: Membership) -> None:
+        self._natives: dict[CommandList, NativeList] = {}
+        super().__init__(members)
+
+    def command(self, what: StartRound) -> Exchange:
+        return Exchange(self._transfers(what), lambda: None, what)
+
+    def submit(self, commands: CommandList, values: Mapping[str, int]) -> None:
+        if commands not in self._natives:
+            self._natives[commands] = native(commands)
+        self._natives[commands].submit([values[name] for name in commands.names], 0)
+
+    def _group(self) -> Any:
+        return FAKED_GROUP
+
+
+class FakedGroup:
+    """Whose communicator is never looked at."""
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return SimpleNamespace(_comm_ptr=lambda: 1)
+
+
+FAKED_GROUP = FakedGroup()
+
+
+@cache
+def faked_calls() -> NativeCalls:
+    """Functions that return 0 at once."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "nothing.c").write_text("int nothing(void) { return 0; }\n")
+    nothing = NativeLibrary("nothing", (folder / "nothing.c",)).load().nothing
+    address = ctypes.cast(nothing, ctypes.c_void_p).value
+    return NativeCalls(*[address] * len(NativeCalls._fields_))
+
+
+def native(commands: CommandList) -> NativeList:
+    """The list as C has it, of kernels that are loaded nowhere."""
+    code = SimpleNamespace(function=1, threads=128, shared_bytes=0)
+    made = [
+        replace(each, kernel=SimpleNamespace(spec=each.kernel.spec, machine_code=lambda: code))
+        if isinstance(each, Launch)
+        else each
+        for each in commands._commands
+    ]
+    return NativeList(made, commands.names, faked_calls())
+
+
+def window(nbytes: int) -> Window:
+    """Memory that takes none as long as nobody writes to it."""
+    local = torch.from_numpy(np.zeros(nbytes, np.uint8))
+    bases = torch.full((RANKS_PER_NODE,), local.data_ptr(), dtype=torch.int64)
+    return Window(local, bases)
+
+
+def opened(folder: Path, num_ranks: int) -> tuple[NodeEngine, RailNode]:
+    """Rank 0's engine, and its kernels."""
+    topology, artifact = (
+        Topology(num_ranks // RANKS_PER_NODE, RANKS_PER_NODE),
+        load_artifact(folder),
+    )
+    [shuffle] = artifact.manifest.shuffles
+    store = HashStore()
+    members = Membership(0, topology, None, CPU, store, Liveness(store, 0, [this_process()]), 60.0)
+    node = choose_triton(shuffle, topology, TOKENS)
+    assert not isinstance(node, str), node
+    worst = worst_capacity(shuffle, num_ranks, TOKENS)
+    limits = Limits(TOKENS, worst, 1)
+    with (
+        patch.object(rails, "Rails", FakedRails),
+        patch.object(triton, "allocator", lambda _: window),
+    ):
+        kernels = RailNode(artifact, shuffle, node, members, limits, None, may_overflow=False)
+    return NodeEngine(shuffle, members, kernels, "triton"), kernels
+
+
+class Opened:
+    """Rank 0 of so many, to be called."""
+
+    def __init__(self, folder: Path, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.engine, self.node = opened(folder, num_ranks)
+        self._x = torch.zeros(TOKENS, MODEL.hidden, dtype=torch.bfloat16)
+        self._named = {
+            "topk_idx": torch.arange(TOKENS * MODEL.topk).view(TOKENS, MODEL.topk),
+            "topk_weights": torch.ones(TOKENS, MODEL.topk),
+        }
+
+    def call(self) -> tuple[float, float]:
+        """Seconds of a dispatch and of a combine."""
+        started = time.process_time()
+        done = self.engine.dispatch([self._x], self._named)
+        dispatched = time.process_time()
+        self.engine.combine(done.rows, done.handle, {})
+        return dispatched - started, time.process_time() - dispatched
+
+    def result(self, seconds: Sequence[float]) -> Result:
+        num_nodes, columns = self.num_ranks // RANKS_PER_NODE, self.node._program.num_columns
+        return Result(
+            self.num_ranks,
+            *seconds,
+            posted=2 * len(self.node._rails.peers),
+            slab_bytes=self.node._slabs.num_bytes,
+            counts_bytes=num_nodes * (columns + 1) * 4,
+            window_bytes=self.node.window_bytes,
+        )
+
+
+def measure_all(sizes: Sequence[int], repeats: int) -> list[Result]:
+    """Sizes of several nodes, in turns: medians."""
+    with tempfile.TemporaryDirectory() as folder:
+        fuscoc.compile(spec(MODEL, "triton"), Path(folder))
+        each = [Opened(Path(folder), size) for size in sizes if size > RANKS_PER_NODE]
+    times = np.median([[one.call() for one in each] for _ in range(repeats)], axis=0)
+    results = [one.result(seconds) for one, seconds in zip(each, times.tolist(), strict=True)]
+    for one in each:
+        one.engine.close()
+    return results

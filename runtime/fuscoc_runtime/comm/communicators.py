@@ -1,0 +1,62 @@
+"""NCCL's communicators of torch's groups, for what is posted to them without torch.
+
+torch makes them and frees them. It watches only its own work: nothing ends what others have posted
+when a rank is lost, so whoever finds that out aborts the communicator, for all who post to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from fuscoc_runtime.kernels.commands import Communicator
+
+ABORT_SECONDS = 5.0
+"""How long an abort waits for a thread that is posting, and the end of a process for an abort."""
+POLL_SECONDS = 1e-3
+
+_known: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
+
+
+def communicator_of(group: dist.ProcessGroup, device: torch.device) -> Communicator:
+    """That of a group which has been connected; the same one for all who ask."""
+    if group not in _known:
+        _known[group] = Communicator(_backend(group, device)._comm_ptr())
+    return _known[group]
+
+
+def abort(group: ReferenceType[dist.ProcessGroup], device: torch.device) -> None:
+    """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
+    should have been received is not there. A group that has been destroyed has nothing to end."""
+
+    def attempt() -> None:
+        known, deadline = group(), time.monotonic() + ABORT_SECONDS
+        if known is None:
+            return
+        while not communicator_of(known, device).close():
+            if time.monotonic() > deadline:
+                return  # it waits inside NCCL, which only the end of the process ends
+            time.sleep(POLL_SECONDS)
+        _backend(known, device).abort()
+
+    thread = threading.Thread(target=attempt, name="fuscoc-abort", daemon=True)
+    thread.start()
+    # A thread that comes back from C++ while the interpreter ends would abort the process.
+    atexit.register(thread.join, ABORT_SECONDS)
+
+
+def is_aborted(group: dist.ProcessGroup) -> bool:
+    """Whether a rank of it was lost: shuffles that are opened later need another one."""
+    return group in _known and _known[group].is_closed
+
+
+def _backend(group: dist.ProcessGroup, device: torch.device) -> Any:
+    backend: Any = group._get_backend(device)
+    # Something is around it if TORCH_DISTRIBUTED_DEBUG is DETAIL.
+    return getattr(backend, "wrapped_pg", backend)

@@ -1,0 +1,140 @@
+/* Enqueue a list of commands on a stream: kernels, and what goes over the network between them.
+ *
+ * commands.py makes the lists, and gives the functions of the driver and of NCCL that are called, so
+ * neither is needed to compile this. Their types are as in cuda.h and nccl.h, where statuses are
+ * integers, 0 if all is well.
+ */
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int64_t i64;
+
+enum { NCCL_UINT8 = 1, NCCL_IN_PROGRESS = 7, ABORTED = -1 };
+
+typedef struct {
+    int (*launch)(void *kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                  unsigned threads_y, unsigned threads_z, unsigned shared, void *stream,
+                  void **arguments, void **extra);
+    int (*write_word)(void *stream, uint64_t address, uint32_t value, unsigned flags);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*send)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
+    int (*receive)(void *to, size_t count, int type, int peer, void *comm, void *stream);
+    int (*async_error)(void *comm, int *status);
+} calls_t;
+
+typedef struct {
+    void *at;
+    size_t num_bytes;
+    int32_t peer, is_sent;
+} transfer_t;
+
+enum { OPEN, POSTING, CLOSED };
+
+/* One that another thread may free, but not while this one posts. */
+typedef struct {
+    void *comm;
+    _Atomic int32_t state;
+} communicator_t;
+
+typedef struct {
+    communicator_t *communicator;
+    i64 *number; /* of the exchange before this one */
+    uint64_t words; /* of the host, two of 32 bits: numbers of the exchanges begun and ended */
+    i64 num_transfers;
+    const transfer_t *transfers;
+} exchange_t;
+
+/* Of one that launches `exchange` is NULL; a kernel without programs is left out. */
+typedef struct {
+    void *kernel;
+    const i64 *programs;
+    void **arguments;
+    uint32_t threads, shared_bytes;
+    exchange_t *exchange;
+} command_t;
+
+enum { WHOLE, LAUNCH, WORD, NETWORK }; /* what has failed */
+
+static int is_bad(int status) { return status && status != NCCL_IN_PROGRESS; }
+
+/* All sends and receives as one group, so that none waits for another to be posted. */
+static int post(const calls_t *calls, const exchange_t *exchange, void *stream)
+{
+    void *comm = exchange->communicator->comm;
+    int status = calls->group_start();
+    if (status)
+        return status;
+    for (i64 i = 0; i < exchange->num_transfers && !is_bad(status); i++) {
+        const transfer_t *each = exchange->transfers + i;
+        status = each->is_sent
+                     ? calls->send(each->at, each->num_bytes, NCCL_UINT8, each->peer, comm, stream)
+                     : calls->receive(each->at, each->num_bytes, NCCL_UINT8, each->peer, comm,
+                                      stream);
+    }
+    int ended = calls->group_end();
+    if (is_bad(status) || is_bad(ended))
+        return is_bad(status) ? status : ended;
+    do { /* a communicator that does not block is polled; connections may have failed before */
+        int failed = calls->async_error(comm, &status);
+        if (failed)
+            return failed;
+    } while (status == NCCL_IN_PROGRESS);
+    return status;
+}
+
+static int post_if_open(const calls_t *calls, const exchange_t *exchange, void *stream)
+{
+    _Atomic int32_t *state = &exchange->communicator->state;
+    int32_t found = OPEN;
+    while (!atomic_compare_exchange_weak(state, &found, POSTING)) {
+        if (found == CLOSED)
+            return ABORTED;
+        found = OPEN;
+    }
+    int status = post(calls, exchange, stream);
+    atomic_store(state, OPEN);
+    return status;
+}
+
+/* Let nobody post any more. 0: somebody is just posting. */
+int fuscoc_close(communicator_t *communicator)
+{
+    int32_t found = OPEN;
+    return atomic_compare_exchange_strong(&communicator->state, &found, CLOSED) || found == CLOSED;
+}
+
+static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
+{
+    exchange_t *exchange = command->exchange;
+    if (!exchange) {
+        if (*command->programs > 0)
+            *status = calls->launch(command->kernel, (unsigned)*command->programs, 1, 1,
+                                    command->threads, 1, 1, command->shared_bytes, stream,
+                                    command->arguments, NULL);
+        return LAUNCH;
+    }
+    uint32_t number = (uint32_t)++*exchange->number;
+    *status = calls->write_word(stream, exchange->words, number, 0);
+    if (*status)
+        return WORD;
+    *status = post_if_open(calls, exchange, stream);
+    if (*status)
+        return NETWORK;
+    *status = calls->write_word(stream, exchange->words + sizeof number, number, 0);
+    return WORD;
+}
+
+/* Returns which call has failed, with its `status`; commands behind it are left out. */
+int fuscoc_submit(const calls_t *calls, const command_t *commands, i64 count, void *stream,
+                  int *status)
+{
+    for (i64 i = 0; i < count; i++) {
+        *status = 0;
+        int kind = carry_out(calls, commands + i, stream, status);
+        if (*status)
+            return kind;
+    }
+    return WHOLE;
+}

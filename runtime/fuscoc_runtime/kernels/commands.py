@@ -1,0 +1,241 @@
+"""Lists of commands that one call of C enqueues: kernels, and what the network carries meanwhile.
+
+A list is made once. What differs from call to call are numbers in a table, of which every launch
+has the places: nothing is packed for it, and nothing of Python runs between two commands. On the
+CPU, where kernels are interpreted and gloo moves bytes, Python carries out the same list.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from fuscoc_runtime.kernels import driver, nccl
+from fuscoc_runtime.kernels.loader import Kernel, KernelError
+from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
+from fuscoc_runtime.native import NativeLibrary
+
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_LAUNCH, _WORD, _NETWORK = 1, 2, 3
+_CLOSED = 2
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """What carries out lists. Raises BuildError."""
+    loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
+    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS]
+    return loaded
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of ``kernel`` with as many programs as the number named ``programs`` says; with
+    none it is left out. ``names``: of arguments that take another number than that of their own
+    name."""
+
+    kernel: Kernel
+    programs: str
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of its numbers, in the order of its parameters."""
+        return [self.names.get(arg.value, arg.value) for arg in self.kernel.spec.args]
+
+    def carry_out(self, values: Mapping[str, int]) -> None:
+        """Launch it, by Python."""
+        if values[self.programs] > 0:
+            self.kernel.start([values[name] for name in self.arguments], values[self.programs])
+
+
+class Transfer(ctypes.Structure):
+    """Bytes to or from a rank."""
+
+    _fields_ = (
+        ("at", _ADDRESS),
+        ("num_bytes", ctypes.c_size_t),
+        ("peer", ctypes.c_int32),
+        ("is_sent", ctypes.c_int32),
+    )
+
+
+class Communicator(ctypes.Structure):
+    """One of NCCL, by address, and whether lists may post to it."""
+
+    _fields_ = (("comm", _ADDRESS), ("state", ctypes.c_int32))
+
+    def close(self) -> bool:
+        """Let no list post to it any more, so that it can be freed; False if one is just doing so,
+        which may last where a stream is full."""
+        return bool(library().fuscoc_close(ctypes.byref(self)))
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self.state == _CLOSED)
+
+
+class Transfers(ctypes.Structure):
+    """Sends and receives that are posted as one group, through a communicator of NCCL. Two words of
+    the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
+    ``number`` is the address of that of the latest, int64."""
+
+    _fields_ = (
+        ("communicator", ctypes.POINTER(Communicator)),
+        ("number", _ADDRESS),
+        ("words", ctypes.c_uint64),
+        ("num_transfers", _COUNT),
+        ("transfers", ctypes.POINTER(Transfer)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What is sent and received at a place in a list: on a GPU ``transfers``, on the CPU by a call.
+    ``held`` keeps memory that these name."""
+
+    transfers: Transfers | None
+    carry_out_now: Callable[[], None]
+    held: Any
+
+    def carry_out(self, values: Mapping[str, int]) -> None:
+        self.carry_out_now()
+
+
+Command: TypeAlias = Launch | Exchange
+
+
+def carry_out(commands: Iterable[Command], values: Mapping[str, int]) -> None:
+    """Carry them out one by one, by Python."""
+    for command in commands:
+        command.carry_out(values)
+
+
+class CommandList:
+    """Commands for the current stream of ``device``, in order. Calls of one list take turns.
+
+    Attributes:
+        names: of the numbers that it takes.
+    """
+
+    def __init__(self, device: torch.device, commands: Sequence[Command]) -> None:
+        """Raises BuildError, and NcclError: what carries it out is missing."""
+        self._device, self._commands = device, commands
+        launches = [each for each in commands if isinstance(each, Launch)]
+        taken = (name for each in launches for name in (each.programs, *each.arguments))
+        self.names = tuple(dict.fromkeys(taken))
+        self._native: NativeList | None = None
+        if device.type == "cuda":
+            exchanges = len(launches) < len(commands)
+            self._native = NativeList(commands, self.names, native_calls(exchanges))
+
+    def submit(self, values: Mapping[str, int]) -> None:
+        """Enqueue all of it; ``values`` has at least the numbers that it takes. Addresses are of
+        memory that lives until the stream has passed.
+
+        Raises:
+            KernelError: a number is missing.
+            NcclError: an exchange could not be posted, and nothing behind it.
+            RuntimeError: the driver refuses.
+        """
+        try:
+            numbers = [values[name] for name in self.names]
+        except KeyError as missing:
+            raise KernelError(f"no value for {missing}") from None
+        if self._native is not None:
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            self._native.submit(numbers, stream)
+            return
+        carry_out(self._commands, values)
+
+
+class _Command(ctypes.Structure):
+    _fields_ = (
+        ("kernel", _ADDRESS),
+        ("programs", _ADDRESS),
+        ("arguments", _ADDRESS),
+        ("threads", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+        ("exchange", ctypes.POINTER(Transfers)),
+    )
+
+
+class NativeCalls(ctypes.Structure):
+    """Functions of the driver and of NCCL, by address."""
+
+    _fields_ = (
+        ("launch", _ADDRESS),
+        ("write_word", _ADDRESS),
+        ("group_start", _ADDRESS),
+        ("group_end", _ADDRESS),
+        ("send", _ADDRESS),
+        ("receive", _ADDRESS),
+        ("async_error", _ADDRESS),
+    )
+
+
+@cache
+def native_calls(exchanges: bool) -> NativeCalls:
+    """Those that there are; NCCL's only for lists with ``exchanges``."""
+    found = [driver.function("cuLaunchKernel"), driver.function("cuStreamWriteValue32_v2")]
+    names = ("GroupStart", "GroupEnd", "Send", "Recv", "CommGetAsyncError")
+    found += [nccl.function(f"nccl{name}") for name in names] if exchanges else []
+    return NativeCalls(*(ctypes.cast(each, _ADDRESS).value for each in found))
+
+
+class NativeList:
+    """A list as C has it. ``names`` are of its numbers; its kernels are loaded."""
+
+    def __init__(
+        self, commands: Sequence[Command], names: Sequence[str], calls: NativeCalls
+    ) -> None:
+        self._calls, self._count = calls, len(names)
+        self._numbers = (ctypes.c_int64 * (len(names) + 1))()  # the last one is 0
+        first, size = ctypes.addressof(self._numbers), ctypes.sizeof(ctypes.c_int64)
+        places = {name: first + size * i for i, name in enumerate(names)}
+        self._held: list[Any] = [commands]
+        made = []
+        for command in commands:
+            if isinstance(command, Exchange):
+                assert command.transfers is not None
+                made.append(_Command(exchange=ctypes.pointer(command.transfers)))
+                continue
+            code = command.kernel.machine_code()
+            at = [places[name] for name in command.arguments]
+            at += [first + size * len(names)] * NUM_SCRATCH
+            arguments = (ctypes.c_void_p * len(at))(*at)
+            self._held += [code, arguments]
+            made.append(
+                _Command(
+                    code.function,
+                    places[command.programs],
+                    ctypes.addressof(arguments),
+                    code.threads,
+                    code.shared_bytes,
+                )
+            )
+        self._commands = (_Command * len(made))(*made)
+        self._submit = library().fuscoc_submit
+
+    def submit(self, numbers: list[int], stream: int) -> None:
+        """With a number for each name. The interpreter's lock is given up: where a stream is full,
+        behind kernels that wait for a lost rank, this lasts until another thread has ended these.
+
+        Raises:
+            RuntimeError: the driver refuses; NcclError, NCCL does.
+        """
+        self._numbers[: self._count] = numbers  # type: ignore[assignment]
+        status = ctypes.c_int()
+        calls, commands = ctypes.addressof(self._calls), self._commands
+        failed = self._submit(calls, commands, len(commands), stream, ctypes.byref(status))
+        if failed == _NETWORK:
+            raise nccl.NcclError(nccl.reason(status.value))
+        if failed:
+            function = "cuLaunchKernel" if failed == _LAUNCH else "cuStreamWriteValue32_v2"
+            raise RuntimeError(f"{function} failed with CUDA error {status.value}")

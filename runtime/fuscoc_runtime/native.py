@@ -1,0 +1,85 @@
+"""Compile what is written in C at first use, and load it.
+
+A library is kept in ``files.cache_folder``, named by what it was made of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuscoc_runtime.ccompiler import BuildError, compiler_command
+from fuscoc_runtime.files import cache_folder
+from fuscoc_runtime.trust import UntrustedError, check_own, own_folder
+
+_log = logging.getLogger("fuscoc.runtime")
+
+# Without contraction: ranks choose by times that they predict, and have to predict the same.
+FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
+LIBRARIES = ("-lm",)
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """C files that become one library; ``headers`` are what they include."""
+
+    name: str
+    sources: tuple[Path, ...]
+    headers: tuple[Path, ...] = ()
+
+    def load(self) -> ctypes.CDLL:
+        """The library, into this process.
+
+        Raises BuildError as ``build`` does, and if what it makes cannot be loaded.
+        """
+        try:
+            return ctypes.CDLL(str(self.build()))
+        except OSError as error:
+            _log.warning("%s: it is compiled again", error)
+        try:
+            return ctypes.CDLL(str(self.build(again=True)))
+        except OSError as error:
+            raise BuildError(str(error)) from error
+
+    def build(self, *, again: bool = False) -> Path:
+        """The compiled library, from the cache if it is there, unless it is to be made ``again``.
+
+        Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
+        """
+        command = [*compiler_command(), *FLAGS]
+        made_of = b"".join(each.read_bytes() for each in (*self.headers, *self.sources))
+        made_of += repr((command, LIBRARIES, platform.machine())).encode()
+        folder = cache_folder() / "native"
+        target = folder / f"{self.name}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+        try:
+            if again or not target.exists():
+                own_folder(cache_folder())
+                own_folder(folder)
+                _compile(command, self.sources, target)
+            check_own(cache_folder(), folder, target)
+        except UntrustedError as error:
+            raise BuildError(str(error)) from error
+        except OSError as error:
+            raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
+        return target
+
+
+def _compile(command: Sequence[str], sources: Sequence[Path], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        whole: list[str | Path] = [*command, "-o", made, *sources, *LIBRARIES]
+        # A compiler that is killed leaves its own files: there, they are removed with the rest.
+        environment = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(whole, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+        made.chmod(0o755)
+        made.replace(target)

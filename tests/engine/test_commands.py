@@ -1,0 +1,232 @@
+"""Lists of commands: C makes the calls that Python would make one by one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuscoc_runtime.kernels import nccl
+from fuscoc_runtime.kernels.commands import (
+    Command,
+    CommandList,
+    Communicator,
+    Exchange,
+    Launch,
+    NativeCalls,
+    NativeList,
+    Transfer,
+    Transfers,
+)
+from fuscoc_runtime.kernels.loader import KernelError
+from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
+
+NAMES = ("a", "b.x", "c", "programs")
+STREAM, COMM, WORDS = 77, 0x5000, 0x6000
+ADDRESS, UNSIGNED, INT, SIZE = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_size_t
+TRANSFER = [ADDRESS, SIZE, INT, INT, ADDRESS, ADDRESS]
+IN_PROGRESS, REFUSED = 7, 5
+
+
+class Kernel:
+    """Known by the address of its function."""
+
+    def __init__(self, function: int, taken: list[str], started: list[Any]) -> None:
+        self.spec = SimpleNamespace(args=[SimpleNamespace(value=name) for name in taken])
+        self.function, self._started = function, started
+
+    def machine_code(self) -> Any:
+        return SimpleNamespace(function=self.function, threads=self.function % 7, shared_bytes=9)
+
+    def start(self, arguments: list[int], programs: int) -> None:
+        self._started.append((self.function, programs, *arguments))
+
+
+class Recorded:
+    """A driver and an NCCL that note what they are called with; the call after ``good`` ones
+    fails, and communicators say ``polls`` times that they are not ready yet. Something happens
+    ``meanwhile``, before a group is ended."""
+
+    def __init__(
+        self,
+        num_arguments: dict[int, int],
+        good: int = 1 << 30,
+        polls: int = 0,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+        self._meanwhile = meanwhile
+        self._num_arguments, self._good, self._polls = num_arguments, good, polls
+        self._made = [
+            self._function(self._launch, [ADDRESS, *[UNSIGNED] * 7, *[ADDRESS] * 3]),
+            self._function(self._noting("word"), [ADDRESS, SIZE, ctypes.c_uint32, UNSIGNED]),
+            self._function(self._noting("start"), []),
+            self._function(self._noting("end"), []),
+            self._function(self._noting("send"), TRANSFER),
+            self._function(self._noting("receive"), TRANSFER),
+            self._function(self._async_error, [ADDRESS, ADDRESS]),
+        ]
+        self.calls = NativeCalls(*(ctypes.cast(each, ADDRESS).value for each in self._made))
+
+    def _function(self, noted: Callable[..., int], types: list[Any]) -> Any:
+        return ctypes.CFUNCTYPE(INT, *types)(noted)
+
+    def _noting(self, name: str) -> Callable[..., int]:
+        return lambda *arguments: self._note((name, *arguments))
+
+    def _note(self, said: tuple[Any, ...]) -> int:
+        self.notes.append(said)
+        if said == ("end",):
+            self._meanwhile()
+        self._good -= 1
+        if self._good == -1:
+            return REFUSED
+        return IN_PROGRESS if self._polls > 0 and said[0] in ("send", "receive", "end") else 0
+
+    def _launch(self, kernel: int, *rest: Any) -> int:
+        *sizes, stream, arguments, extra = rest
+        count = self._num_arguments[kernel] + NUM_SCRATCH
+        places = ctypes.cast(arguments, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64)))
+        given = [places[i].contents.value for i in range(count)]
+        return self._note(("launch", kernel, *sizes, stream, *given, extra))
+
+    def _async_error(self, comm: int, status: int) -> int:
+        waits = self._polls > 0
+        self._polls -= waits
+        ctypes.cast(status, ctypes.POINTER(INT)).contents.value = IN_PROGRESS if waits else 0
+        return 0 if waits else self._note(("error", comm))
+
+
+launches = st.tuples(
+    st.lists(st.sampled_from(NAMES), max_size=4), st.sampled_from(NAMES), st.booleans()
+)
+exchanges = st.lists(
+    st.tuples(st.integers(1, 1 << 40), st.integers(1, 1 << 33), st.integers(0, 999), st.booleans()),
+    max_size=3,
+)
+numbers = st.fixed_dictionaries(
+    {name: st.integers(-(1 << 63), (1 << 63) - 1) for name in NAMES}
+    | {"programs": st.integers(-1, 1 << 31)}
+)
+
+
+def made(
+    kinds: list[Any], number: ctypes.c_int64, started: list[Any]
+) -> tuple[list[Command], dict[int, int]]:
+    """Commands, and how many arguments their kernels take."""
+    commands: list[Any] = []
+    taken: dict[int, int] = {}
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            names, programs, renames = kind
+            kernel: Any = Kernel(0x1000 + len(commands), names, started)
+            taken[kernel.function] = len(names)
+            commands.append(Launch(kernel, programs, {"a": "c"} if renames else {}))
+            continue
+        transfers = (Transfer * len(kind))(*(Transfer(*each) for each in kind))
+        given = ctypes.addressof(number), WORDS, len(kind), transfers
+        communicator = ctypes.pointer(Communicator(COMM))
+        commands.append(Exchange(Transfers(communicator, *given), lambda: None, None))
+    return commands, taken
+
+
+def expected(kinds: list[Any], values: dict[str, int], first: int) -> list[tuple[Any, ...]]:
+    """What a driver and an NCCL are called with."""
+    notes: list[tuple[Any, ...]] = []
+    for place, kind in enumerate(kinds):
+        if isinstance(kind, tuple):
+            names, programs, renames = kind
+            function, grid = 0x1000 + place, values[programs]
+            given = [values["c" if renames and name == "a" else name] for name in names]
+            sizes = (grid, 1, 1, function % 7, 1, 1, 9)
+            if grid > 0:
+                scratch = [0] * NUM_SCRATCH
+                notes.append(("launch", function, *sizes, STREAM, *given, *scratch, None))
+            continue
+        first += 1
+        notes += [("word", STREAM, WORDS, first, 0), ("start",)]
+        for at, num_bytes, peer, is_sent in kind:
+            name = "send" if is_sent else "receive"
+            notes.append((name, at, num_bytes, 1, peer, COMM, STREAM))
+        notes += [("end",), ("error", COMM), ("word", STREAM, WORDS + 4, first, 0)]
+    return notes
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(launches, exchanges), max_size=5), numbers, numbers, st.integers(0, 3))
+def test_c_calls_what_the_list_says(
+    kinds: list[Any], values: dict[str, int], others: dict[str, int], polls: int
+) -> None:
+    """With numbers of its own each time, and as Python launches it."""
+    sane = [
+        {**each, "a": each["a"] % 99, "b.x": 0, "c": each["c"] % 3} for each in (values, others)
+    ]
+    number, started = ctypes.c_int64(40), list[Any]()
+    commands, taken = made(kinds, number, started)
+    driver = Recorded(taken, polls=polls)
+    names = CommandList(torch.device("cpu"), commands).names
+    native = NativeList(commands, names, driver.calls)
+    num_exchanges = sum(isinstance(kind, list) for kind in kinds)
+    for turn, each in enumerate(sane):
+        driver.notes.clear()
+        native.submit([each[name] for name in names], STREAM)
+        assert driver.notes == expected(kinds, each, 40 + turn * num_exchanges)
+        started.clear()
+        CommandList(torch.device("cpu"), commands).submit(each)
+        launched = [note for note in driver.notes if note[0] == "launch"]
+        found = [(n[1], n[2], *n[10 : 10 + taken[n[1]]]) for n in launched]
+        assert [tuple(each) for each in started] == found
+
+
+@pytest.mark.parametrize("good", range(9))
+def test_what_fails_ends_the_list(monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+    """And a group that was started is ended all the same."""
+    monkeypatch.setattr(nccl, "reason", lambda status: f"NCCL says {status}")
+    kinds: list[Any] = [
+        (["a"], "c", False),
+        [(8, 16, 1, True), (9, 16, 1, False)],
+        ([], "c", False),
+    ]
+    values = {"a": 5, "c": 2}
+    commands, taken = made(kinds, number := ctypes.c_int64(), [])
+    driver, whole = Recorded(taken, good), expected(kinds, values, 0)
+    native = NativeList(commands, ("c", "a"), driver.calls)
+    kind = {0: "cuLaunchKernel", 1: "cuStreamWrite", 7: "cuStreamWrite", 8: "cuLaunchKernel"}
+    with pytest.raises(RuntimeError, match=kind.get(good, "NCCL says 5")) as raised:
+        native.submit([2, 5], STREAM)
+    assert isinstance(raised.value, nccl.NcclError) == (good not in kind)
+    behind = [("end",)] if whole[good][0] in ("send", "receive") else []
+    assert driver.notes == whole[: good + 1] + behind
+    assert number.value == (good > 0)
+
+
+def test_nobody_posts_to_a_closed_communicator() -> None:
+    commands, _ = made([[(8, 16, 1, True)]], number := ctypes.c_int64(), [])
+    assert isinstance(commands[0], Exchange)
+    assert commands[0].transfers is not None
+    communicator, closing = commands[0].transfers.communicator.contents, list[bool]()
+    driver = Recorded({}, meanwhile=lambda: closing.append(communicator.close()))
+    native = NativeList(commands, (), driver.calls)
+    native.submit([], STREAM)
+    assert closing == [False]
+    assert not communicator.is_closed
+    assert communicator.close()
+    assert communicator.is_closed
+    assert communicator.close()
+    driver.notes.clear()
+    with pytest.raises(nccl.NcclError, match="aborted when a rank was lost"):
+        native.submit([], STREAM)
+    assert driver.notes == [("word", STREAM, WORDS, 2, 0)]
+    assert number.value == 2
+
+
+def test_a_number_is_missing() -> None:
+    commands, _ = made([(["a", "b.x"], "c", False)], ctypes.c_int64(), [])
+    with pytest.raises(KernelError, match=r"no value for 'b\.x'"):
+        CommandList(torch.device("cpu"), commands).submit({"a": 1, "c": 1})

@@ -1,0 +1,125 @@
+"""What a rail hands to NCCL, with a communicator that is none, and what becomes of errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from fuscoc_runtime.comm import communicators, subgroups
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.liveness import Liveness, this_process
+from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.requests import Rows, StartRound
+from fuscoc_runtime.errors import ClosedError, NetworkError
+from fuscoc_runtime.kernels.commands import CommandList, Exchange
+from fuscoc_runtime.kernels.nccl import NcclError
+from fuscoc_runtime.topology import Topology
+
+CPU = torch.device("cpu")
+COMM = 0x5000
+OPEN, POSTING = 0, 1  # as commands.c has it
+
+
+class Group:
+    """A group of torch's, and its own backend."""
+
+    aborted = 0
+
+    def _get_backend(self, device: torch.device) -> Group:
+        return self
+
+    def _comm_ptr(self) -> int:
+        return COMM
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+class OneRail(Rails):
+    """Rank 1 of four nodes of two, on its own."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, store = group, HashStore()
+        liveness = Liveness(store, 0, [this_process()])
+        super().__init__(Membership(1, Topology(4, 2), None, CPU, store, liveness, 60.0))
+
+    def exchange(self, what: StartRound) -> None:
+        pass
+
+    def _group(self) -> Any:
+        return self.group
+
+
+def failing() -> None:
+    raise NcclError("unhandled system error")
+
+
+def test_all_rows_but_empty_ones() -> None:
+    rail = OneRail(Group())
+    sent, received = torch.zeros(4, 6, dtype=torch.int32), torch.zeros(4, 5, dtype=torch.float64)
+    between, more = rail.between(sent, received), Rows(5, (sent[0, :0], sent[1]))
+    made = rail._transfers(StartRound(0, 0, (*between.sends, more), between.receives))
+    assert made.communicator.contents.comm == COMM
+    assert [
+        (each.at, each.num_bytes, each.peer, each.is_sent)
+        for each in made.transfers[: made.num_transfers]
+    ] == [
+        *((received[node].data_ptr(), 40, 2 * node + 1, 0) for node in (1, 2, 3)),
+        *((sent[node].data_ptr(), 24, 2 * node + 1, 1) for node in (1, 2, 3)),
+        (sent[1].data_ptr(), 24, 5, 1),
+    ]
+
+
+def test_rows_with_gaps_are_refused() -> None:
+    gaps = torch.zeros(4, 6)[:, ::2]
+    with pytest.raises(AssertionError):
+        OneRail(Group())._transfers(StartRound(0, 0, (Rows(3, (gaps,)),), ()))
+
+
+def test_what_nccl_says_is_told() -> None:
+    with pytest.raises(NetworkError, match=r"network hop.*unhandled system error"):
+        OneRail(Group()).submit(CommandList(CPU, [Exchange(None, failing, None)]), {})
+
+
+def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rail, nothing = OneRail(Group()), CommandList(CPU, [])
+    rail.submit(nothing, {})
+    monkeypatch.setattr(OneRail, "_group", Rails._group)
+    with pytest.raises(ClosedError):
+        rail.submit(nothing, {})
+
+
+def test_an_abort_is_for_all_who_post() -> None:
+    """It waits for who is posting; torch frees the communicator, and lanes are made anew."""
+    group, other = Group(), Group()
+    communicator = communicators.communicator_of(group, CPU)
+    assert communicators.communicator_of(group, CPU) is communicator
+    communicator.state = POSTING
+    communicators.abort(ref(group), CPU)
+    time.sleep(0.05)
+    assert (group.aborted, communicators.is_aborted(group)) == (0, False)
+    communicator.state = OPEN
+    [thread] = [each for each in threading.enumerate() if each.name == "fuscoc-abort"]
+    thread.join()
+    assert (group.aborted, communicators.is_aborted(group)) == (1, True)
+    assert not communicators.is_aborted(other)
+    assert subgroups._made_once(other, "lane", lambda: [group]) == [group]
+    assert subgroups._made_once(other, "lane", lambda: [other]) == [other]
+    assert subgroups._made_once(other, "lane", lambda: [group]) == [other]
+
+
+def test_an_abort_gives_up_where_nobody_stops_posting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicators, "ABORT_SECONDS", 0.02)
+    group = Group()
+    communicators.communicator_of(group, CPU).state = POSTING
+    communicators.abort(ref(group), CPU)
+    for thread in threading.enumerate():
+        if thread.name == "fuscoc-abort":
+            thread.join()
+    assert (group.aborted, communicators.is_aborted(group)) == (0, False)
