@@ -284,7 +284,7 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     kept: list[Any] = []
     monkeypatch.setattr(engine_process, "outlast_process", kept.append)
     engine = object.__new__(engine_process.ProcessEngine)
-    comm = Comm()
+    comm, engine.reply = Comm(), None
     engine.members, engine.comm = replace(members(), device=device), cast(Any, comm)
     stops: list[bool] = []
     waits = SimpleNamespace(are_stopped=False, stop=lambda: stops.append(True))
@@ -373,7 +373,8 @@ def test_closing_waits_for_a_gpu_only_if_its_work_ends(
     monkeypatch.setattr(Membership, "meet", lambda *_: pytest.fail("they met"))
     monkeypatch.setattr(executor.ops, "unregister", lambda _: None)
     held = object.__new__(executor.Executor)
-    held.engine, held.key = cast(Any, engine()), cast(Any, None)
+    held.engine, held.key, held.back_key = cast(Any, engine()), cast(Any, None), cast(Any, None)
+    held.into = None
     held.observer = Observer("closing")
     with pytest.raises(HopTimeoutError):
         held.close()

@@ -186,6 +186,7 @@ def test_calls_after_a_capture_wait_for_replays(device: Device) -> None:
 def test_check_takes_its_turn(kind: Any, looks: str) -> None:
     done: list[str] = []
     engine = object.__new__(kind)
+    engine.reply = None
 
     @contextmanager
     def turn() -> Iterator[None]:
@@ -229,10 +230,11 @@ def test_numbers_wait_for_a_call_beside_others(
     executor.engine = SimpleNamespace(  # type: ignore[assignment]
         members=SimpleNamespace(device=torch.device("cuda", 0)), settle=lambda: None
     )
+    executor.into = None
     seen: list[list[object]] = []
     executor.observer = Observer("")
     monkeypatch.setattr(
-        executor_module, "shuffle_stats", lambda tally: seen.append([*device.main.waited_for])
+        executor_module, "shuffle_stats", lambda tally, _: seen.append([*device.main.waited_for])
     )
     executor._stream = None
     executor.stats()

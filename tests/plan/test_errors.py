@@ -266,6 +266,8 @@ EXAMPLES = [
     errors.SlotClashError(1, "to[t, 1]", 2),
     errors.ExcessError(1, 2, 64),
     errors.SizesError(1, "pictures", 2),
+    errors.PlaceRangeError(1, "cache", "block(s)", 2),
+    errors.PlaceOverlapError(1, "cache", "block(s)", 2),
     errors.BackendError("moe", "there is no GPU"),
     errors.HopTimeoutError(0, "network", 3, 2.5),
     errors.NetworkError(0, "AllGather", "connection reset"),
