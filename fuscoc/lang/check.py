@@ -27,7 +27,7 @@ from fuscoc.lang.into import check_into
 from fuscoc.lang.layouts import check_layout
 from fuscoc.lang.parser import parse
 from fuscoc.lang.policy import check_policy, option_spans
-from fuscoc.lang.reply import check_reply, gradient, is_one_for_one
+from fuscoc.lang.reply import check_reply, fields_of, gradient, is_one_for_one
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import (
     CONSTANT,
@@ -188,6 +188,8 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
             help="add `dispatch source[…] -> target[…]`, the way out",
         )
     if dispatch is None:
+        for each in _all(shuffle, ast.Reply):
+            fields_of(each, scope)
         return None
     path = check_dispatch(dispatch, scope)
     into = check_into(dispatch, scope)

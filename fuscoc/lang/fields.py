@@ -34,6 +34,8 @@ def match_fields(
     A field of the segment is the runs of the access followed by the cell's field.
     """
     clause = scope.single(dispatch.options, ast.Cast, "cast")
+    if target.segment is None and scope.may_have("segment"):
+        return None
     if target.segment is None:
         scope.sink.report(
             "FSC035",

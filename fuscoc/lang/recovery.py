@@ -13,7 +13,15 @@ from lark.exceptions import UnexpectedInput
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, nearest
 from fuscoc.lang import ast
-from fuscoc.lang.lexemes import DECLARATIONS, QUOTES, RESERVED, Lexeme, lexemes, starts_declaration
+from fuscoc.lang.lexemes import (
+    CLOSERS,
+    DECLARATIONS,
+    QUOTES,
+    RESERVED,
+    Lexeme,
+    lexemes,
+    starts_declaration,
+)
 from fuscoc.lang.stops import Parse, settles, stopped_at
 from fuscoc.lang.syntax import Stop, report_syntax_error
 from fuscoc.source import Span
@@ -43,7 +51,7 @@ def _without(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | Non
     found = lexemes(text)
     count = sum(each.start < stop.offset for each in found)  # of those that are right
     if count < len(found) and (stray := _stray(text, found[count], parse)) is not None:
-        return _blanked(text, stray), None
+        return _blanked(text, stray), _halves(found, count)
     depth = sum((each.text == "{") - (each.text == "}") for each in found[:count])
     if depth <= 0:
         return _outside(text, found, count), None
@@ -54,7 +62,7 @@ def _without(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | Non
         stopped = stopped_at(blanked, parse)
         if stopped is None or stopped >= region.end:
             break
-    return blanked, _broken(found, region)
+    return blanked, _broken(found, region, count)
 
 
 def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
@@ -66,6 +74,17 @@ def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
     is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not is_letter
     without = Fix(lexeme.span, " ", "leave it out")
     return lexeme.span if is_mark and settles(without, text, parse, ahead=2) else None
+
+
+def _halves(found: list[Lexeme], count: int) -> ast.Broken | None:
+    """The word that a stray character stands in, which may be what was meant by its halves."""
+    stray, around = found[count], found[max(count - 1, 0) : count + 2 : 2]
+    if len(around) < 2 or not all(each.is_word for each in around):
+        return None
+    if (around[0].end, around[1].start) != (stray.start, stray.end):
+        return None
+    whole = around[0].text + around[1].text
+    return ast.Broken((), frozenset([whole]), True, span=stray.span)
 
 
 def _outside(text: str, found: list[Lexeme], count: int) -> str:
@@ -136,13 +155,17 @@ def _starts_shuffle(found: list[Lexeme], i: int) -> bool:
     return found[i].text == "shuffle" and starts_declaration(found, i)
 
 
-def _broken(found: list[Lexeme], region: Span) -> ast.Broken:
-    """What a part of a shuffle declares, as far as its words show."""
+def _broken(found: list[Lexeme], region: Span, count: int) -> ast.Broken:
+    """What a part of a shuffle declares, as far as its words show; ``count`` lexemes are right."""
     inside = [e for e in found if region.start <= e.start < region.end and not e.is_foreign]
     declared = tuple(_declared(inside))
     words = frozenset(each.text for each in inside if each.is_word)
     if inside and inside[0].text in _MINOR:
         return ast.Broken((), words, True, span=region)
+    if found[count].text in (",", *CLOSERS.values()):
+        # The word before has lost what opens a list, and may be longer by it: `ro0, o1)`.
+        merged = found[count - 1].text
+        words |= {merged[:end] for end in range(1, len(merged))}
     named = all(ident is not None or keyword in _NAMELESS for keyword, ident in declared)
     return ast.Broken(declared, words, named and bool(declared or not words), span=region)
 

@@ -16,6 +16,7 @@ from fuscoc.lang import ast
 from fuscoc.lang.checked import (
     Combine,
     Const,
+    Field,
     IndexRef,
     Inside,
     Load,
@@ -38,12 +39,8 @@ def check_reply(
 ) -> tuple[Path, Combine] | None:
     """The path that a reply is the way back of, and how; ``path`` is that of the dispatch, None if
     it was reported already."""
-    scope.used.add(reply.ident.name)
-    known = scope.find(reply.segment, {SEGMENT}, "a segment") is not None
-    fields = scope.segments.get(reply.segment.name)
-    found = [scope.find(index, {INDEX}, "an index") for index in reply.indices]
-    good = scope.distinct(reply.indices) and known and None not in found
-    if path is None or fields is None or not good or not _fits(reply, dispatch, path, scope):
+    fields = fields_of(reply, scope)
+    if path is None or fields is None or not _fits(reply, dispatch, path, scope):
         check_combine(reply, dispatch, None, scope)
         return None
     kept = path.domain[: len(reply.indices)]
@@ -68,6 +65,15 @@ def check_reply(
     )
     combine = check_combine(reply, dispatch, back, scope)
     return None if combine is None else (back, combine)
+
+
+def fields_of(reply: ast.Reply, scope: Scope) -> tuple[Field, ...] | None:
+    """The fields of a reply's rows; None if something that it names was reported."""
+    scope.used.add(reply.ident.name)
+    known = scope.find(reply.segment, {SEGMENT}, "a segment") is not None
+    found = [scope.find(index, {INDEX}, "an index") for index in reply.indices]
+    good = scope.distinct(reply.indices) and known and None not in found
+    return scope.segments.get(reply.segment.name) if good else None
 
 
 def _dropping(path: Path, scope: Scope) -> Iterator[Scalar]:

@@ -107,7 +107,8 @@ def _candidates(place: Place) -> Iterator[Fix | None]:
 def _separators(found: Lexeme, place: Place) -> Iterator[Fix]:
     """A comma where one belongs, else none: declarations have nothing between them."""
     if "," in place.symbols:
-        yield Fix(found.span, ",", "write `,`", safe=True)
+        needed = place.tried(Fix(found.span, " ", "leave it out"), ahead=2) is None
+        yield Fix(found.span, ",", "write `,`", safe=needed)
     if "CONST" in place.accepted or found.text == ";":
         safe = not joins_words(place.text, found.span)
         yield Fix(found.span, "", SEPARATORS, safe)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fuscoc.lang.parser import MAX_SYNTAX_ERRORS
@@ -13,13 +13,14 @@ from tests.lang.found import errors
 from tests.lang.mistakes import EXAMPLES, code, good, spoilt
 
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
+UNPACK = next(text for text in EXAMPLES if "shuffle vit_unpack" in text)
 SYNTAX = {"FSC001", "FSC002", "FSC003"}
 
 
-# The same texts every time: of some that random draws find, such as `route ro0, o1, k) ->`,
-# more is reported.
-@settings(max_examples=40, derandomize=True)
 @given(spoilt(most=1).filter(lambda text: "#" not in code(text)))  # which hides a line
+@example(MOE.replace("r(t, k) ->", "rt, k) ->"))
+@example(MOE.replace("layout  by_token", "layout  by_;token"))
+@example(UNPACK.replace("segment patch {", "segment patch ("))
 def test_one_syntax_error_is_all_that_is_reported(text: str) -> None:
     """Nothing else is wrong, so nothing of the check may come along."""
     found = errors(text)
