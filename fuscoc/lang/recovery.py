@@ -51,7 +51,9 @@ def _without(text: str, stop: Stop, parse: Parse) -> tuple[str, ast.Broken | Non
     found = lexemes(text)
     count = sum(each.start < stop.offset for each in found)  # of those that are right
     if count < len(found) and (stray := _stray(text, found[count], parse)) is not None:
-        return _blanked(text, stray), _halves(found, count)
+        hidden = [each for each in found if stray.start < each.start < stray.end]
+        hides = count > 0 and bool(hidden) and hidden[0].text in DECLARATIONS
+        return _blanked(text, stray), _broken(found, stray, count) if hides else None
     depth = sum((each.text == "{") - (each.text == "}") for each in found[:count])
     if depth <= 0:
         return _outside(text, found, count), None
@@ -74,17 +76,6 @@ def _stray(text: str, lexeme: Lexeme, parse: Parse) -> Span | None:
     is_mark = lexeme.is_foreign and len(lexeme.text) == 1 and not is_letter
     without = Fix(lexeme.span, " ", "leave it out")
     return lexeme.span if is_mark and settles(without, text, parse, ahead=2) else None
-
-
-def _halves(found: list[Lexeme], count: int) -> ast.Broken | None:
-    """The word that a stray character stands in, which may be what was meant by its halves."""
-    stray, around = found[count], found[max(count - 1, 0) : count + 2 : 2]
-    if len(around) < 2 or not all(each.is_word for each in around):
-        return None
-    if (around[0].end, around[1].start) != (stray.start, stray.end):
-        return None
-    whole = around[0].text + around[1].text
-    return ast.Broken((), frozenset([whole]), True, span=stray.span)
 
 
 def _outside(text: str, found: list[Lexeme], count: int) -> str:
@@ -162,12 +153,20 @@ def _broken(found: list[Lexeme], region: Span, count: int) -> ast.Broken:
     words = frozenset(each.text for each in inside if each.is_word)
     if inside and inside[0].text in _MINOR:
         return ast.Broken((), words, True, span=region)
-    if found[count].text in (",", *CLOSERS.values()):
-        # The word before has lost what opens a list, and may be longer by it: `ro0, o1)`.
-        merged = found[count - 1].text
-        words |= {merged[:end] for end in range(1, len(merged))}
+    words |= _meant(found, count)
     named = all(ident is not None or keyword in _NAMELESS for keyword, ident in declared)
     return ast.Broken(declared, words, named and bool(declared or not words), span=region)
+
+
+def _meant(found: list[Lexeme], count: int) -> frozenset[str]:
+    """Words that may have been meant by the one before the lexeme that is wrong."""
+    before, wrong, *rest = found[count - 1 : count + 2]
+    meant = set()
+    if wrong.text in (",", *CLOSERS.values()):  # what opens a list is missing: `ro0, o1)`
+        meant |= {before.text[:end] for end in range(1, len(before.text))}
+    if rest and rest[0].is_word and (before.end, rest[0].start) == (wrong.start, wrong.end):
+        meant.add(before.text + rest[0].text)
+    return frozenset(meant)
 
 
 def _declared(inside: list[Lexeme]) -> Iterator[tuple[str, ast.Ident | None]]:

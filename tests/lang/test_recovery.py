@@ -18,8 +18,9 @@ SYNTAX = {"FSC001", "FSC002", "FSC003"}
 
 
 @given(spoilt(most=1).filter(lambda text: "#" not in code(text)))  # which hides a line
-@example(MOE.replace("r(t, k) ->", "rt, k) ->"))
-@example(MOE.replace("layout  by_token", "layout  by_;token"))
+@example(MOE.replace("route   r(t, k)", "route   rtokens, k)"))
+@example(MOE.replace("layout  by_token", "layout  by;_token"))
+@example(MOE.replace("segment token", "segment to,ken"))
 @example(UNPACK.replace("segment patch {", "segment patch ("))
 def test_one_syntax_error_is_all_that_is_reported(text: str) -> None:
     """Nothing else is wrong, so nothing of the check may come along."""

@@ -16,6 +16,7 @@ from tests.lang.found import found_in
 from tests.lang.mistakes import EXAMPLES, LEXEME, code, good, spoilt
 
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
+PENCIL = next(text for text in EXAMPLES if "shuffle x_to_y" in text)
 FFT = next(text for text in EXAMPLES if "shuffle fft_transpose" in text)
 SYNTAX = {"FSC001", "FSC002"}
 QUOTED = re.compile(r"`(\S+)`")
@@ -79,6 +80,7 @@ def is_hidden(error: Diagnostic, fix: Fix, text: str) -> bool:
 @example(MOE.replace("const hidden = 7168,", "const hidden = 7168 cost = 2,"))
 @example(FFT.replace("shuffle fft_transpose {", "huffle fft_transpose "))
 @example("huffle fft_transpose")
+@example(PENCIL.replace("  layout  all_y", "  #layout  all_y"))
 def test_what_a_safe_fix_writes_is_right(text: str) -> None:
     """No error is left in it, and none that it makes is at the lexeme behind it."""
     for fix in safe_fixes(text):
