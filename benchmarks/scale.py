@@ -297,11 +297,12 @@ def render_fixed(results: Sequence[scale_fixed.Result]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _step_column(step: str) -> Column:
+    return f"{step}, µs", ".0f", lambda each: each.seconds[step] * 1e6
+
+
 def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
-    columns: list[Column] = [
-        (f"{step}, µs", ".0f", lambda each, step=step: each.seconds[step] * 1e6)  # type: ignore[misc]
-        for step in STEPS
-    ]
+    columns = [_step_column(step) for step in STEPS]
     columns += [
         ("host of a dispatch, µs", ".0f", lambda each: each.host_seconds * 1e6),
         ("counts sent, KB", ",.1f", lambda each: each.sent_bytes / 1e3),
