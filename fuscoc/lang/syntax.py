@@ -53,7 +53,9 @@ def report_syntax_error(
     error: UnexpectedInput, text: str, sink: DiagnosticSink, parse: Parse
 ) -> Stop:
     """Put an error of the parser ``parse`` into ``sink``. Parts of ``text`` may be blanked out."""
-    place = _place(error, text, lexemes(text), parse)
+    # A brace that was put behind the end of the source is none of it.
+    written = [each for each in lexemes(text) if each.end <= len(sink.source.text)]
+    place = _place(error, text, written, parse)
     word = _misspelt_declaration(place, error)
     if word is not None:
         _report_misspelt(word, "a declaration", misspelt_declaration(word, place), sink)

@@ -9,31 +9,62 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary
+from typing import Any, Protocol
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import Communicator
 
 ABORT_SECONDS = 5.0
 """How long an abort waits for a thread that is posting, and the end of a process for an abort."""
 POLL_SECONDS = 1e-3
 
+
+class Listener(Protocol):
+    """Whose kernels read what is received."""
+
+    def hear(self, loss: FuscoRuntimeError) -> None:
+        """A rank was lost: what kernels find is not what should be there. By any thread."""
+
+
+_lock = threading.Lock()
 _known: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[dist.ProcessGroup, WeakSet[Listener]] = WeakKeyDictionary()
+_aborted: WeakSet[dist.ProcessGroup] = WeakSet()
 
 
 def communicator_of(group: dist.ProcessGroup, device: torch.device) -> Communicator:
     """That of a group which has been connected; the same one for all who ask."""
-    if group not in _known:
-        _known[group] = Communicator(_backend(group, device)._comm_ptr())
-    return _known[group]
+    with _lock:
+        if group not in _known:
+            _known[group] = Communicator(_backend(group, device)._comm_ptr())
+        return _known[group]
 
 
-def abort(group: ReferenceType[dist.ProcessGroup], device: torch.device) -> None:
+def listen(group: dist.ProcessGroup, listener: Listener) -> None:
+    """Let it hear of a loss before what it has posted to the group is ended."""
+    with _lock:
+        _listeners.setdefault(group, WeakSet()).add(listener)
+
+
+def abort(
+    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
+) -> None:
     """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
     should have been received is not there. A group that has been destroyed has nothing to end."""
+    known = group()
+    if known is None:
+        return
+    with _lock:
+        listeners = [*_listeners.get(known, ())]
+        if known in _aborted:
+            return
+        _aborted.add(known)
+    for each in listeners:
+        each.hear(loss)
 
     def attempt() -> None:
         known, deadline = group(), time.monotonic() + ABORT_SECONDS
@@ -53,7 +84,7 @@ def abort(group: ReferenceType[dist.ProcessGroup], device: torch.device) -> None
 
 def is_aborted(group: dist.ProcessGroup) -> bool:
     """Whether a rank of it was lost: shuffles that are opened later need another one."""
-    return group in _known and _known[group].is_closed
+    return group in _aborted
 
 
 def _backend(group: dist.ProcessGroup, device: torch.device) -> Any:

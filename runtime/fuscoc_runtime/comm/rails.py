@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fuscoc_runtime.comm.communicators import abort, communicator_of
+from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Rows, StartRound
@@ -88,11 +88,16 @@ class Rails:
         begun, ended = self._words[0], self._words[1]
         return begun if begun != ended else 0
 
-    def abort(self) -> None:
+    def listen(self, listener: Listener) -> None:
+        """Let it hear of a loss before the GPU goes on without what was lost."""
+        if self._is_gpu:
+            listen(self._group(), listener)
+
+    def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
-        Nobody who posts along with this rail can do so any more."""
+        Nobody who posts along with this rail can do so any more, and all hear of it before."""
         if self._is_gpu and self._known_group is not None:
-            abort(self._known_group, self._members.device)
+            abort(self._known_group, self._members.device, loss)
 
     def _group(self) -> dist.ProcessGroup:
         """The ranks' group, with its communicator, which is freed when it is destroyed."""

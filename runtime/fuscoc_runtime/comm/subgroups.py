@@ -65,7 +65,11 @@ def network_groups(
         replace(members, known_group=ref(lane)).meet("connection")
         return [lane]
 
-    lanes = (_made_once(group, f"lane {number}", make) for number in range(num_lanes))
+    def agree(is_lost: bool) -> bool:
+        """One rank may have given up waiting for another that was only slow."""
+        return 1 in members.meet("connection", int(is_lost))
+
+    lanes = (_made_once(group, f"lane {number}", make, agree) for number in range(num_lanes))
     return [ref(lane) for [lane] in lanes]
 
 
@@ -126,16 +130,22 @@ _made = WeakKeyDictionary()
 
 
 def _made_once(
-    group: dist.ProcessGroup, use: str, make: Callable[[], list[dist.ProcessGroup]]
+    group: dist.ProcessGroup,
+    use: str,
+    make: Callable[[], list[dist.ProcessGroup]],
+    agree: Callable[[bool], bool] | None = None,
 ) -> list[dist.ProcessGroup]:
-    """The groups for a use among the ranks of ``group``; all shuffles of a job have the same ones.
+    """The groups for a use among the ranks of ``group``; all shuffles of a job have the same ones,
+    until all ranks ``agree`` that one was aborted.
 
     A group has connections and memory of its own for as long as the job lasts: to destroy it is
     collective, and when ``group`` is destroyed nobody says so.
     """
     known = _made.setdefault(group, {})
     found = [each() for each in known.get(use, ())]
-    alive = [each for each in found if each is not None and not is_aborted(each)]
+    alive = [each for each in found if each is not None]
+    if alive and agree is not None and agree(any(map(is_aborted, alive))):
+        alive = []
     if not alive or len(alive) < len(found):
         alive = make()
         known[use] = [ref(each) for each in alive]

@@ -9,6 +9,7 @@ size: nothing waits on the host, and a CUDA graph can capture the calls.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
 from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.weights import combine_weighed
+from fuscoc_runtime.errors import AdapterError
 from fuscoc_runtime.face.shuffle import Shuffle
 
 
@@ -117,6 +119,24 @@ class LowLatency:
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor, handle: LowLatencyHandle
     ) -> Tensor:
         """bf16 [num_tokens, hidden]: the weighted sums of the rows [local, slots, hidden]."""
+        max_tokens, engine = handle.src_info.shape[1] // self.num_ranks, handle.shuffle.engine
+        try:
+            self._check(x, topk_weights, handle)
+        except AdapterError:
+            if isinstance(engine, NodeEngine):  # the other ranks have joined the call
+                with engine.order.turn():
+                    self._of_all(x.new_zeros(handle.choices, dtype=torch.float32), max_tokens, 0)
+                    engine.refuse_combine(handle.routing)
+            raise
+        weights = topk_weights.masked_fill(topk_idx < 0, 0)
+        rows, shuffle = handle.kind.rows(x), handle.shuffle
+        if isinstance(engine, NodeEngine):
+            gather = partial(self._of_all, weights, max_tokens, 0)
+            return combine_weighed(engine, rows, handle.routing, gather)["x"]
+        result = shuffle.combine(rows, handle.routing, topk_weights=weights)
+        return result if isinstance(result, Tensor) else result["x"]
+
+    def _check(self, x: Tensor, topk_weights: Tensor, handle: LowLatencyHandle) -> None:
         wanted = (*handle.src_info.shape, handle.hidden)
         if x.shape != wanted or x.dtype != torch.bfloat16:
             raise refusal(
@@ -127,13 +147,6 @@ class LowLatency:
                 f"topk_weights are {topk_weights.dtype} of the shape {list(topk_weights.shape)}; "
                 f"they are torch.float32 {list(handle.choices)}"
             )
-        weights = topk_weights.masked_fill(topk_idx < 0, 0)
-        rows, shuffle = handle.kind.rows(x), handle.shuffle
-        if isinstance(shuffle.engine, NodeEngine):
-            all_weights = self._of_all(weights, handle.src_info.shape[1] // self.num_ranks, 0)
-            return combine_weighed(shuffle.engine, rows, handle.routing, all_weights)["x"]
-        result = shuffle.combine(rows, handle.routing, topk_weights=weights)
-        return result if isinstance(result, Tensor) else result["x"]
 
     def _of_all(self, of_tokens: Tensor, max_tokens: int, padding: int) -> Tensor:
         """[num_ranks, max_tokens, topk] of all ranks' tokens, with ``padding`` behind them."""

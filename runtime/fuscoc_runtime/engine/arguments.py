@@ -38,6 +38,12 @@ ALIGNMENT = 16
 
 T = TypeVar("T")
 
+
+class _Unknown: ...
+
+
+_UNKNOWN = _Unknown()
+
 MAX_FORMS = 64
 """Calls with arguments of so many different forms are remembered."""
 
@@ -105,13 +111,14 @@ class Checker:
         """What ``check`` returns of arguments, which is the same for all of their forms where what
         it looks at ``also`` is."""
         forms = (also, torch.is_grad_enabled(), *((name, _form(given[name])) for name in given))
-        if forms not in self._accepted:
-            accepted = check()
-            if len(self._accepted) >= MAX_FORMS:
-                self._accepted.clear()
-            self._accepted[forms] = accepted
-        found: T = self._accepted[forms]
-        return found
+        found: T | _Unknown = self._accepted.get(forms, _UNKNOWN)  # others may forget it meanwhile
+        if not isinstance(found, _Unknown):
+            return found
+        accepted = check()
+        if len(self._accepted) >= MAX_FORMS:
+            self._accepted.clear()
+        self._accepted[forms] = accepted
+        return accepted
 
     def _accept(self, given: Mapping[str, Any]) -> dict[str, int]:
         """Check the arguments of a dispatch; only their forms count. Returns the extents."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -131,6 +132,9 @@ class Into:
                 raise self._checker.problem(name, f"{problem}: call this without grad")
             if any(_share(tensor, each) for each in sources if isinstance(each, Tensor)):
                 raise self._checker.problem(name, "shares memory with a source of this call")
+        for (name, tensor), (other, another) in combinations(tensors.items(), 2):
+            if _share(tensor, another):
+                raise self._checker.problem(name, f"shares memory with `{other}`")
         inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
         places = self._places(inputs, extents)
         slots = len(places) // self.parts_of_row

@@ -117,17 +117,19 @@ class ProcessEngine:
 
     def check(self) -> None:
         """Wait for calls that have not waited themselves, and raise what went wrong."""
-        with self._in_turn(), self._noticing_a_loss():
-            self._end("an earlier call", time.monotonic())
-        if self.reply is not None:
-            self.reply.check()
+        try:
+            with self._in_turn(), self._noticing_a_loss():
+                self._end("an earlier call", time.monotonic())
+        finally:
+            if self.reply is not None:
+                self.reply.check()
 
     def settle(self) -> None:
         """As ``check``, if there are calls that have not waited themselves, and that may end."""
-        if self.reply is not None:
-            self.reply.settle()
         if self._under_way and self.loss is None:
             self.check()
+        elif self.reply is not None:
+            self.reply.settle()
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
@@ -167,11 +169,13 @@ class ProcessEngine:
         A GPU frees memory when all its work has ended, and some never does after a loss: then the
         windows stay as long as the process.
         """
-        if self.reply is not None:
-            self.reply.close()
-        unwatch(self._patience)
-        if self.loss is None or self.members.device.type != "cuda":
-            self.comm.close()
+        try:
+            if self.reply is not None:
+                self.reply.close()
+        finally:
+            unwatch(self._patience)
+            if self.loss is None or self.members.device.type != "cuda":
+                self.comm.close()
 
     def _measured(self) -> Link:
         group = self.members.group

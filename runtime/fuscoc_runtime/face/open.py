@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
+from fuscoc_runtime.ccompiler import BuildError
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
@@ -25,7 +26,7 @@ from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.sizes import fixed_length
-from fuscoc_runtime.errors import BackendError, ClosedError, OptionError
+from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
@@ -35,7 +36,9 @@ from fuscoc_runtime.face.choice import (
     worst_capacity,
 )
 from fuscoc_runtime.face.options import Options
+from fuscoc_runtime.kernels.commands import prepare
 from fuscoc_runtime.kernels.cuda import kernels_capability
+from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
@@ -112,6 +115,8 @@ def open_engine(
         limits = _limits(shuffle, members, options, options.max_sources)
         rest = (members, limits, sms_to_use(chosen, options.num_sms))
         kernels: NodeKernels
+        if isinstance(variant, str) and gpu is not None:
+            _prepare_lists(members)
         with current_device(chosen):
             if not isinstance(variant, str):
                 kernels = cuda_node(artifact, shuffle, variant, *rest)
@@ -137,6 +142,14 @@ def open_engine(
     beside = replace(members, store=PrefixStore("general", members.store))
     general = partial(_general_engine, artifact, shuffle, beside, options)
     return ExactEngine(shuffle, members, exact_node, general)
+
+
+def _prepare_lists(members: Membership) -> None:
+    """Load what hands calls of the Triton kernels to a GPU, before ranks wait for each other."""
+    try:
+        prepare(exchanges=members.topology.num_nodes > 1)
+    except (BuildError, NcclError) as error:
+        raise PreparationError(members.rank, str(error)) from error
 
 
 def open_into(artifact: Artifact, shuffle: ShuffleSpec, engine: Engine) -> Into | None:

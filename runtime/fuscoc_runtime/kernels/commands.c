@@ -119,11 +119,12 @@ static int carry_out(const calls_t *calls, const command_t *command, void *strea
     *status = calls->write_word(stream, exchange->words, number, 0);
     if (*status)
         return WORD;
-    *status = post_if_open(calls, exchange, stream);
-    if (*status)
-        return NETWORK;
+    int posted = post_if_open(calls, exchange, stream);
+    /* What could not be posted is not waited for, either. */
     *status = calls->write_word(stream, exchange->words + sizeof number, number, 0);
-    return WORD;
+    if (posted)
+        *status = posted;
+    return posted ? NETWORK : WORD;
 }
 
 /* Returns which call has failed, with its `status`; commands behind it are left out. */

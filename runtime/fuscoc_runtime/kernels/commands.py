@@ -34,6 +34,15 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def prepare(exchanges: bool) -> None:
+    """Load what carries out lists, with ``exchanges`` or without.
+
+    Raises BuildError, and NcclError if torch's NCCL cannot be called.
+    """
+    library()
+    native_calls(exchanges)
+
+
 @dataclass(frozen=True)
 class Launch:
     """A launch of ``kernel`` with as many programs as the number named ``programs`` says; with

@@ -24,11 +24,11 @@ from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.state import SLOT_BITS
+from fuscoc_runtime.engine.node.weights import WEIGHT_BITS, put_weights
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 
-LOW_WORD = 0xFFFFFFFF
-UNIT_WEIGHT = 0x3F800000 << 32  # the bits of 1.0f, where a point keeps its weight
+UNIT_WEIGHT = 0x3F800000 << WEIGHT_BITS  # the bits of 1.0f, where a point keeps its weight
 
 
 class NodeMaps:
@@ -90,7 +90,7 @@ class NodeMaps:
             try:
                 for tensor, rows_of in zip(changed[: len(codes)], codes, strict=True):
                     tensor.copy_(rows_of)
-                points.bitwise_and_(LOW_WORD).bitwise_or_(UNIT_WEIGHT)
+                put_weights(points, UNIT_WEIGHT)
                 unweighted = replace(handle, launched=replace(launched, weights=ones))
                 return self._combine(rows, unweighted, len(rows[0]))
             finally:

@@ -124,6 +124,8 @@ class NodeWatch:
         self._stream: Any = None
         if node.state.is_cuda:
             self._stream = torch.cuda.Stream(node.state.device)  # type: ignore[no-untyped-call]
+        if self._rails is not None:
+            self._rails.listen(self)
         watch(self)
 
     def look(self) -> None:
@@ -170,10 +172,16 @@ class NodeWatch:
 
     def lose(self, loss: HopTimeoutError) -> None:
         """A rank was lost, as the host has found while it waited for it: no call follows."""
-        self.loss = loss
-        self._page[PAGE_ABORT] = 1
+        self.hear(loss)
         if self._rails is not None:
-            self._rails.abort()
+            self._rails.abort(loss)
+
+    def hear(self, loss: FuscoRuntimeError) -> None:
+        """A rank was lost, as anybody has found: kernels wait for nobody any more, and use nothing
+        that should have come."""
+        if self.loss is None:
+            self.loss = loss
+        self._page[PAGE_ABORT] = 1
 
     def _read(self) -> Trouble:
         """The state behind the current stream, or, if a rank is lost, as far as it is known: what
@@ -215,4 +223,4 @@ class NodeWatch:
             self.loss = replace(loss, peer=culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
         if self._rails is not None:
-            self._rails.abort()
+            self._rails.abort(self.loss)

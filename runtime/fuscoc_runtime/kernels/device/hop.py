@@ -11,7 +11,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
-slabs, points = load("slabs"), load("points")
+slabs, points, plan = load("slabs"), load("points"), load("plan")
 
 POINTS = tl.constexpr(256)  # that a program lays out, or drops, at once
 
@@ -55,11 +55,7 @@ def pack_place(
     exists = lane < fanout
     key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
     rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
-    # As planning inside a node has it, see `plan.count_tile`.
-    absent = (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
-    bad = vectors.total(absent.to(tl.int32), 0)
-    if bad > 0:
-        sync.note_dropped(call, words.BAD_KEYS, bad)
+    plan.note_absent(call, plan.is_absent(rank, key).to(tl.int32))
     bits = tl.full((lanes,), 0, tl.int32)
     if weighted:
         bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
