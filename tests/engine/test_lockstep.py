@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -42,20 +42,40 @@ def routed_data(routing: list[list[list[int]]], dtype: torch.dtype, seed: int) -
     return ranks
 
 
-@settings(max_examples=15)
-@given(st.data(), topologies, st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 99))
-def test_any_routing(data: st.DataObject, topology: str, dtype: str, seed: int) -> None:
+def check_any_routing(data: st.DataObject) -> None:
+    topology, seed = data.draw(topologies), data.draw(st.integers(0, 99))
+    dtype = data.draw(st.sampled_from(["f32", "f16", "bf16"]))
     routing = data.draw(routings(Topology.parse(topology).num_ranks))
     torch_dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     ranks = routed_data(routing, torch_dtype, seed)
     round_trip(lockstep(specs.routed(dtype), topology), ranks)
 
 
-@settings(max_examples=10)
-@given(topologies, st.integers(0, 5), st.integers(0, 999))
-def test_any_pictures(topology: str, images: int, seed: int) -> None:
-    shuffle = lockstep(specs.patches(), topology)
+def check_any_pictures(data: st.DataObject) -> None:
+    shuffle = lockstep(specs.patches(), data.draw(topologies))
+    images, seed = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 999))
     round_trip(shuffle, generate(shuffle.spec, shuffle.topology, images, seed))
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_any_routing(data: st.DataObject) -> None:
+    check_any_routing(data)
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_any_pictures(data: st.DataObject) -> None:
+    check_any_pictures(data)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("check", [check_any_routing, check_any_pictures])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_at_night(check: Callable[[st.DataObject], None], data: st.DataObject) -> None:
+    check(data)
 
 
 VARIANTS = {

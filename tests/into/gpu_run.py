@@ -20,39 +20,45 @@ if WORLD > 1:  # before torch looks: ranks of one GPU are hosts of their own for
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch.utils._pytree import tree_map_only  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 from fuscoc_runtime import Shuffle  # noqa: E402
+from fuscoc_runtime.engine.node.engine import NodeEngine  # noqa: E402
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine  # noqa: E402
+from fuscoc_runtime.engine.process import ProcessEngine  # noqa: E402
 from fuscoc_runtime.errors import (  # noqa: E402
     FuscoRuntimeError,
     PlaceOverlapError,
     PlaceRangeError,
 )
-from tests.into.models import MODELS, Call, differences  # noqa: E402
+from tests.into.models import MODELS, Call, differences, draw  # noqa: E402
 
 TIMEOUT = 60.0
 FIXED = {"max_sources": 16, "capacity": 128}
-# By name: the folder of the artifacts, and options. What the general engine's programs are is an
-# option of its own alone.
-ENGINES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "general": ("triton", {"num_programs": 8}),
-    "exact": ("triton", {}),
-    "fixed, Triton": ("triton", FIXED),
-    "fixed, CUDA": ("auto", FIXED),
+# By name: the engine, the folder of the artifacts, and options. What the general engine's programs
+# are is an option of its own alone.
+ENGINES: Mapping[str, tuple[type, str, dict[str, Any]]] = {
+    "general": (ProcessEngine, "triton", {"num_programs": 8}),
+    "exact": (ExactEngine, "triton", {}),
+    "fixed, Triton": (NodeEngine, "triton", FIXED),
+    "fixed, CUDA": (NodeEngine, "auto", FIXED),
 }
+SIZES = 9
+"""The seed for sizes of the calls that are replayed: with one, two and four ranks rows move."""
 
 
-def run(
-    name: str, path: str, options: Mapping[str, Any], device: torch.device, backend: str
-) -> list[str]:
+def run(name: str, engine: str, folder: Path, device: torch.device) -> list[str]:
     """What is wrong with one shuffle on one engine."""
     wrong = []
+    kind, built, options = ENGINES[engine]
+    path, backend = str(folder / built / name), "cuda" if built == "auto" else "triton"
     sms = torch.cuda.get_device_properties(device).multi_processor_count // (WORLD + 1)
     shuffle = Shuffle(
         path, topology=f"1x{WORLD}", device=device, timeout=TIMEOUT, num_sms=sms, **options
     )
+    assert isinstance(shuffle.engine, kind)
     for seed in range(6):
-        call = MODELS[name](torch.Generator().manual_seed(seed), WORLD)
+        call = draw(name, WORLD, seed)
         given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
         memory, _ = shuffle.dispatch(**given)
         if not _is_same(memory, given[call.memory]):
@@ -60,8 +66,8 @@ def run(
         shuffle.check()
         wrong += [f"`{n}` differs in call {seed}" for n in differences(call.wanted[RANK], memory)]
         stats = shuffle.stats()
-        if stats is None or stats.into is None:
-            wrong.append("counts nothing")
+        if stats is None or stats.into is None or stats.into.rows != call.num_parts[RANK]:
+            wrong.append(f"counts other parts in call {seed}")
     if shuffle.backend != backend:
         wrong.append(f"has kernels of {shuffle.backend}")
     wrong += graph(shuffle, name, device) if "capacity" in options else []
@@ -71,17 +77,19 @@ def run(
 
 
 def graph(shuffle: Shuffle, name: str, device: torch.device) -> list[str]:
-    """A captured call, replayed on memory that has been changed in between."""
-    call = MODELS[name](torch.Generator().manual_seed(2), WORLD)
-    given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
-    fresh = tree_map_only(torch.Tensor, torch.clone, given[call.memory])
+    """A captured call, replayed with data, tables and memory of others of its shapes."""
+    calls = [draw(name, WORLD, seed, SIZES) for seed in range(4)]
+    given = tree_map_only(torch.Tensor, lambda each: each.to(device), calls[0].given[RANK])
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
         memory, _ = shuffle.dispatch(**given)
     wrong = []
-    for _ in range(3):
-        for into, each in zip(*map(_tensors, (given[call.memory], fresh)), strict=True):
-            into.copy_(each)
+    for call in (*calls[1:], calls[0]):
+        before = [each[call.memory] for each in call.given]
+        assert any(map(differences, call.wanted, before)), "the call moves nothing"
+        for into, each in zip(tree_leaves(given), tree_leaves(call.given[RANK]), strict=True):
+            if isinstance(into, torch.Tensor):
+                into.copy_(each)
         captured.replay()
         wrong += [f"`{each}` differs in a graph" for each in differences(call.wanted[RANK], memory)]
     shuffle.check()
@@ -94,7 +102,7 @@ def mistakes(shuffle: Shuffle, name: str, device: torch.device, counted: bool) -
         return []
     wrong = []
     for block, kind in ((9, PlaceRangeError), (None, PlaceOverlapError)):
-        call = _full(MODELS[name], WORLD)
+        call = _full(name, WORLD)
         given = tree_map_only(torch.Tensor, lambda each: each.to(device), call.given[RANK])
         table = given["block_table"]
         table[1] = table[0] if block is None else block
@@ -115,10 +123,10 @@ def mistakes(shuffle: Shuffle, name: str, device: torch.device, counted: bool) -
     return wrong
 
 
-def _full(model: Any, num_ranks: int) -> Call:
+def _full(name: str, num_ranks: int) -> Call:
     """A call in which every rank has a table of two blocks at least."""
     for seed in range(1000):
-        call: Call = model(torch.Generator().manual_seed(seed), num_ranks)
+        call = draw(name, num_ranks, seed)
         tables = [each["block_table"] for each in call.given]
         if all(len(table) > 1 and int(table[0]) >= 0 for table in tables):
             return call
@@ -139,11 +147,9 @@ def main() -> int:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     wrong: list[str] = []
-    for engine, (kind, options) in ENGINES.items():
-        backend = "cuda" if kind == "auto" else "triton"
+    for engine in ENGINES:
         for name in MODELS:
-            path = str(Path(sys.argv[1]) / kind / name)
-            found = [f"{engine}: {each}" for each in run(name, path, options, device, backend)]
+            found = [f"{engine}: {each}" for each in run(name, engine, Path(sys.argv[1]), device)]
             wrong += found
             if RANK == 0:
                 print(f"{engine}, {name}: {'WRONG' if found else 'ok'}", flush=True)

@@ -64,11 +64,15 @@ shuffle tiles {
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call: the arguments of every rank, the name of its memory, and what that must hold."""
+    """One call: the arguments of every rank, the name of its memory, and what that must hold.
+
+    ``num_parts``: the runs of its memory that every rank stores what has come in.
+    """
 
     given: list[dict[str, Any]]
     memory: str
     wanted: list[Any]
+    num_parts: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +94,26 @@ class Routes:
                     found.append((source, number, rank, int(self.places[rank][slot])))
         return found
 
+    def num_parts(self, parts_of_row: int) -> list[int]:
+        """Parts of rows that arrive on every rank and go on."""
+        arriving = [rank for _, _, rank, _ in self.arrivals()]
+        return [parts_of_row * arriving.count(rank) for rank in range(len(self.places))]
 
-def routes(random: torch.Generator, num_ranks: int, most: int, num_places: int) -> Routes:
+
+def routes(
+    random: torch.Generator, sizes: torch.Generator, num_ranks: int, most: int, num_places: int
+) -> Routes:
     """Up to ``most`` rows of every rank, to slots and places of their own."""
 
-    def number(end: int) -> int:
+    def number(end: int, random: torch.Generator = random) -> int:
         return int(torch.randint(end, (), generator=random))
 
-    slots = [number(num_ranks * most + 1) for _ in range(num_ranks)]
+    slots = [number(num_ranks * most + 1, sizes) for _ in range(num_ranks)]
     free = [torch.randperm(count, generator=random).tolist() for count in slots]
     destination = []
     for _ in range(num_ranks):
         rows = []
-        for _ in range(number(most + 1)):
+        for _ in range(number(most + 1, sizes)):
             rank = number(num_ranks)
             gone = not free[rank] or number(8) == 0
             rows.append([-1, 0] if gone else [rank, free[rank].pop()])
@@ -119,10 +130,10 @@ def routes(random: torch.Generator, num_ranks: int, most: int, num_places: int) 
     return Routes(destination, places)
 
 
-def cache_call(random: torch.Generator, num_ranks: int) -> Call:
+def cache_call(random: torch.Generator, sizes: torch.Generator, num_ranks: int) -> Call:
     """Pages that a list names, into pages that a block table names."""
     shape, num_pages, num_blocks = (PAGE, 2, HEADS, WIDTH), 4, 9
-    found = routes(random, num_ranks, 5, num_blocks)
+    found = routes(random, sizes, num_ranks, 5, num_blocks)
     given = _bits(random, num_ranks, (LAYERS, num_pages, *shape), torch.bfloat16)
     cache = _bits(random, num_ranks, (LAYERS, num_blocks, *shape), torch.bfloat16)
     pages = [torch.randint(num_pages, (len(d),), generator=random) for d in found.destination]
@@ -133,16 +144,16 @@ def cache_call(random: torch.Generator, num_ranks: int) -> Call:
         {"x": g, "source_page": p, "destination": d, "block_table": b, "cache": c}
         for g, p, d, b, c in zip(given, pages, found.destination, found.places, cache, strict=True)
     ]
-    return Call(arguments, "cache", wanted)
+    return Call(arguments, "cache", wanted, found.num_parts(LAYERS))
 
 
-def table_call(random: torch.Generator, num_ranks: int) -> Call:
+def table_call(random: torch.Generator, sizes: torch.Generator, num_ranks: int) -> Call:
     """Rows of two fields into a table of such."""
     num_entries = 11
-    found = routes(random, num_ranks, 6, num_entries)
-    sizes = [len(each) for each in found.destination]
-    x = [torch.randn(size, 5, generator=random) for size in sizes]
-    ids = [torch.randint(2**40, (size,), generator=random) for size in sizes]
+    found = routes(random, sizes, num_ranks, 6, num_entries)
+    num_rows = [len(each) for each in found.destination]
+    x = [torch.randn(count, 5, generator=random) for count in num_rows]
+    ids = [torch.randint(2**40, (count,), generator=random) for count in num_rows]
     tables = [
         {
             "x": torch.randn(num_entries, 5, generator=random),
@@ -160,13 +171,13 @@ def table_call(random: torch.Generator, num_ranks: int) -> Call:
             x, ids, found.destination, found.places, tables, strict=True
         )
     ]
-    return Call(arguments, "table", wanted)
+    return Call(arguments, "table", wanted, found.num_parts(1))
 
 
-def tiles_call(random: torch.Generator, num_ranks: int) -> Call:
+def tiles_call(random: torch.Generator, sizes: torch.Generator, num_ranks: int) -> Call:
     """Tiles into a picture, of which each is several runs."""
     lines, columns, p = 4, 3, 2
-    found = routes(random, num_ranks, 5, lines * columns)
+    found = routes(random, sizes, num_ranks, 5, lines * columns)
     given = [torch.randn(len(each), p, p, 3, generator=random).half() for each in found.destination]
     pictures = [
         torch.randn(lines * p, columns * p, 3, generator=random).half() for _ in range(num_ranks)
@@ -183,14 +194,24 @@ def tiles_call(random: torch.Generator, num_ranks: int) -> Call:
         {"x": g, "destination": d, "tile_idx": t, "picture": picture, "lines": lines}
         for g, d, t, picture in zip(given, found.destination, tables, pictures, strict=True)
     ]
-    return Call(arguments, "picture", wanted)
+    return Call(arguments, "picture", wanted, found.num_parts(p))
 
 
-MODELS: Mapping[str, Callable[[torch.Generator, int], Call]] = {
+_MODELS: Mapping[str, Callable[[torch.Generator, torch.Generator, int], Call]] = {
     "kv_cache": cache_call,
     "table": table_call,
     "tiles": tiles_call,
 }
+MODELS = [*_MODELS]
+
+
+def draw(name: str, num_ranks: int, seed: int, sizes: int | None = None) -> Call:
+    """A call of the model of that name. Those of one seed for ``sizes`` have equal shapes."""
+    random = torch.Generator().manual_seed(seed)
+    own = random if sizes is None else torch.Generator().manual_seed(sizes)
+    return _MODELS[name](random, own, num_ranks)
+
+
 SIZES = {"layers": LAYERS, "page": PAGE, "heads": HEADS, "width": WIDTH}
 
 
@@ -227,6 +248,11 @@ def _bits(
     return [each.to(torch.uint8).view(dtype).view(*shape) for each in drawn]
 
 
-if __name__ == "__main__":
+def build_all(folder: Path) -> None:
+    """What ``gpu_run.py`` takes."""
     for kind in ("auto", "triton"):
-        build(Path(sys.argv[1]) / kind, triton=kind == "triton")
+        build(folder / kind, triton=kind == "triton")
+
+
+if __name__ == "__main__":
+    build_all(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.shuffle import Shuffle
-from tests.into.models import MODELS, differences
+from tests.into.models import differences, draw
 
 FIXED = {"max_sources": 16, "capacity": 64}
 
@@ -27,20 +27,23 @@ def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
     wrong = []
     with open_shuffle(group, artifact, fixed) as shuffle:
         for seed in range(3):
-            call = MODELS[name](torch.Generator().manual_seed(seed), shuffle.topology.num_ranks)
+            call = draw(name, shuffle.topology.num_ranks, seed)
             given = call.given[shuffle.rank]
             before = tree_map_only(torch.Tensor, torch.clone, given)
             memory, handle = shuffle.dispatch(**given)
             wrong += differences(call.wanted[shuffle.rank], memory)
+            wrong += differences(call.wanted[shuffle.rank], given[call.memory])
             shuffle.check()
-            stats = shuffle.stats()
+            stats, num_parts = shuffle.stats(), call.num_parts[shuffle.rank]
             assert stats is not None
             assert stats.into is not None
-            assert f"into memory of the caller's {stats.into.rows} rows" in str(stats)
+            assert stats.into.rows == num_parts
+            assert f"into memory of the caller's {num_parts} rows" in str(stats)
         of_the_handle = ("destination", "source_page")
         again = {name: each for name, each in before.items() if name not in of_the_handle}
         memory, _ = shuffle.dispatch(**again, handle=handle)
         wrong += differences(call.wanted[shuffle.rank], memory)
+        wrong += differences(call.wanted[shuffle.rank], again[call.memory])
         assert memory is not given[call.memory]
         table = next(n for n in ("block_table", "entry_idx", "tile_idx") if n in again)
         again[table] = again[table][:-1]

@@ -9,8 +9,9 @@ import pytest
 
 import fuscoc
 from tests.engine.pool import Pool
+from tests.gpus import need_gpus, torchrun
 from tests.into import rank_work
-from tests.into.models import EXAMPLE, MODELS, build
+from tests.into.models import EXAMPLE, MODELS, build, build_all
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,12 @@ def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, fixed: bool) -> None:
     assert kept == [1, 3, 0, 0]
     assert twice.startswith("[FSR028] `block_table[s]` is one place of `cache` for several rows of")
     assert one == [0, 2, 1, 0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_gpus(num_ranks: int, tmp_path: Path) -> None:
+    """Memory bit by bit by every engine, mistakes, and graphs that are replayed on other calls."""
+    need_gpus(num_ranks)
+    build_all(tmp_path)
+    torchrun(num_ranks, "tests/into/gpu_run.py", tmp_path)

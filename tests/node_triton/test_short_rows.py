@@ -121,8 +121,8 @@ def store_sorted(x: Any, bits: tl.constexpr, sort: tl.constexpr) -> None:
 )
 @settings(max_examples=10, deadline=None)
 def test_sort(bits: int, values: list[int]) -> None:
-    given = torch.tensor((values * 512)[: 2**bits], dtype=torch.int32)
-    wanted, sort = given.sort().values, device_module("vectors", interpreted=True).sort
+    numbers = torch.tensor((values * 512)[: 2**bits], dtype=torch.int32)
+    wanted, sort = numbers.sort().values, device_module("vectors", interpreted=True).sort
     with launching(interpreted=True):
-        triton.jit(store_sorted)[(1,)](given, bits, sort)
-    assert torch.equal(given, wanted)
+        triton.jit(store_sorted)[(1,)](numbers, bits, sort)
+    assert torch.equal(numbers, wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from unittest import mock
 from weakref import ref
 
 import pytest
@@ -95,17 +96,30 @@ def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPat
         rail.submit(nothing, {})
 
 
+def aborting(group: Group) -> threading.Thread:
+    """The one thread that is started to abort what the group has posted."""
+    started, start = list[threading.Thread](), threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    with mock.patch.object(threading.Thread, "start", noted):
+        communicators.abort(ref(group), CPU)
+    [thread] = started
+    return thread
+
+
 def test_an_abort_is_for_all_who_post() -> None:
     """It waits for who is posting; torch frees the communicator, and lanes are made anew."""
     group, other = Group(), Group()
     communicator = communicators.communicator_of(group, CPU)
     assert communicators.communicator_of(group, CPU) is communicator
     communicator.state = POSTING
-    communicators.abort(ref(group), CPU)
+    thread = aborting(group)
     time.sleep(0.05)
     assert (group.aborted, communicators.is_aborted(group)) == (0, False)
     communicator.state = OPEN
-    [thread] = [each for each in threading.enumerate() if each.name == "fuscoc-abort"]
     thread.join()
     assert (group.aborted, communicators.is_aborted(group)) == (1, True)
     assert not communicators.is_aborted(other)
@@ -118,8 +132,5 @@ def test_an_abort_gives_up_where_nobody_stops_posting(monkeypatch: pytest.Monkey
     monkeypatch.setattr(communicators, "ABORT_SECONDS", 0.02)
     group = Group()
     communicators.communicator_of(group, CPU).state = POSTING
-    communicators.abort(ref(group), CPU)
-    for thread in threading.enumerate():
-        if thread.name == "fuscoc-abort":
-            thread.join()
+    aborting(group).join()
     assert (group.aborted, communicators.is_aborted(group)) == (0, False)

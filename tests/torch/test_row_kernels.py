@@ -60,7 +60,9 @@ def test_put_rows(shape: tuple[int, tuple[int, ...]], seed: int, offset: int) ->
     whole = torch.randint(100, (offset + num_places * width + 3,), generator=random).to(torch.int16)
     rows = torch.randint(100, (num_rows, *cell), generator=random).to(torch.int16)
     index = torch.randperm(num_places, generator=random)[:num_rows]
-    index[torch.rand(num_rows, generator=random) < 0.3] = -int(torch.randint(1, 4, (1,)))
+    index[torch.rand(num_rows, generator=random) < 0.3] = -int(
+        torch.randint(1, 4, (), generator=random)
+    )
     wanted = whole.clone()
     places = wanted[offset : offset + num_places * width].view(num_places, *cell)
     places[index[index >= 0]] = rows[index >= 0]
