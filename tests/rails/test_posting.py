@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import Rows, StartRound
-from fuscoc_runtime.errors import ClosedError, NetworkError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import CommandList, Exchange
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.topology import Topology
@@ -25,6 +25,7 @@ from fuscoc_runtime.topology import Topology
 CPU = torch.device("cpu")
 COMM = 0x5000
 OPEN, POSTING = 0, 1  # as commands.c has it
+LOSS = HopTimeoutError(1, "network", 3, 7.0)
 
 
 class Group:
@@ -105,9 +106,21 @@ def aborting(group: Group) -> threading.Thread:
         start(thread)
 
     with mock.patch.object(threading.Thread, "start", noted):
-        communicators.abort(ref(group), CPU)
+        communicators.abort(ref(group), CPU, LOSS)
+        communicators.abort(ref(group), CPU, LOSS)  # another one who has found the same
     [thread] = started
     return thread
+
+
+class Shuffle:
+    """One of several whose rows travel by one group."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.heard = group, list[tuple[object, int]]()
+        communicators.listen(group, self)
+
+    def hear(self, loss: FuscoRuntimeError) -> None:
+        self.heard.append((loss, self.group.aborted))
 
 
 def test_an_abort_is_for_all_who_post() -> None:
@@ -115,17 +128,40 @@ def test_an_abort_is_for_all_who_post() -> None:
     group, other = Group(), Group()
     communicator = communicators.communicator_of(group, CPU)
     assert communicators.communicator_of(group, CPU) is communicator
+    shuffles, apart = [Shuffle(group), Shuffle(group)], Shuffle(other)
     communicator.state = POSTING
     thread = aborting(group)
     time.sleep(0.05)
-    assert (group.aborted, communicators.is_aborted(group)) == (0, False)
+    assert (group.aborted, communicators.is_aborted(group)) == (0, True)
     communicator.state = OPEN
     thread.join()
-    assert (group.aborted, communicators.is_aborted(group)) == (1, True)
+    assert group.aborted == 1
+    assert [each.heard for each in shuffles] == [[(LOSS, 0)]] * 2  # before the GPU goes on
+    assert not apart.heard
     assert not communicators.is_aborted(other)
-    assert subgroups._made_once(other, "lane", lambda: [group]) == [group]
-    assert subgroups._made_once(other, "lane", lambda: [other]) == [other]
-    assert subgroups._made_once(other, "lane", lambda: [group]) == [other]
+
+
+@pytest.mark.parametrize("by_whom", ["this rank", "another rank"])
+def test_lanes_are_made_anew_if_any_rank_has_lost_them(by_whom: str) -> None:
+    """All ranks make them, though only one may have given up waiting."""
+    job, lost, new = Group(), Group(), Group()
+    said: list[bool] = []
+
+    def agree(is_lost: bool) -> bool:
+        said.append(is_lost)
+        return is_lost or (by_whom == "another rank" and len(said) == 2)
+
+    def lane(made: Group) -> list[object]:
+        return subgroups._made_once(job, "lane", lambda: [made], agree)
+
+    assert lane(lost) == [lost]
+    assert lane(new) == [lost]
+    if by_whom == "this rank":
+        communicators.communicator_of(lost, CPU)
+        aborting(lost).join()
+    assert lane(new) == [new]
+    assert lane(lost) == [new]
+    assert said == [False, by_whom == "this rank", False]
 
 
 def test_an_abort_gives_up_where_nobody_stops_posting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +169,4 @@ def test_an_abort_gives_up_where_nobody_stops_posting(monkeypatch: pytest.Monkey
     group = Group()
     communicators.communicator_of(group, CPU).state = POSTING
     aborting(group).join()
-    assert (group.aborted, communicators.is_aborted(group)) == (0, False)
+    assert (group.aborted, communicators.is_aborted(group)) == (0, True)
