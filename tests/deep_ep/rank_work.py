@@ -313,6 +313,26 @@ def strayed(group: Any) -> str:
     return "nothing"
 
 
+def misweighed(group: Any) -> tuple[str, str, bool]:
+    """What a low-latency combine says where rank 0 gives it weights of another type, what
+    `destroy` says then, and whether all sums of this rank are NaN that need rows of rank 0."""
+    case, most = make_case(group, "cpu", SMALL, [3, 2], seed=6), 3
+    x, idx, weights = (each[case.rank] for each in (case.x, case.idx, case.weights))
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, explicitly_destroy=True)
+    rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, most, SMALL.experts, use_fp8=False)
+    given, said, back = weights.bfloat16() if case.rank == 0 else weights, "nothing", x
+    try:
+        back, _, _ = buffer.low_latency_combine(rows, idx, given, handle)
+    except FuscoRuntimeError as error:
+        said = str(error)
+    needs = ((idx >= 0) & (idx // case.local == 0)).any(1)
+    try:
+        buffer.destroy()
+    except FuscoRuntimeError as error:
+        return said, str(error), bool(back[needs].isnan().all())
+    return said, "nothing", bool(back[needs].isnan().all())
+
+
 def installed(group: Any) -> bool:
     """Whether `deep_ep` is this module from then on; in this process, for good."""
     deep_ep.install()

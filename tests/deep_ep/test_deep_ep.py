@@ -57,6 +57,15 @@ def test_an_expert_that_is_none_is_raised_in_the_end(pool: Pool) -> None:
     assert "[FSR019] 1 points of rank 0" in wrong, wrong
 
 
+def test_weights_that_one_rank_gets_wrong(pool: Pool) -> None:
+    """The others, which have joined the call, do not wait for them."""
+    (wrong, _, _), (right, told, are_nan) = pool.run(rank_work.misweighed, 2)
+    assert "topk_weights are torch.bfloat16" in wrong
+    assert right == "nothing"
+    assert "rank 0 refused 1 calls" in told
+    assert are_nan
+
+
 def test_what_is_not_here_is_refused_by_name(pool: Pool) -> None:
     for said in pool.run(rank_work.refusals, 4):
         for name, message in said.items():

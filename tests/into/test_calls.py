@@ -80,6 +80,21 @@ def test_memory_that_a_call_reads(shuffle: Shuffle) -> None:
     shuffle.dispatch(whole[:2], **tables(), memory=whole[2:])  # side by side is not the same
 
 
+def test_memory_of_two_fields(tmp_path: Path) -> None:
+    """One may not be the other's: of two rows in one place the later one would be left."""
+    text = ROWS.replace("x : f32[2, 3] }", "x : f32[2, 3], z : f32[2, 3] }")
+    text = text.replace("segment row", "segment part { x : f32[3], z : f32[3] }\n  segment row")
+    text = text.replace("of f32[3]", "of part")
+    with Shuffle(fuscoc.compile(text, tmp_path / "two")) as shuffle:
+        whole, x, z = torch.zeros(9, 2, 3), torch.rand(2, 2, 3), torch.rand(2, 2, 3)
+        with pytest.raises(InputError, match="shares memory with"):
+            shuffle.dispatch(x=x, z=z, **tables(), memory={"x": whole[:5], "z": whole[4:]})
+        assert not whole.any()
+        memory = {"x": whole[:4], "z": whole[4:8]}  # side by side
+        shuffle.dispatch(x=x, z=z, **tables(), memory=memory)
+    assert torch.equal(whole[[3, 7]], torch.stack([x[0], z[0]]))
+
+
 def test_parameters(shuffle: Shuffle) -> None:
     """As for any change in place, autograd must not look."""
     parameter = torch.nn.Parameter(torch.zeros(5, 2, 3))

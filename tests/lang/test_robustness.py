@@ -56,6 +56,7 @@ def assert_answered(text: str) -> None:
 @example("shuffle")
 @example("shuffle a { const b = 1 / 0, c = b / b index t : c }")
 @example("shuffle a { index t : f(t) }")
+@example("shuffle a {\n  index t : 1\n  j : 1\n}index")
 @example("shuffle a { index t : f(u) index u : f(t) }")
 def test_mutated_specs_are_answered(text: str) -> None:
     assert_answered(text)
