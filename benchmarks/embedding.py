@@ -6,10 +6,11 @@
 ``--compile`` writes the artifact into ``build/embedding`` and needs no GPU. Every rank looks up
 bags of random ids; sums, and the gradients of table and weights, are compared with those of
 ``torch.nn.functional.embedding_bag`` on the whole table, and sums have to repeat to the bit.
-Torch's own way over several ranks is timed beside it: ids sorted by owner, all-to-all,
+Torch's own way over several ranks is compared, too: ids sorted by owner, all-to-all,
 ``index_select``, rows back, permuted and summed up, where fuscoc sums up at the owner. Ranks share
-GPUs where there are fewer, each as a node of its own. Time is the host's between two waits for the
-GPU, behind a barrier, the median of turns, of the rank that takes longest.
+GPUs where there are fewer, each as a node of its own. All are warmed up, and take turns. Time is
+the host's between two waits for the GPU, behind a barrier, the median of turns, of the rank that
+takes longest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -26,12 +27,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from benchmarks.layouts import moved
 from fuscoc_runtime import Shuffle
 
 FOLDER = Path("build/embedding")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "embedding.fsc"
 ROWS, WIDTH, BAG, BAGS = 1 << 20, 128, 32, 8192
-TURNS = 7
+WARM_UP, TURNS = 3, 7
 
 
 def join() -> torch.device:
@@ -46,14 +48,6 @@ def join() -> torch.device:
     return device
 
 
-def exchanged(rows: Tensor, send: list[int], receive: list[int]) -> Tensor:
-    if len(send) == 1:
-        return rows
-    came = rows.new_empty(sum(receive), *rows.shape[1:])
-    dist.all_to_all_single(came, rows, receive, send)
-    return came
-
-
 def by_torch(ids: Tensor, weights: Tensor, mine: Tensor, first: int, ranks: int) -> Tensor:
     """Bags by permute, all-to-all and ``index_select``, over ranks that have equal parts."""
     flat = ids.flatten()
@@ -64,27 +58,29 @@ def by_torch(ids: Tensor, weights: Tensor, mine: Tensor, first: int, ranks: int)
     if ranks > 1:
         dist.all_to_all_single(theirs, counts)
     send, receive = counts.tolist(), theirs.tolist()
-    asked = exchanged(flat[order], send, receive)
-    came = exchanged(mine.index_select(0, asked - first), receive, send)
+    asked = moved(flat[order], send, receive)
+    came = moved(mine.index_select(0, asked - first), receive, send)
     rows = torch.empty_like(came).index_copy_(0, order, came).view(*ids.shape, -1)
     return (rows * weights.unsqueeze(2)).sum(1)
 
 
-def milliseconds(call: Callable[[], object], ranks: int) -> float:
-    """The median of some turns."""
-    times = []
-    for _ in range(TURNS):
-        torch.cuda.synchronize()
-        if ranks > 1:
-            dist.barrier()
-        started = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        took = torch.tensor((time.perf_counter() - started) * 1e3, device="cuda")
-        if ranks > 1:
-            dist.all_reduce(took, dist.ReduceOp.MAX)
-        times.append(float(took))
-    return statistics.median(times)
+def medians_ms(calls: Mapping[str, Callable[[], object]], ranks: int) -> dict[str, float]:
+    """Calls in turn, first some that are not timed."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(WARM_UP + TURNS):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            if ranks > 1:
+                dist.barrier()
+            started = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            took = torch.tensor((time.perf_counter() - started) * 1e3, device="cuda")
+            if ranks > 1:
+                dist.all_reduce(took, dist.ReduceOp.MAX)
+            if turn >= WARM_UP:
+                times[name].append(float(took))
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def main(bags: int) -> None:
@@ -116,31 +112,33 @@ def main(bags: int) -> None:
     if ranks > 1:
         dist.all_reduce(whole.grad)
     own = whole.grad[first : first + len(mine)]
-    for name, got, wanted in zip(
-        ("sums", "table", "weights"), found[1], (want.detach(), own, plain.grad), strict=True
-    ):
+    sums, of_table, of_weights = found[1]
+    pairs = {
+        "sums": (sums, want.detach()),
+        "table": (of_table, own),
+        "weights": (of_weights, plain.grad),
+        "sums by torch": (by_torch(ids, weights, mine, first, ranks), want.detach()),
+    }
+    for name, (got, wanted) in pairs.items():
         error = float((got - wanted).norm() / wanted.norm())
         print(f"rank {rank} of {shuffle.topology}: {name} off by {error:.1e}", flush=True)
         assert error < 1e-5
     assert torch.equal(found[0][0], found[1][0]), "sums do not repeat"
 
     with torch.no_grad():
-        fuscoc_ms = milliseconds(lambda: by_fuscoc(mine, weights), ranks)
-        torch_ms = milliseconds(lambda: by_torch(ids, weights, mine, first, ranks), ranks)
-        bag_ms = milliseconds(
-            lambda: embedding_bag(ids, table, mode="sum", per_sample_weights=weights), ranks
-        )
         given = {"indices": ids, "per_sample_weights": weights}
-        dispatch_ms = milliseconds(lambda: shuffle.dispatch(ids, **given), ranks)
+        calls = {
+            "fuscoc": lambda: by_fuscoc(mine, weights),
+            "of which dispatch": lambda: shuffle.dispatch(ids, **given),
+            "torch": lambda: by_torch(ids, weights, mine, first, ranks),
+            "embedding_bag of the whole table": lambda: embedding_bag(
+                ids, table, mode="sum", per_sample_weights=weights
+            ),
+        }
+        times = medians_ms(calls, ranks)
     if rank == 0:
         name = torch.cuda.get_device_name()
         print(f"{name}, {shuffle.topology}, {bags} bags of {BAG} ids, {WIDTH} f32 a row")
-        times = {
-            "fuscoc": fuscoc_ms,
-            "of which dispatch": dispatch_ms,
-            "torch": torch_ms,
-            "embedding_bag of the whole table": bag_ms,
-        }
         print(", ".join(f"{what} {ms:.2f} ms" for what, ms in times.items()), flush=True)
     shuffle.close()
     if ranks > 1:

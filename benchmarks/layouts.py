@@ -89,6 +89,15 @@ def exchanged(tensor: Tensor, ranks: int) -> Tensor:
     return result
 
 
+def moved(rows: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Tensor:
+    """So many rows to each rank, in its order, and so many from each, by torch."""
+    if len(outgoing) == 1:
+        return rows
+    came = rows.new_empty(sum(incoming), *rows.shape[1:])
+    dist.all_to_all_single(came, rows, list(incoming), list(outgoing))
+    return came
+
+
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
     make = {"vit": pictures, "kv": pages, "kv_cache": kept_pages}
@@ -167,19 +176,13 @@ def pictures(rank: int, ranks: int, device: torch.device) -> Case:
     received = [int((owners[source] == rank).sum()) for source in range(ranks)]
     bytes_of = 3 * side * side
 
-    def moved(y: Tensor, outgoing: list[int], incoming: list[int]) -> Tensor:
-        if ranks == 1:
-            return y
-        came = torch.empty(sum(incoming), bytes_of, dtype=torch.uint8, device=device)
-        dist.all_to_all_single(came, y.reshape(-1, bytes_of), incoming, outgoing)
-        return came
-
     def there(x: Tensor) -> Tensor:
         y = x.view(count, grid, patch, grid, patch * 3)[order].transpose(2, 3).contiguous()
-        return moved(y, sent, received)
+        return moved(y.view(-1, bytes_of), sent, received)
 
     def back(y: Tensor) -> Tensor:
-        came = moved(y, received, sent).view(count, grid, grid, patch, patch * 3)
+        came = moved(y.view(-1, bytes_of), received, sent)
+        came = came.view(count, grid, grid, patch, patch * 3)
         return torch.empty_like(came).index_copy_(0, order, came).transpose(2, 3).contiguous()
 
     inputs = {
@@ -236,13 +239,6 @@ def hashed(lookups: int, row: int, rank: int, ranks: int, device: torch.device) 
     x = random_bytes(lookups, row, device=device)
     ids = torch.randint(1 << 40, (lookups,), device=device)
     kept = {}
-
-    def moved(y: Tensor, outgoing: list[int], incoming: list[int]) -> Tensor:
-        if ranks == 1:
-            return y
-        came = y.new_empty(sum(incoming), *y.shape[1:])
-        dist.all_to_all_single(came, y, incoming, outgoing)
-        return came
 
     def there(x: Tensor) -> Tensor:
         bucket = ((ids * 31 + 7) % BUCKETS).to(torch.uint8)

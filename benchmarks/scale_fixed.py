@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -106,14 +107,31 @@ class FakedGroup:
 FAKED_GROUP = FakedGroup()
 
 
+NAMES = tuple(name for name, *_ in NativeCalls._fields_)
+COUNTING = "static long counts[{n}];\nlong count(int at) {{ return counts[at]; }}\n"
+COUNTED = "int call{at}(void) {{ counts[{at}]++; return 0; }}\n"
+
+
 @cache
+def faked() -> ctypes.CDLL:
+    """Functions that return 0 at once, and ``count``, which says how often each was called."""
+    functions = (COUNTED.format(at=at) for at in range(len(NAMES)))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "faked.c"
+        source.write_text(COUNTING.format(n=len(NAMES)) + "".join(functions))
+        library = NativeLibrary("faked", (source,)).load()
+    library.count.restype = ctypes.c_long
+    return library
+
+
 def faked_calls() -> NativeCalls:
-    """Functions that return 0 at once."""
-    folder = Path(tempfile.mkdtemp())
-    (folder / "nothing.c").write_text("int nothing(void) { return 0; }\n")
-    nothing = NativeLibrary("nothing", (folder / "nothing.c",)).load().nothing
-    address = ctypes.cast(nothing, ctypes.c_void_p).value
-    return NativeCalls(*[address] * len(NativeCalls._fields_))
+    functions = (getattr(faked(), f"call{at}") for at in range(len(NAMES)))
+    return NativeCalls(*(ctypes.cast(each, ctypes.c_void_p).value for each in functions))
+
+
+def counts() -> Counter[str]:
+    """How often each function was called so far."""
+    return Counter({name: faked().count(at) for at, name in enumerate(NAMES)})
 
 
 def native(commands: CommandList) -> NativeList:
@@ -176,12 +194,24 @@ class Opened:
         self.engine.combine(done.rows, done.handle, {})
         return dispatched - started, time.process_time() - dispatched
 
+    def posted(self) -> int:
+        """Sends and receives of a dispatch, which is one group, and as many of a combine; counted
+        in a call."""
+        before = counts()
+        self.call()
+        found = counts() - before
+        peers = len(self.node._rails.peers)
+        assert (found["group_start"], found["group_end"]) == (2, 2), found
+        assert found["send"] == found["receive"] == 2 * peers, found
+        assert found["launch"] > 0, found
+        return (found["send"] + found["receive"]) // 2
+
     def result(self, seconds: Sequence[float]) -> Result:
         num_nodes, columns = self.num_ranks // RANKS_PER_NODE, self.node._program.num_columns
         return Result(
             self.num_ranks,
             *seconds,
-            posted=2 * len(self.node._rails.peers),
+            posted=self.posted(),
             slab_bytes=self.node._slabs.num_bytes,
             counts_bytes=num_nodes * (columns + 1) * 4,
             window_bytes=self.node.window_bytes,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fuscoc_runtime.deep_ep as deep_ep
 from tests.adapters import engine_sources, engine_standins
-from tests.deep_ep.cases import Case, Checks, Shape, from_fp8, make_case
+from tests.deep_ep.cases import BLOCK, Case, Checks, Shape, from_fp8, make_case
 
 SIZES = [3, 0, 2, 4]
 MOST = 5
@@ -30,6 +30,13 @@ def alone(case: Case) -> Tensor:
     idx, weights, x = case.idx[case.rank], case.weights[case.rank], case.x[case.rank]
     each = expert(x[:, None], idx, case.shape.experts) * weights[..., None]
     return torch.where(idx[..., None] >= 0, each, 0).sum(1)
+
+
+def tokens_of_experts(case: Case) -> Tensor:
+    """int64 [local]: how many tokens of all ranks have chosen each of this rank's experts."""
+    chosen = torch.cat(case.idx).flatten()
+    counts = torch.bincount(chosen[chosen >= 0], minlength=case.shape.experts)
+    return counts[case.rank * case.local :][: case.local]
 
 
 def worked(
@@ -78,8 +85,7 @@ def vllm(
     checks.equal("rows are those that came", len(rows), len(case.received(case.x, case.rank)))
     checks.equal("rows in 8 bits", rows.dtype == torch.float8_e4m3fn, is_fp8)
     here = torch.where((chosen >= first) & (chosen < first + local), chosen - first, -1)
-    counts = torch.stack([(here == i).sum() for i in range(local)]).int()
-    checks.equal("expert_num_tokens", metadata.expert_num_tokens, counts)
+    checks.equal("expert_num_tokens", metadata.expert_num_tokens, tokens_of_experts(case).int())
     output = torch.empty_like(x)
     done = worked(case, rows, scales, here, gates)
     high.finalize(output, done, gates, chosen, False, engine.NO_OP)
@@ -133,6 +139,9 @@ def sglang(group: Any, source: str | None, is_fp8: bool, device: str = "cpu") ->
             else:
                 came = len(case.received(case.x, case.rank))
                 checks.equal("rows are those that came, of all ranks'", len(rows), came)
+                counts = (tokens_of_experts(case) + BLOCK - 1) // BLOCK * BLOCK
+                told = found.num_recv_tokens_per_expert
+                checks.equal("num_recv_tokens_per_expert", told, counts.tolist())
                 done = worked(case, rows, scales, found.topk_ids, found.topk_weights)
             each.combine_a((done, found.topk_ids, found.topk_weights))
         for each, case in zip(pair, batches, strict=True):

@@ -75,9 +75,10 @@ def vllm_quantised(group: Any, artifact: str, defer: bool) -> bool:
 
 @torch.inference_mode()
 def sglang_layer(
-    group: Any, artifact: str, num_tokens: int, max_sources: int | None = None
+    group: Any, artifact: str, num_tokens: int, max_sources: int | None = None, told: bool = True
 ) -> float:
-    """The largest error of dispatch, experts, combine on this rank."""
+    """The largest error of dispatch, experts, combine on this rank; whether SGLang has told how
+    many tokens the ranks have."""
     shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, max_sources=max_sources)
     x, ids, weights = batch(shuffle, num_tokens)
     constants, [field] = shuffle.spec.declared.constants, shuffle.spec.declared.source.fields
@@ -96,13 +97,16 @@ def sglang_layer(
         topk.TopKOutputChecker.format_is_standard = staticmethod(lambda topk_output: True)
         topk.TopKOutputChecker.format_is_bypassed = staticmethod(lambda topk_output: False)
         sizes = [num_tokens] * (dist.get_world_size(group) - 1) + [0]
-        modules[sglang.TOKENS.module].get_dp_global_num_tokens = lambda: sizes
+        modules[sglang.TOKENS.module].get_dp_global_num_tokens = lambda: sizes if told else None
         adapter = sglang.dispatcher(shuffle, config)
         output = adapter.dispatch(
             hidden_states=x, topk_output=topk.StandardTopKOutput(weights, ids.int(), None)
         )
         local = output.topk_output.topk_ids
-        assert max_sources is None or len(local) <= shuffle.capacity_for(num_tokens)
+        if max_sources is not None and told:
+            assert len(local) <= shuffle.capacity_for(num_tokens)
+        elif max_sources is not None:
+            assert len(local) == shuffle.capacity_for(max_sources)
         assert local.dtype == torch.int32
         first = shuffle.rank * constants["keys"] // dist.get_world_size(group)
         ids_of_rows = torch.where(local < 0, -1, local + first)

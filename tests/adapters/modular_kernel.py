@@ -145,7 +145,8 @@ class ModularKernel:
 @dataclass(frozen=True)
 class Case:
     """Tokens of every rank. ``keep`` of the choices are made, the rest is padding (-1);
-    ``crowd``: all go to the first expert."""
+    ``crowd``: all go to the first expert. ``told``: what vLLM says of a step, which may be nothing:
+    there is "no context", or "no metadata" in it."""
 
     tokens: tuple[int, ...]
     topk: int = 2
@@ -154,6 +155,7 @@ class Case:
     on_input: bool = False
     scaled: bool = False
     in_blocks: bool = False
+    told: str = "tokens"
     options: tuple[tuple[str, Any], ...] = ()
 
 
@@ -174,15 +176,16 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
     with stubs.installed(stubs.recording("vllm")) as modules:
         modules[vllm.UTILS.module].moe_kernel_quantize_input = quantise
         context = modules[vllm.CONTEXT.module]
-        context.is_forward_context_available = lambda: True
+        context.is_forward_context_available = lambda: case.told != "no context"
         adapter = vllm.prepare_and_finalize(shuffle)
         experts = BlockScaled() if case.in_blocks else TensorScaled() if case.scaled else Experts()
         kernel = ModularKernel(adapter, experts)
         mine = torch.Generator().manual_seed(shuffle.rank)
         few = [case.tokens[0] // 2] * len(case.tokens)
         for sizes, size in ((list(case.tokens), 1e7), (few, 1.0)):
-            told = SimpleNamespace(num_tokens_across_dp_cpu=torch.tensor(sizes))
-            context.get_forward_context = lambda told=told: SimpleNamespace(dp_metadata=told)
+            across = SimpleNamespace(num_tokens_across_dp_cpu=torch.tensor(sizes))
+            step = SimpleNamespace(dp_metadata=across if case.told == "tokens" else None)
+            context.get_forward_context = lambda step=step: step
             num_tokens = sizes[shuffle.rank]
             x = size * torch.randn(num_tokens, hidden, generator=mine)
             x = x.bfloat16() if case.in_blocks else x
@@ -195,8 +198,10 @@ def layer_error(group: Any, artifact: str, case: Case) -> float:
                 ids.to(adapter.topk_indices_dtype()), weights, num_experts, expert_map,
                 case.on_input,
             )  # fmt: skip
-            if case.options:  # rows of a fixed capacity, of which the step cannot need all
+            if case.options and case.told == "tokens":  # the step cannot need the whole capacity
                 assert kernel.num_rows <= shuffle.capacity_for(max(sizes))
+            elif case.options:
+                assert kernel.num_rows == shuffle.capacity_for(dict(case.options)["max_sources"])
             wanted = plain(x.float(), w1, w2, ids, weights, case.on_input)
             worst = max(worst, largest(found - wanted) / max(1e-3, largest(wanted)))
     return worst

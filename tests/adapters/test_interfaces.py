@@ -132,6 +132,8 @@ CASES = {
     "nothing for a rank": Case((4, 3), crowd=True),
     "no choice at all": Case((2, 1), keep=0.0),
     "weights on the input": Case((7, 2), topk=1, on_input=True),
+    "no context": Case((5, 3), told="no context", options=(("max_sources", 9),)),
+    "no metadata": Case((5, 3), told="no metadata", options=(("max_sources", 9),)),
 }
 
 
@@ -192,6 +194,11 @@ def test_sglang_layer(pool: Pool, align: int) -> None:
 def test_sglang_rows_are_those_of_the_step(pool: Pool) -> None:
     path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
     assert max(pool.run(layers.sglang_layer, 2, str(path), 3, 9)) < 1e-5
+
+
+def test_sglang_may_not_say_what_the_step_has(pool: Pool) -> None:
+    path = specs.artifact(specs.routed("f32", keys=8, topk=2)).path
+    assert max(pool.run(layers.sglang_layer, 2, str(path), 3, 9, False)) < 1e-5
 
 
 @pytest.mark.parametrize(

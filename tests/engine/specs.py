@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -157,3 +158,10 @@ def artifact(text: str) -> Artifact:
     directory = tempfile.mkdtemp(prefix="fuscoc-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return load_artifact(fuscoc.compile(text, Path(directory) / "artifact"))
+
+
+def triton_tile(text: str) -> Mapping[str, int]:
+    """The sizes of the kernels that Triton compiles for one node."""
+    node = artifact(text).shuffle(None).node
+    assert node is not None
+    return node.tile

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -10,9 +12,11 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 import fuscoc
+from fuscoc_runtime import Shuffle
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
+from tests.engine.pool import Pool
 from tests.engine.specs import artifact
 from tests.specs import EXAMPLES
 from tests.static import specs
@@ -143,7 +147,7 @@ def weigh(results: list[dict[str, Tensor]]) -> Tensor:
 
 
 def test_the_same_routing_answers_again() -> None:
-    """A dispatch with a handle plans neither way again, and takes new weights."""
+    """Handles answer for later dispatches of the same ids, with weights that combine is given."""
     shuffle = embedding("2x2")
     ids = [torch.tensor([[1, 23, -1], [7, 7, 0]])] * RANKS
     table = torch.randn(ROWS, WIDTH)
@@ -156,6 +160,29 @@ def test_the_same_routing_answers_again() -> None:
         sums = shuffle.combine(answers, handles, [{"per_sample_weights": weights}] * RANKS)
         for each in sums:
             torch.testing.assert_close(each["x"], bag(table, ids[0], weights))
+
+
+def looked_up_again(group: Any, artifact: str) -> None:
+    """A dispatch, and then one with its handle and other weights, on one of two ranks."""
+    shuffle = Shuffle(artifact, group=group, timeout=60.0)
+    random = torch.Generator().manual_seed(5)
+    table = torch.randn(ROWS, WIDTH, generator=random)
+    ids = torch.randint(-1, ROWS, (2, 4, BAG), generator=random)[shuffle.rank]
+    first, second = torch.rand(2, 4, BAG, generator=random)
+    rows, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=first)
+    torch.testing.assert_close(shuffle.combine(table[rows], handle), bag(table, ids, first))
+    rows, again = shuffle.dispatch(ids, handle=handle, per_sample_weights=second)
+    torch.testing.assert_close(shuffle.combine(table[rows], again), bag(table, ids, second))
+    shuffle.close()
+
+
+def test_a_handle_dispatches_again() -> None:
+    """Along its routing, with weights of its own."""
+    pool = Pool(2)
+    try:
+        pool.run(looked_up_again, 2, str(specs.artifact("embedding.fsc", **SIZES).path))
+    finally:
+        pool.close()
 
 
 def test_rows_that_a_later_dispatch_has_replaced_are_refused() -> None:

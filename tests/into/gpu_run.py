@@ -43,8 +43,8 @@ ENGINES: Mapping[str, tuple[type, str, dict[str, Any]]] = {
     "fixed, Triton": (NodeEngine, "triton", FIXED),
     "fixed, CUDA": (NodeEngine, "auto", FIXED),
 }
-SIZES = 9
-"""The seed for sizes of the calls that are replayed: with one, two and four ranks rows move."""
+SIZES = 362
+"""The seed of the sizes of calls that are replayed: of one and of two ranks, each has some rows."""
 
 
 def run(name: str, engine: str, folder: Path, device: torch.device) -> list[str]:

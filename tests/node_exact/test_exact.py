@@ -112,6 +112,7 @@ def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
 def test_short_rows(pool: Pool) -> None:
     """One kernel sorts and moves them; those along a known routing another one moves."""
     text = specs.copied("f32", 4)
+    assert specs.triton_tile(text)["sorted_rows"] > 1
     pool.run(rank_work.batches, 2, path(text), [(5, 0), (300, 30), (0, 0)], 1)
     pool.run(rank_work.short_rows_again, 2, path(text))
 

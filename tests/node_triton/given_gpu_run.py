@@ -29,11 +29,11 @@ DELAY_CYCLES = 200_000
 
 
 class Case:
-    """A batch on the device, and what this rank must hold of it."""
+    """A batch on the device, turned so many times, and what this rank must hold of it."""
 
-    def __init__(self, shuffle: Shuffle, sizes: Sequence[int], seed: int) -> None:
+    def __init__(self, shuffle: Shuffle, sizes: Sequence[int], seed: int, turns: int = 0) -> None:
         spec, rank = shuffle.spec, shuffle.rank
-        ranks = batch(spec, sizes, seed)
+        ranks = [turned(data, turns) for data in batch(spec, sizes, seed)]
         expected = expect(spec, ranks)
         data: RankData = ranks[rank]
         tensors = {**data.source, **data.inputs}
@@ -54,6 +54,14 @@ class Case:
         except MismatchError as error:
             return [str(error)]
         return []
+
+
+def turned(data: RankData, turns: int) -> RankData:
+    """Other data and another routing of the same shapes and extents: every outermost entry has the
+    inputs of one before it, so no slot is named twice."""
+    source = {name: each.roll(turns) for name, each in data.source.items()}
+    inputs = {name: each.roll(turns, 0) for name, each in data.inputs.items()}
+    return RankData(source, inputs, data.extents)
 
 
 def by_field(shuffle: Shuffle, given: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -119,6 +127,7 @@ def run(artifact: str, small: Small) -> list[str]:
     shuffle.check()
     # All ranks replay as often, so what is alike is asked of all of them.
     alike = [case for case, sizes in zip(cases, batches, strict=True) if sizes == batches[0]]
+    alike += [Case(shuffle, batches[0], 3, turns) for turns in (1, 2)]
     return wrong + graph(shuffle, Case(shuffle, batches[0], 3), alike)
 
 

@@ -73,6 +73,9 @@ def shares(
 @pytest.mark.parametrize("text", [SHARED, LONGER], ids=["sorted", "in order"])
 def test_shares(pool: Pool, text: str) -> None:
     """Rows are where the reference has them, whichever program, of how many, has moved them."""
+    tile = specs.triton_tile(text)
+    assert tile["sorted_rows"] > 1
+    assert (tile["tile_rows"] < tile["sorted_rows"]) == (text is LONGER)
     sizes = [(1300, 33), (0, 600), (32, 64)]
     pool.run(shares, 2, str(specs.artifact(text).path), sizes, (3, 1, 2))
 
@@ -80,6 +83,7 @@ def test_shares(pool: Pool, text: str) -> None:
 @pytest.mark.parametrize("text", [LOOKED_UP, BLOCKS], ids=["looked up", "blocks"])
 def test_relations(pool: Pool, text: str) -> None:
     """Keys and owners that inputs say; computed keys, of segments of several cells."""
+    assert specs.triton_tile(text)["sorted_rows"] > 1
     pool.run(shares, 2, str(specs.artifact(text).path), [(12, 40), (0, 3)], (2, 1))
 
 
