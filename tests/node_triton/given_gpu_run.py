@@ -135,6 +135,8 @@ def main() -> int:
     join(timeout=60)
     wrong: list[str] = []
     for artifact in map(Path, sys.argv[1:]):
+        if EXAMPLES[artifact.name].least_ranks > dist.get_world_size():
+            continue
         wrong += [
             f"{artifact.name}: {each}" for each in run(str(artifact), EXAMPLES[artifact.name])
         ]

@@ -11,11 +11,13 @@ from tests.engine import specs
 
 @dataclass(frozen=True)
 class Small:
-    """An example of small sizes: its text, what it is opened with, and its outermost extents."""
+    """An example of small sizes: its text, what it is opened with, its outermost extents, and how
+    many ranks it takes at least."""
 
     text: str
     options: dict[str, Any]
     batches: list[tuple[int, ...]]
+    least_ranks: int = 1
 
 
 def example(name: str, *constants: tuple[str, str]) -> str:
@@ -55,6 +57,7 @@ EXAMPLES = {
         ),
         {"max_sources": 20},
         FIXED,
+        least_ranks=2,
     ),
     "spread": Small(
         specs.SPREAD,

@@ -30,9 +30,14 @@ def path(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "num_ranks", [*(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2)), 4]
+    ("name", "num_ranks"),
+    [
+        pytest.param(name, num_ranks, marks=[] if num_ranks == 4 else [pytest.mark.nightly])
+        for name, small in EXAMPLES.items()
+        for num_ranks in (1, 2, 4)
+        if num_ranks >= small.least_ranks
+    ],
 )
-@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(pool: Pool, name: str, num_ranks: int) -> None:
     small = EXAMPLES[name]
     batches = [sizes[:num_ranks] for sizes in small.batches]
