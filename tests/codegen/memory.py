@@ -15,6 +15,8 @@ import numpy as np
 import triton
 from numpy.typing import NDArray
 
+from fuscoc_runtime.kernels.loader import launching
+
 Int64s = NDArray[np.int64]
 
 
@@ -57,8 +59,7 @@ class Kernels:
             name: value.ctypes.data if isinstance(value, np.ndarray) else value
             for name, value in values.items()
         }
-        with triton.knobs.runtime.scope():
-            triton.knobs.runtime.interpret = True
+        with launching(interpreted=True):
             kernel[(num_programs,)](**arguments)
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime.kernels import device
-from fuscoc_runtime.kernels.exact import exact_conversions
+from fuscoc_runtime.kernels.interpreter import interpreting
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool)
 
 def device_module(name: str, *, interpreted: bool) -> ModuleType:
     """A module of ``fuscoc_runtime.kernels.device``."""
-    with _interpreting(interpreted):
+    with _in_mode(interpreted):
         return device.load(name)
 
 
@@ -161,46 +161,23 @@ def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = file
     sys.modules[name] = module
-    with _interpreting(interpreted):
+    with _in_mode(interpreted):
         exec(compile(text, file, "exec"), vars(module))
     return module
 
 
 @contextmanager
 def launching(interpreted: bool) -> Iterator[None]:
-    """What a launch needs around it: Triton's mode, and in the interpreter exact conversions."""
-    with (
-        _interpreting(interpreted),
-        exact_conversions() if interpreted else nullcontext(),
-        _patched_once() if interpreted else nullcontext(),
-    ):
+    """What a launch needs around it: Triton's mode, and what is replaced in its interpreter."""
+    with _in_mode(interpreted), interpreting() if interpreted else nullcontext():
         yield
-
-
-@contextmanager
-def _patched_once() -> Iterator[None]:
-    """Let the interpreter make Triton's language its own once a launch.
-
-    It does so again whenever a device function is called, which changes nothing and takes a third
-    of the time of our kernels.
-    """
-    from triton import language as tl
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang
-    nothing = SimpleNamespace(restore=lambda: None)
-    interpreter._patch_lang = lambda fn: patch(fn) if tl.core.is_builtin(tl.load) else nothing
-    try:
-        yield
-    finally:
-        interpreter._patch_lang = patch
 
 
 _one_thread = RLock()
 
 
 @contextmanager
-def _interpreting(interpreted: bool) -> Iterator[None]:
+def _in_mode(interpreted: bool) -> Iterator[None]:
     """Choose Triton's mode for the enclosed code, whatever TRITON_INTERPRET says.
 
     The knob is read when ``@triton.jit`` is applied and by some helpers during a run, so it is

@@ -1,0 +1,104 @@
+"""What is replaced in Triton's interpreter for a launch: no result changes, and nothing stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.interpreter import _changes
+from fuscoc_runtime.kernels.loader import launching
+from tests.codegen.memory import filled, zeros
+
+SIZE = tl.constexpr(8)
+TYPES = {
+    "int1": np.bool_,
+    "uint8": np.uint8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "uint32": np.uint32,
+    "int64": np.int64,
+    "float16": np.float16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
+
+with triton.knobs.runtime.scope():
+    triton.knobs.runtime.interpret = True
+
+    @triton.jit
+    def values(address, TYPE: tl.constexpr):
+        return tl.load(address.to(tl.pointer_type(TYPE)) + tl.arange(0, SIZE))
+
+    @triton.jit
+    def keep(result, out, place):
+        cells = (out + 64 * place).to(tl.pointer_type(result.dtype))
+        tl.store(cells + tl.arange(0, SIZE), result)
+
+    @triton.jit
+    def larger(a, b):
+        return tl.where(a < b, b, a)
+
+    @triton.jit
+    def arithmetic(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        scalar = tl.load(right.to(tl.pointer_type(RIGHT)))
+        keep(a + b, out, 0)
+        keep(a * scalar, out, 1)
+        keep(3 - a, out, 2)
+        keep(tl.where(a < b, a, b), out, 3)
+        keep((a >= scalar) & (b != 2), out, 4)
+        keep(a.to(RIGHT), out, 5)
+        keep(tl.reduce(tl.broadcast_to(a[:, None], (SIZE, SIZE)), 0, larger), out, 6)
+
+    @triton.jit
+    def division(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        keep(a % b, out, 0)
+        keep(a / 3, out, 1)
+        keep(a // b, out, 2)
+
+
+def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
+    """What a kernel leaves in memory, or its complaint."""
+    a = filled(np.array([5, 1, 0, 7, 100, 1, 2, 3]).astype(TYPES[left]))
+    b = filled(np.array([1, 2, 3, 1, 5, 7, 2, 1]).astype(TYPES[right]))
+    out = zeros(512, np.uint8)
+    kinds = getattr(tl, left), getattr(tl, right)
+    with launching(interpreted=True) if ours else triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = True
+        try:
+            kernel[(1,)](a.ctypes.data, b.ctypes.data, out.ctypes.data, *kinds)
+        except Exception as error:
+            return str(error)
+    return out.tobytes()
+
+
+@pytest.mark.parametrize("right", TYPES)
+@pytest.mark.parametrize("left", TYPES)
+def test_the_same_results_and_errors(left: str, right: str) -> None:
+    for kernel in (arithmetic, division):
+        theirs = outcome(kernel, left, right, ours=False)
+        assert outcome(kernel, left, right, ours=True) == theirs
+
+
+def test_the_same_is_an_answer() -> None:
+    """At least where both types are one, kernels run."""
+    for name in set(TYPES) - {"int1"}:
+        assert isinstance(outcome(arithmetic, name, name, ours=True), bytes), name
+        assert name.startswith("float") or isinstance(
+            outcome(division, name, name, ours=True), bytes
+        )
+
+
+def test_nothing_stays() -> None:
+    def now() -> list[Any]:
+        return [getattr(place, name, None) for place, name, _ in _changes()]
+
+    before = now()
+    with launching(interpreted=True):
+        assert all(new is not old for new, old in zip(now(), before, strict=True))
+    assert now() == before
