@@ -25,7 +25,15 @@ void enter() {
     all.arrived = 0;
     ++all.generation;
   }
-  swapcontext(&fiber.context, &cta->scheduler);
+  _longjmp(cta->scheduler, 1);
+}
+
+// Returns when the fiber yields or has ended.
+void resume(Cta& state, Fiber& fiber) {
+  if (_setjmp(state.scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  setcontext(&fiber.beginning);
 }
 
 void run_cta(const Launch* launch, int number) {
@@ -45,7 +53,7 @@ void run_cta(const Launch* launch, int number) {
   cta = &state;
   launched = launch;
   for (int t = 0; t < threads; ++t) {
-    ucontext_t& context = state.fibers[t].context;
+    ucontext_t& context = state.fibers[t].beginning;
     getcontext(&context);
     context.uc_stack.ss_sp = static_cast<char*>(stacks) + kStack * t;
     context.uc_stack.ss_size = kStack;
@@ -56,7 +64,7 @@ void run_cta(const Launch* launch, int number) {
     for (int t = 0; t < threads; ++t) {
       if (state.fibers[t].done) continue;
       state.current = t;
-      swapcontext(&state.scheduler, &state.fibers[t].context);
+      resume(state, state.fibers[t]);
     }
     if (state.progress == before) sched_yield();  // all wait for another CTA
   }

@@ -2,6 +2,7 @@
 // and its threads are fibers of that, which change where they wait. So shared memory is thread_local.
 #pragma once
 #include <sched.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -49,12 +50,15 @@ struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
 };
+// It begins in a context and goes on where it has jumped from: a change of contexts calls the kernel of
+// the operating system for its signals' sake, and there are millions.
 struct Fiber {
-  ucontext_t context;
-  bool done = false;
+  ucontext_t beginning;
+  jmp_buf place;
+  bool begun = false, done = false;
 };
 struct Cta {
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier barriers[16];
@@ -66,7 +70,9 @@ struct Cta {
 };
 extern thread_local Cta* cta;
 
-inline void yield() { swapcontext(&cta->fibers[cta->current].context, &cta->scheduler); }
+inline void yield() {
+  if (!_setjmp(cta->fibers[cta->current].place)) _longjmp(cta->scheduler, 1);
+}
 inline int lane() { return cta->current % kLanes; }
 
 inline const unsigned long long* meet(unsigned long long word) {

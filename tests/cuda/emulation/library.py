@@ -8,6 +8,8 @@ So it shows what threads, CTAs and ranks do together, and not how a GPU orders m
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -82,6 +84,11 @@ INSTEAD = {
     },
 }
 """What takes the place of assembler that holds a word, by header."""
+# ``longjmp`` that is checked aborts where a fiber's stack lies below.
+OPTIONS = [
+    "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
+    "-shared", "-fPIC", "-pthread",
+]  # fmt: skip
 
 
 def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
@@ -89,18 +96,26 @@ def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
 
     ``arch`` is that of ``__CUDA_ARCH__``, which decides about bulk copies.
     """
-    for header in INCLUDE.glob("*.cuh"):
-        (folder / header.name).write_text(_for_host(header.name, header.read_text()))
-    shutil.copy(HERE / "emulation.h", folder)
-    source, library = folder / "kernels.cpp", folder / "kernels.so"
     kernels = KERNEL.sub(
         r'extern "C" void \1(const void* call) { \2(*static_cast<const Call*>(call)); }', text
     )
     runner = (HERE / "emulation.cpp").read_text()
-    source.write_text(f"#define __CUDA_ARCH__ {arch}\n{kernels}{runner}")
-    options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread"]
-    command = [cxx(), *options, f"-I{folder}", str(source), "-o", str(library)]
-    subprocess.run(command, check=True)
+    texts = {path.name: _for_host(path.name, path.read_text()) for path in INCLUDE.glob("*.cuh")}
+    texts["emulation.h"] = (HERE / "emulation.h").read_text()
+    texts["kernels.cpp"] = f"#define __CUDA_ARCH__ {arch}\n{kernels}{runner}"
+    digest = hashlib.sha256("".join(map(texts.__getitem__, sorted(texts))).encode()).hexdigest()
+    made = Path(os.environ["FUSCOC_CACHE_DIR"], f"emulated_{digest[:32]}.so")
+    library = folder / "kernels.so"
+    if not made.exists():  # by no test of this run
+        for name, each in texts.items():
+            (folder / name).write_text(each)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        partial = made.with_name(folder.name)
+        command = [cxx(), *OPTIONS, f"-I{folder}", str(folder / "kernels.cpp"), "-o", str(partial)]
+        subprocess.run(command, check=True)
+        partial.replace(made)
+    # A library of its own, since each has words that last from call to call.
+    shutil.copy(made, library)
     return ctypes.CDLL(str(library))
 
 
