@@ -86,6 +86,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     relation = PointRelation(module, shuffle) if tile.sorted_rows > 1 else None
     printer = _Printer(shuffle, tile, words, relation)
     modules = [printer.planner, printer.dispatch_module]
+    modules += [] if shuffle.given_slots else ["padding"]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
     modules += ["combine"] if shuffle.combine is not None else []
     if crosses_nodes(shuffle, tile):
@@ -178,6 +179,7 @@ class _Printer:
             "columns": self.columns,
             "keys": self.keys,
             "align": self.shuffle.align,
+            "blocks": f"padding.{self.shuffle.padding}",
             "tile": self.tile_points,
             "tiles": self.tile.plan_tiles,
             "block": self.tile.plan_block,
@@ -210,6 +212,7 @@ class _Printer:
             **self.cells(),
             "num_keys": self.shuffle.num_keys,
             "align": self.shuffle.align,
+            "blocks": f"padding.{self.shuffle.padding}",
             "keys": self.keys,
             "tile_bits": self.tile.sorted_rows.bit_length() - 1,
             "tile_rows": min(self.tile.tile_rows, self.tile.sorted_rows),
