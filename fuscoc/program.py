@@ -25,7 +25,7 @@ from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
 from fuscoc.lang import checked
-from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
+from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
@@ -104,7 +104,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
     if not isinstance(target, DefPacked):
         return {"kind": "dense"}
     placement = target.follow("placement")
-    table, padding = placement.read("table"), target.read("padding") or DEFAULT_PADDING
+    table, padding = placement.read("table"), target.read("padding")
     return {
         "kind": "packed",
         "num_keys": placement.read("num_keys"),

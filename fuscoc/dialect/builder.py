@@ -25,7 +25,6 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Scalar,
 )
-from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scalars import loads, may_be_negative
 from fuscoc.source import Span
 
@@ -128,7 +127,7 @@ class _Builder:
             sym_name=target.layout,
             segment=checked.segment,
             align=target.align,
-            padding=None if target.padding == DEFAULT_PADDING else target.padding,
+            padding=target.padding,
             placement=placement,
             capacity=target.capacity,
             compact=target.compact,

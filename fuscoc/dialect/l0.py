@@ -117,19 +117,19 @@ class DefLayout(Op, name="def_layout"):
 class DefPacked(Op, name="def_packed"):
     """A ragged array of segments: the slots of a key are contiguous, in whole blocks of ``align``.
 
-    How many blocks, ``padding`` says; without it, as few as hold the points. ``capacity`` is the
-    most slots a rank may hold; without it, exactly what arrives. Where it is ``compact``, a rank
-    holds every segment once, and slots refer to it.
+    How many blocks, the rule ``padding`` says (``fuscoc.lang.padding``). ``capacity`` is the most
+    slots a rank may hold; without it, exactly what arrives. Where it is ``compact``, a rank holds
+    every segment once, and slots refer to it.
 
-    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.place,
-    segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
+    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest",
+    placement = @spec.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
     """
 
     attrs = attributes(
         sym_name=Name(),
         segment=Ref("def_segment"),
         align=Integer(1),
-        padding=Text(*PADDINGS, optional=True),
+        padding=Text(*PADDINGS),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
         compact=Flag(),

@@ -69,7 +69,7 @@ class Subject:
             verify(module)
             if at == len(PASSES):
                 _without_locations(module)
-                return observe.program(self.example.checked, module, self._interned)
+                return observe.program(self.example, module, self._interned)
             PASSES[at].run(module)
         except (PassError, ir.MLIRError) as error:
             return Objection(str(error))
