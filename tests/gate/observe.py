@@ -170,7 +170,7 @@ def _round_trip(shuffle: LockstepShuffle, data: Data) -> None:
         }
         for done in dispatched
     ]
-    weights = [inputs_of(spec, data, weights=True) for data in ranks]
+    weights = [inputs_of(back, data, weights=True) for data in ranks]
     shuffle.combine(rows, [done.handle for done in dispatched], weights)
 
 
