@@ -22,7 +22,6 @@ from fuscoc.codegen.triton_pieces import print_pieces
 from fuscoc.codegen.triton_relation import PointRelation
 from fuscoc.codegen.triton_rows import (
     as_tuple,
-    crosses_nodes,
     is_strided,
     partial_bytes,
     row_functions,
@@ -89,7 +88,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     modules += [] if shuffle.given_slots else ["padding"]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
     modules += ["combine"] if shuffle.combine is not None else []
-    if crosses_nodes(shuffle, tile):
+    if tile.crosses_nodes:
         modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     header = print_header(shuffle.name, spec, modules)
     own = many_functions if tile.tile_rows > 1 else row_functions
@@ -159,7 +158,7 @@ class _Printer:
         else:
             planned = self.place() if self.shuffle.given_slots else self.plan()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
-        if not crosses_nodes(self.shuffle, self.tile):
+        if not self.tile.crosses_nodes:
             return inside
         across = [self.pack(), self.forward(), *(self.back() if combines else [])]
         return [*inside, *across]

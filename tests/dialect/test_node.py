@@ -16,10 +16,10 @@ from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
-TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
-    pieces = [8 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64,
-    plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64,
-    sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
+TILE = """"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64,
+    field = "x", part_elems = 8 : i64, pieces = [8 : i64]}], plan_block = 256 : i64,
+    plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
+    row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
 """
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
 FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
@@ -403,6 +403,8 @@ PIECE_TILES = [
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
     ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
+    ("plan_warps = 1", "plan_warps = 3", "needs a power of two for 'plan_warps', not 3"),
+    ("plan_warps = 1", "plan_warps = 64", "must not put more than 32 warps into a program"),
     ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
     ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]
