@@ -19,7 +19,6 @@ from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Lookup, Point
 from fuscoc.dialect.runs import RUNS
-from fuscoc.lang.padding import PADDINGS
 
 
 class PointsType(Fsc.Type, name="points"):
@@ -129,7 +128,7 @@ class NodeAssign(NodeOp, name="node_assign"):
     """
 
     gives = SlotsType
-    attrs = attributes(align=Integer(1), padding=Text(*PADDINGS), compact=Flag())
+    attrs = attributes(align=Integer(1), padding=Text(), compact=Flag())
     points: ext.Operand[PointsType]
     counts: ext.Operand[CountsType]
     slots: ext.Result[SlotsType]

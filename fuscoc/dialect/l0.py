@@ -129,11 +129,16 @@ class DefPacked(Op, name="def_packed"):
         sym_name=Name(),
         segment=Ref("def_segment"),
         align=Integer(1),
-        padding=Text(*PADDINGS),
+        padding=Text(),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
         compact=Flag(),
     )
+
+    @classmethod
+    def check(cls, op):
+        if op.read("padding") not in PADDINGS:
+            raise VerifyError(f"knows no padding '{op.read('padding')}'")
 
 
 class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):

@@ -21,6 +21,7 @@ TILE = """"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 
     plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
     row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
 """
+ASSIGNED = '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64, padding = "fewest"}'
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
 FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
 OTHER = '"fsc.def_placement"() {kind = "cyclic", num_keys = 256 : i64, sym_name = "spec.other"}'
@@ -78,12 +79,7 @@ FUSED = [
         "'fsc.node_assign' op needs the counts of all ranks",
     ),
     (
-        [
-            (
-                '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}',
-                '"fsc.node_given"(%0, %2)',
-            )
-        ],
+        [(ASSIGNED, '"fsc.node_given"(%0, %2)')],
         "'fsc.node_given' op must not take keys of a packed target for slots",
     ),
     (
@@ -296,9 +292,8 @@ def test_pieces_of_a_relation_that_is_unfit() -> None:
 
 
 def test_pieces_of_a_packed_target() -> None:
-    assigned = '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}'
     pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
-    text = edited(module("split-affine"), (assigned, pieces))
+    text = edited(module("split-affine"), (ASSIGNED, pieces))
     assert PIECES + "must not take keys of a packed target for slots" in error_of(text)
 
 

@@ -81,6 +81,8 @@ class Subject:
         """Whether what is executed differs: kernels, or the log of a run."""
         if one.kernels != other.kernels and bare(one.kernels) != bare(other.kernels):
             return True
+        if one.warps != other.warps:
+            return True
         return one.manifest != other.manifest and self.logs.differ(one, other)
 
 

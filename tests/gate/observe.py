@@ -44,10 +44,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Program:
-    """What a module at L3 becomes: kernels' files, and the manifest without digests."""
+    """What a module at L3 becomes: kernels' files, and the manifest without digests. ``warps`` are
+    those of the kernels of one node, which no run here launches."""
 
     kernels: dict[str, str]
     manifest: str
+    warps: dict[str, int]
 
 
 def program(example: Example, module: Any, interned: dict[str, str]) -> Program:
@@ -60,7 +62,14 @@ def program(example: Example, module: Any, interned: dict[str, str]) -> Program:
     }
     manifest = json.loads(files.pop(MANIFEST))
     manifest["files"] = {}
-    return Program(files, json.dumps(manifest, sort_keys=True))
+    nodes = [each["node"]["kernels"] for each in manifest["shuffles"] if each["node"]]
+    fused = {name for kernels in nodes for name in kernels.values()}
+    warps = {each["name"]: each["num_warps"] for each in manifest["kernels"]}
+    return Program(
+        files,
+        json.dumps(manifest, sort_keys=True),
+        {name: count for name, count in warps.items() if name in fused},
+    )
 
 
 class Departed(Exception):

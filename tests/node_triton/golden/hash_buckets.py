@@ -134,7 +134,7 @@ def hash_buckets_node_sort(
         cells=1,
         num_keys=64,
         align=1,
-        blocks=padding.fewest,
+        padding=padding.fewest,
         keys=64,
         tile_bits=8,
         tile_rows=32,

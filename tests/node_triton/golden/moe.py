@@ -116,7 +116,7 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         columns=256,
         keys=256,
         align=128,
-        blocks=padding.fewest,
+        padding=padding.fewest,
         tile=(16, 8),
         tiles=1,
         block=256,

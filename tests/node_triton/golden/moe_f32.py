@@ -116,7 +116,7 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         columns=12,
         keys=16,
         align=1,
-        blocks=padding.fewest,
+        padding=padding.fewest,
         tile=(64, 2),
         tiles=1,
         block=16,

@@ -137,7 +137,7 @@ def moe_fp8_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.i
         columns=256,
         keys=256,
         align=128,
-        blocks=padding.fewest,
+        padding=padding.fewest,
         tile=(16, 8),
         tiles=1,
         block=256,

@@ -116,7 +116,7 @@ def moe_replicated_node_assign(call: tl.int64, num_sources: tl.int64, key_to_ran
         columns=288,
         keys=512,
         align=128,
-        blocks=padding.fewest,
+        padding=padding.fewest,
         tile=(16, 8),
         tiles=1,
         block=512,
