@@ -45,20 +45,10 @@ from fuscoc.dialect.runs import Unit
 MAX_WARPS = 32
 BUFFER_ALIGN = 128
 FIELD_SIZES = Record(
-    {
-        "field": Text(),
-        "word_bytes": Unit(1),
-        "part_bytes": Integer(1),
-        "buffer_at": Integer(0),
-    }
+    {"field": Text(), "word_bytes": Unit(1), "part_bytes": Integer(1), "buffer_at": Integer(0)}
 )
 PIECE_SIZES = Record(
-    {
-        "field": Text(),
-        "align_bytes": Unit(1),
-        "part_elems": Integer(1),
-        "pieces": Array(Integer(1)),
-    }
+    {"field": Text(), "align_bytes": Unit(1), "part_elems": Integer(1), "pieces": Array(Integer(1))}
 )
 
 
