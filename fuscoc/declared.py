@@ -24,6 +24,7 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Scalar,
 )
+from fuscoc.lang.padding import PADDINGS
 
 
 def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
@@ -94,6 +95,8 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "key": scalar_json(target.key),
         "num_keys": target.num_keys,
         "align": target.align,
+        "padding": target.padding,
+        "most_padding": PADDINGS[target.padding](target.align),
         "capacity": target.capacity,
         "compact": target.compact,
         "placement": {"kind": target.placement.kind, "table": target.placement.table},

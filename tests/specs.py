@@ -147,6 +147,7 @@ def moe(
             key=Load("topk_idx", (t, k)),
             num_keys=num_experts,
             align=align,
+            padding="fewest",
             capacity=capacity,
             compact=False,
             placement=Placement(

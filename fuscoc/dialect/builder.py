@@ -127,6 +127,7 @@ class _Builder:
             sym_name=target.layout,
             segment=checked.segment,
             align=target.align,
+            padding=target.padding,
             placement=placement,
             capacity=target.capacity,
             compact=target.compact,

@@ -26,6 +26,7 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.program import FieldRuns
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import pads_empty
 from fuscoc_runtime.scalar import Index
 
 
@@ -168,7 +169,8 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
         keys = arithmetic("/", keys, RANKS)
     elif target.placement.kind == "cyclic":
         keys = arithmetic("/", arithmetic("+", RANKS, target.num_keys - 1), RANKS)
-    return arithmetic("+", points, product(least(keys, points), target.align - 1))
+    padded = keys if pads_empty(target) else least(keys, points)
+    return arithmetic("+", points, product(padded, target.most_padding))
 
 
 def copies(shuffle: ShuffleSpec) -> tuple[FieldCopy, ...]:

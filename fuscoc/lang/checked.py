@@ -188,15 +188,17 @@ class Placement:
 class PackedTarget:
     """Ragged destination: fuscoc assigns the slots, contiguous for each key, keys ascending.
 
-    The first slot of every key is a multiple of ``align``. ``capacity`` is the most slots a rank
-    may hold (``None``: exactly what arrives). A key of -1 drops the point. A ``compact`` target
-    holds every segment once, in a row that its slots refer to.
+    A key takes whole blocks of ``align`` slots, as many as the rule ``padding`` says for its points
+    (``fuscoc.lang.padding``). ``capacity`` is the most slots a rank may hold (``None``: exactly
+    what arrives). A key of -1 drops the point. A ``compact`` target holds every segment once, in a
+    row that its slots refer to.
     """
 
     layout: str
     key: Scalar
     num_keys: int
     align: int
+    padding: str
     capacity: int | None
     compact: bool
     placement: Placement

@@ -47,6 +47,7 @@ class LayoutInfo:
     fields: tuple[Field, ...]
     packed: bool
     align: int = 1
+    padding: str = ""
     capacity: int | None = None
     compact: Span | None = None  # where it says so
 

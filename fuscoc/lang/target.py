@@ -347,6 +347,7 @@ def packed_target(
         key=key,
         num_keys=num_keys.value,
         align=layout.align,
+        padding=layout.padding,
         capacity=layout.capacity,
         compact=layout.compact is not None,
         placement=placement,

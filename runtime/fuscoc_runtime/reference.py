@@ -20,6 +20,7 @@ from torch import Tensor
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import blocks
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
 
 LEAST_AMAX = 2.0**-100
@@ -282,7 +283,7 @@ def route(
     deliveries, layouts = [], []
     for rank, scope in enumerate(scopes):
         owned = [k for k in range(target.num_keys) if _owner(target, k, len(ranks), scope) == rank]
-        layout = _pack(owned, [len(arrivals[key]) for key in owned], target.align)
+        layout = _pack(owned, [len(arrivals[key]) for key in owned], target)
         layouts.append(layout)
         for key, first in zip(owned, layout.key_offsets, strict=False):
             deliveries += [
@@ -352,11 +353,11 @@ def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
             return int(scope.inputs[str(target.placement.table)][key])
 
 
-def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:
-    """Keys in order, each beginning at the next multiple of ``align``."""
+def _pack(keys: Sequence[int], counts: Sequence[int], target: PackedTarget) -> SlotLayout:
+    """Keys in order, each in so many blocks of ``align`` slots as its rule says."""
     offsets = [0]
     for count in counts:
-        offsets.append(offsets[-1] + math.ceil(count / align) * align)
+        offsets.append(offsets[-1] + blocks(target, count) * target.align)
     return SlotLayout(offsets[-1], tuple(keys), tuple(counts), tuple(offsets))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fuscoc_runtime.padding import check_padding
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
 
 
@@ -77,8 +78,9 @@ class PlacementSpec:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``.
+    """Slots assigned by the planner: keys ascending, each in whole blocks of ``align`` of them.
 
+    How many, the rule ``padding`` says; none is more than ``most_padding`` beyond a key's points.
     Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
     """
 
@@ -87,9 +89,14 @@ class PackedTarget:
     key: Scalar
     num_keys: int
     align: int
+    padding: str
+    most_padding: int
     capacity: int | None
     placement: PlacementSpec
     compact: bool = False
+
+    def __post_init__(self) -> None:
+        check_padding(self)
 
 
 @dataclass(frozen=True)
