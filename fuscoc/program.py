@@ -107,6 +107,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
     return {
         "kind": "packed",
         "num_keys": placement.read("num_keys"),
+        "group": placement.read("group") or 1,
         "align": target.read("align"),
         "capacity": target.read("capacity"),
         "compact": target.read("compact"),

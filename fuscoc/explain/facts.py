@@ -167,7 +167,8 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
     if target.placement.kind == "block":
         keys = arithmetic("/", keys, RANKS)
     elif target.placement.kind == "cyclic":
-        keys = arithmetic("/", arithmetic("+", RANKS, target.num_keys - 1), RANKS)
+        groups = arithmetic("+", RANKS, target.num_keys // target.group - 1)
+        keys = product(arithmetic("/", groups, RANKS), target.group)
     return arithmetic("+", points, product(least(keys, points), target.align - 1))
 
 

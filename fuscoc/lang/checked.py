@@ -189,13 +189,17 @@ class PackedTarget:
     """Ragged destination: fuscoc assigns the slots, contiguous for each key, keys ascending.
 
     The first slot of every key is a multiple of ``align``. ``capacity`` is the most slots a rank
-    may hold (``None``: exactly what arrives). A key of -1 drops the point. A ``compact`` target
-    holds every segment once, in a row that its slots refer to.
+    may hold (``None``: exactly what arrives). A ``compact`` target holds every segment once, in a
+    row that its slots refer to. ``placed`` is the key of the index that is placed, and -1 drops the
+    point; where the layout is packed by further ones, ``group`` consecutive values of ``key``, a
+    number in mixed radix, belong to one value of ``placed``.
     """
 
     layout: str
     key: Scalar
+    placed: Scalar
     num_keys: int
+    group: int
     align: int
     capacity: int | None
     compact: bool

@@ -103,7 +103,11 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
     what = f"segment `{layout.segment}`" if layout.segment else _type(layout.fields[0])
     extents = [of_checked(extent) for extent in layout.extents]
     if layout.packed:
-        yield f"{text(extents[0])} keys, each with slots of {cell:,} bytes ({what})"
+        keys = text(product(*extents))
+        yield f"{keys} keys, each with slots of {cell:,} bytes ({what})"
+        if len(extents) > 1:
+            sizes = " of ".join(f"{text(each)} `{dim}`" for dim, each in zip(layout.dims, extents))
+            yield f"numbered by {sizes}, the last fastest"
         yield f"the first slot of a key is a multiple of {layout.align:,}"
         room = "what arrives" if layout.capacity is None else f"at most {layout.capacity:,}"
         yield f"slots of a rank: {room}"

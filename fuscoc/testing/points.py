@@ -130,10 +130,10 @@ def points_of(shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData
 
 def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
     """int64 [num_keys]: the rank that every key is placed on."""
-    keys = np.arange(target.num_keys, dtype=np.int64)
+    keys = np.arange(target.num_keys, dtype=np.int64) // target.group
     match target.placement.kind:
         case "block":
-            return keys * topology.num_ranks // target.num_keys
+            return keys * topology.num_ranks // (target.num_keys // target.group)
         case "cyclic":
             return keys % topology.num_ranks
         case "table":

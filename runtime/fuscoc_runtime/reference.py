@@ -343,13 +343,14 @@ def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) ->
 
 
 def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
+    placed = key // target.group
     match target.placement.kind:
         case "block":
-            return key * num_ranks // target.num_keys
+            return placed * num_ranks // (target.num_keys // target.group)
         case "cyclic":
-            return key % num_ranks
+            return placed % num_ranks
         case "table":
-            return int(scope.inputs[str(target.placement.table)][key])
+            return int(scope.inputs[str(target.placement.table)][placed])
 
 
 def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:

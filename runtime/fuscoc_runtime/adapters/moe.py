@@ -57,11 +57,12 @@ class MoeShuffle:
             and (not spec.declared.casts or (may_quantise and _quantises(spec.declared)))
             and weight is not None
         )
-        if not fits or not isinstance(spec.declared.target, PackedTarget) or weight is None:
+        target = spec.declared.target
+        if not fits or not isinstance(target, PackedTarget) or target.group > 1 or weight is None:
             raise self.problem(
                 f"the shuffle {spec.name} is not one of tokens to experts: it needs one field, a "
-                "route of some experts a token, a packed target that is not compact, and a "
-                "weighted sum back"
+                "route of some experts a token, a target packed by experts alone that is not "
+                "compact, and a weighted sum back"
             )
         if spec.declared.target.placement.kind != "block":
             raise self.problem(

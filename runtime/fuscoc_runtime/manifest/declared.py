@@ -79,13 +79,18 @@ class PlacementSpec:
 class PackedTarget:
     """Slots assigned by the planner: keys ascending, each at a multiple of ``align``.
 
+    ``group`` consecutive keys belong to one value of ``placed``, the key that says which rank owns
+    them; it is ``key`` itself, and groups are of one, unless a layout is packed by several indices.
+
     Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
     """
 
     kind: Literal["packed"]
     layout: str
     key: Scalar
+    placed: Scalar
     num_keys: int
+    group: int
     align: int
     capacity: int | None
     placement: PlacementSpec
@@ -209,7 +214,7 @@ class Declared:
         or rank."""
         routes = {given.name for given in self.inputs if given.role == "route"}
         read = [part for part in self._parts if isinstance(part, Load) and part.input in routes]
-        end = self.target.key if self.target.kind == "packed" else self.target.rank
+        end = self.target.placed if self.target.kind == "packed" else self.target.rank
         placed = (place.value for place in self.places)
         return tuple(dict.fromkeys([*self.dropping, *read, *placed, end]))
 

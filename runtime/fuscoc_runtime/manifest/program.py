@@ -58,6 +58,7 @@ class PackedSlots:
 
     kind: Literal["packed"]
     num_keys: int
+    group: int
     align: int
     capacity: int | None
     compact: bool
