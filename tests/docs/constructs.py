@@ -133,6 +133,7 @@ ROWS: dict[str, dict[str, str]] = {
         "256 keys": spec(keys=256),
         "4096 keys": objected("has_many_keys"),
         "more than 65,536 keys": spec(keys=65537),
+        "two keys, (expert, source rank)": example("moe_by_source"),
         "65,536 keys, `compact`": objected("has_very_many_keys"),
         "dense, slots from an input": DENSE,
         "dense, pages from a cache": example("kv_pages"),

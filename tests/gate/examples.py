@@ -69,6 +69,18 @@ PAGES = """
       dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
     }"""
 
+PAIRS = """
+    shuffle pairs {
+      index t : tokens   index k : 2   index e : 6   index c : 3
+      segment item { x : f32[4] }
+      layout rows[t] of item
+      layout by_pair[e, c, s] of item packed(s) align 2
+      place e on rank by cyclic
+      route r(t, k) -> (e, c) = input idx : int64[2]
+      dispatch rows[t] -> by_pair[r(t, k).e, r(t, k).c, *]
+      combine reverse reduce sum
+    }"""
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -117,6 +129,7 @@ EXAMPLES = (
     Example("grid", specs.GRID, ("2x2",)),
     Example("everywhere", EVERYWHERE, ("2x1",)),
     Example("batched", BATCHED, ("2x1",)),
+    Example("pairs", PAIRS, ("2x2",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",
