@@ -219,10 +219,10 @@ class _Builder:
         ends = (target.key,) if isinstance(target, PackedTarget) else (target.rank, target.slot)
         for value in scalars.routed(*(each.start for each in source.subscripts), *ends):
             relation.Drop.build(value)
-        if isinstance(target, PackedTarget) and target.group > 1:
-            # The key that is made of several is no -1 where the first of them is computed to be.
-            if not isinstance(target.placed, Load):
-                relation.Drop.build(scalars.lower(target.placed))
+        # A key that is made of several is no -1 where the first of them is computed to be.
+        is_one_of_several = isinstance(target, PackedTarget) and target.group > 1
+        if is_one_of_several and not isinstance(target.placed, Load):
+            relation.Drop.build(scalars.lower(target.placed))
         for value in dict.fromkeys(self.checked.dropping):
             relation.Drop.build(scalars.lower(value))
         lengths = [1 if item.length is None else item.length for item in source.subscripts]

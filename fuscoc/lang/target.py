@@ -278,7 +278,7 @@ def packed_target(
     access = with_slot(dispatch.target, layout, scope)
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
-    *key_exprs, slot = access.subscripts
+    *keys, slot = access.subscripts
     if on is not None:
         scope.sink.report(
             "FSC044",
@@ -304,27 +304,28 @@ def packed_target(
             secondary=[Label(layout.ident.span, "packed")],
             fix=Fix(slot.span, "*", "write `*`, the next free slot of the key"),
         )
-    for key_expr in key_exprs:
-        if isinstance(key_expr, ast.Range | ast.Wildcard):
-            scope.sink.report("FSC036", key_expr.span, "a key is needed here")
+    exprs = list[ast.Expr]()
+    for key in keys:
+        if isinstance(key, ast.Range | ast.Wildcard):
+            scope.sink.report("FSC036", key.span, "a key is needed here")
             return NOTHING
+        exprs.append(key)
     _check_compact(dispatch, layout, scope)
     num_keys = _num_keys(layout, scope)
     placement = _placement(dispatch, layout, scope)
-    if _forgets_route(key_exprs[0], dispatch, layout, scope):
+    if _forgets_route(exprs[0], dispatch, layout, scope):
         return NOTHING
-    keys = _keys(key_exprs, layout, scope)
-    if keys is None:
+    found = _keys(exprs, layout, scope)
+    if found is None:
         return NOTHING
-    placed, *others = keys
     if num_keys is None or placement is None:
-        return TargetInfo(None, tuple(keys))
+        return TargetInfo(None, tuple(found))
     sizes = [extent.value for extent in layout.extents if isinstance(extent, Const)]
-    key = row_major([placed, *others], layout.extents)
+    number = row_major(found, layout.extents)
     checked = PackedTarget(
         layout=layout.ident.name,
-        key=key,
-        placed=placed,
+        key=number,
+        placed=found[0],
         num_keys=num_keys,
         group=prod(sizes[1:]),
         align=layout.align,
@@ -333,7 +334,7 @@ def packed_target(
         placement=placement,
         span=access.span,
     )
-    return TargetInfo(checked, (key,))
+    return TargetInfo(checked, (number,))
 
 
 def _num_keys(layout: LayoutInfo, scope: Scope) -> int | None:
@@ -423,7 +424,11 @@ def _keys(exprs: Sequence[ast.Expr], layout: LayoutInfo, scope: Scope) -> list[S
 def with_slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> ast.Access:
     """The access of a packed layout; if it has a key alone, which is reported, with the slot."""
     key = access.subscripts[0]
-    if len(layout.dims) != 2 or len(access.subscripts) != 1 or isinstance(key, ast.Range | ast.Wildcard):
+    if (
+        len(layout.dims) != 2
+        or len(access.subscripts) != 1
+        or isinstance(key, ast.Range | ast.Wildcard)
+    ):
         return access
     end = Span(key.span.end, key.span.end)
     scope.sink.report(

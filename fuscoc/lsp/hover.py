@@ -106,7 +106,8 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
         keys = text(product(*extents))
         yield f"{keys} keys, each with slots of {cell:,} bytes ({what})"
         if len(extents) > 1:
-            sizes = " of ".join(f"{text(each)} `{dim}`" for dim, each in zip(layout.dims, extents))
+            named = zip(layout.dims, extents, strict=False)
+            sizes = " of ".join(f"{text(each)} `{dim}`" for dim, each in named)
             yield f"numbered by {sizes}, the last fastest"
         yield f"the first slot of a key is a multiple of {layout.align:,}"
         room = "what arrives" if layout.capacity is None else f"at most {layout.capacity:,}"

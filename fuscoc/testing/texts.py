@@ -263,10 +263,10 @@ def packed_target(
     if placement == "table owner" or not second:
         keys, key = "e", f"r({params})"
     else:
-        keys, key = "e, q", f"r({params}), {second}"
-        routes.append("index q : 3")
+        keys, key = "e, part", f"r({params}), {second}"
+        routes.append("index part : 3")
     if second == "second" and keys != "e":
-        routes.append(f"route second({params}) -> q = input seconds : {dtype}")
+        routes.append(f"route second({params}) -> part = input classes : {dtype}")
         key = f"r({params}), second({params})"
     declared = [
         f"index e : {num_keys}",

@@ -102,7 +102,7 @@ def test_classes_of_experts(
 
 @pytest.mark.parametrize("topology", ["1x4", "2x2"])
 def test_experts_by_source(topology: str) -> None:
-    """Blocks of (expert, source rank), as Megatron and DeepEP count them; an expert is one range."""
+    """Blocks of (expert, source rank), as Megatron and DeepEP count them."""
     shuffle = LockstepShuffle(
         specs.artifact("moe_by_source.fsc", **SIZES, peers=RANKS),
         topology=Topology.parse(topology),
