@@ -55,6 +55,7 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
                 {"start": scalar_json(subscript.start), "length": subscript.length}
                 for subscript in source.subscripts
             ],
+            "order": list(source.order),
         },
         "target": _target(checked.target),
         "casts": [

@@ -226,7 +226,10 @@ class _Builder:
         for value in dict.fromkeys(self.checked.dropping):
             relation.Drop.build(scalars.lower(value))
         lengths = [1 if item.length is None else item.length for item in source.subscripts]
-        relation.Relate.build(rank, place, starts, dims, lengths=lengths)
+        order = tuple(dim for dim in source.order if lengths[dim] > 1)
+        is_other = list(order) != sorted(order)
+        ordered = {"order": order} if is_other else {}
+        relation.Relate.build(rank, place, starts, dims, lengths=lengths, **ordered)
 
 
 class _Scalars:

@@ -7,6 +7,7 @@ written into the manifest for the runtime's reference to interpret.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, TypeAlias
@@ -137,6 +138,12 @@ class Subscript:
     span: Span
 
 
+def run_lengths(subscripts: Sequence[Subscript], order: Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the runs among subscripts, in the order of their positions, if one is given."""
+    given = [subscripts[position] for position in order] if order else subscripts
+    return tuple(each.length for each in given if each.length is not None)
+
+
 @dataclass(frozen=True)
 class Source:
     """Where segments are read at dispatch (and written back at combine).
@@ -144,7 +151,8 @@ class Source:
     The layout is an array of *cells*, row-major over ``dims`` (the innermost varies fastest), one
     tensor a field. A cell of field ``f`` has shape ``fields[f].shape``; a segment is the block of
     cells that ``subscripts`` names, so its field shape is the run lengths followed by the cell's
-    shape. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
+    shape. With an ``order`` a segment has its cells in another one than the layout: these are the
+    positions of the runs, outermost first. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
     are concatenated.
     """
 
@@ -153,11 +161,12 @@ class Source:
     dims: tuple[Scalar, ...]
     subscripts: tuple[Subscript, ...]
     span: Span
+    order: tuple[int, ...] = ()
 
     @property
     def segment_fields(self) -> tuple[Field, ...]:
         """The fields of a segment as it lies in the source: what combine brings back."""
-        runs = tuple(each.length for each in self.subscripts if each.length is not None)
+        runs = run_lengths(self.subscripts, self.order)
         return tuple(replace(field, shape=(*runs, *field.shape)) for field in self.fields)
 
 

@@ -50,8 +50,7 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield from _layout(scope.layouts[name], scope)
     elif name in scope.views:
         dims, access = scope.views[name]
-        lengths = [each.length for each in access.subscripts if each.length is not None]
-        runs = f" of {' × '.join(map(str, lengths))} cells" if lengths else ""
+        runs = f" of {' × '.join(map(str, access.lengths))} cells" if access.lengths else ""
         yield f"a segment{runs} of `{access.layout.ident.name}` for each {', '.join(dims)}"
     elif name in scope.routes:
         route = scope.routes[name]

@@ -59,12 +59,22 @@ class Subscript:
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged."""
+    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged.
+
+    A segment has its runs in the ``order`` of these positions, or as the layout has them.
+    """
 
     layout: str
     fields: tuple[FieldSpec, ...]
     dims: tuple[Scalar, ...]
     subscripts: tuple[Subscript, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The positions of the subscripts that are runs, as a segment has them, outermost first."""
+        found = (at for at, each in enumerate(self.subscripts) if each.length is not None)
+        return self.order or tuple(found)
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,8 @@ class Declared:
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
         """The fields of a segment as it leaves; those of the rows that combine brings back."""
-        lengths = tuple(s.length for s in self.source.subscripts if s.length is not None)
+        given = (self.source.subscripts[at].length for at in self.source.runs)
+        lengths = tuple(length for length in given if length is not None)
         return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
 
     @property
