@@ -139,7 +139,7 @@ class Subscript:
 
 
 def run_lengths(subscripts: Sequence[Subscript], order: Sequence[int]) -> tuple[int, ...]:
-    """The lengths of the runs among subscripts, in the order of their positions, if one is given."""
+    """The lengths of the runs among subscripts, in an ``order`` of their positions, if it is given."""
     given = [subscripts[position] for position in order] if order else subscripts
     return tuple(each.length for each in given if each.length is not None)
 
@@ -151,9 +151,9 @@ class Source:
     The layout is an array of *cells*, row-major over ``dims`` (the innermost varies fastest), one
     tensor a field. A cell of field ``f`` has shape ``fields[f].shape``; a segment is the block of
     cells that ``subscripts`` names, so its field shape is the run lengths followed by the cell's
-    shape. With an ``order`` a segment has its cells in another one than the layout: these are the
-    positions of the runs, outermost first. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
-    are concatenated.
+    shape. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
+    are concatenated. With an ``order``, the positions of the runs, a segment has them in this one,
+    outermost first.
     """
 
     layout: str

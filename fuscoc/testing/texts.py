@@ -133,8 +133,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
         lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
     is_compact = False
-    is_cast = bool(cast.clause or source.number)
-    goes_into_runs = num_fields == 1 and fields[0].shape and not (is_cast or answered)
+    is_changed = bool(cast.clause or source.number or " order(" in source.layout)
+    goes_into_runs = num_fields == 1 and fields[0].shape and not (is_changed or answered)
     if goes_into_runs and not weighted and draw(st.booleans()):
         lines += draw(target_of_runs(fields[0]))
         lines.append(f"route where({params}) -> (rank, u, v) = input places : int64[3]")
@@ -308,15 +308,16 @@ def grid(draw: st.DrawFn) -> Source:
 
 @st.composite
 def tiles(draw: st.DrawFn) -> Source:
-    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride."""
+    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride, or cells in another order."""
     p, q, across = (draw(st.integers(1, 3)) for _ in range(3))
+    order, cells = draw(st.sampled_from([("", (p, q)), (" order(x, y)", (q, p))]))
     return Source(
         (f"const p = {p}, q = {q}, across = {across}", "index j : across"),
         ("t", "j"),
         "blocks[t, j]",
         "layout table[y, x] of {cell} dense(rows * p, across * q)\n"
-        "  view blocks[t, j] = table[t*p .. t*p+p, j*q .. j*q+q]",
-        (p, q),
+        f"  view blocks[t, j] = table[t*p .. t*p+p, j*q .. j*q+q]{order}",
+        cells,
         num_routed=2,
     )
 

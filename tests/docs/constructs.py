@@ -119,6 +119,7 @@ ROWS: dict[str, dict[str, str]] = {
         "tiles of a grid, and back": GRID.rstrip("}\n") + "\ncombine reverse\n}\n",
         "another order of the indices": TURNED.replace("combine reverse", ""),
         "another order, and back": TURNED,
+        "another order inside a segment": example("vit_patches_nchw"),
         "ragged extents": RAGGED,
         "routes that look routes up": CHAINED,
         "computed routes": example("hash_buckets"),

@@ -81,6 +81,18 @@ PAIRS = """
       combine reverse reduce sum
     }"""
 
+TURNED = """
+    shuffle turned {
+      index n : images   index s : length
+      segment pixels { x : u8[4, 3] }
+      layout planes[n, c, y] of u8 dense(3, 8)
+      layout sequence[s] of pixels
+      view part[n] = planes[n, 0 .. 3, 2 .. 6] order(y, c)
+      route to(n) -> (rank, slot) = input destination : int64[2]
+      dispatch part[n] -> sequence[to(n).slot] on to(n).rank
+      combine reverse
+    }"""
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -130,6 +142,7 @@ EXAMPLES = (
     Example("everywhere", EVERYWHERE, ("2x1",)),
     Example("batched", BATCHED, ("2x1",)),
     Example("pairs", PAIRS, ("2x2",)),
+    Example("turned", TURNED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",
