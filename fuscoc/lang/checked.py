@@ -139,7 +139,7 @@ class Subscript:
 
 
 def run_lengths(subscripts: Sequence[Subscript], order: Sequence[int]) -> tuple[int, ...]:
-    """The lengths of the runs among subscripts, in an ``order`` of their positions, if it is given."""
+    """The lengths of the runs among subscripts, in an ``order`` of positions, if it is given."""
     given = [subscripts[position] for position in order] if order else subscripts
     return tuple(each.length for each in given if each.length is not None)
 

@@ -308,7 +308,7 @@ def grid(draw: st.DrawFn) -> Source:
 
 @st.composite
 def tiles(draw: st.DrawFn) -> Source:
-    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride, or cells in another order."""
+    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride, or in another order."""
     p, q, across = (draw(st.integers(1, 3)) for _ in range(3))
     order, cells = draw(st.sampled_from([("", (p, q)), (" order(x, y)", (q, p))]))
     return Source(
