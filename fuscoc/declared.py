@@ -56,6 +56,7 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
                 {"start": scalar_json(subscript.start), "length": subscript.length}
                 for subscript in source.subscripts
             ],
+            "order": list(source.order),
         },
         "target": _target(checked.target),
         "casts": [
@@ -93,7 +94,9 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "kind": "packed",
         "layout": target.layout,
         "key": scalar_json(target.key),
+        "placed": scalar_json(target.placed),
         "num_keys": target.num_keys,
+        "group": target.group,
         "align": target.align,
         "padding": target.padding,
         "most_padding": PADDINGS[target.padding](target.align),

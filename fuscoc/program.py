@@ -108,6 +108,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
     return {
         "kind": "packed",
         "num_keys": placement.read("num_keys"),
+        "group": placement.read("group") or 1,
         "align": target.read("align"),
         "padding": padding,
         "most_padding": PADDINGS[padding](target.read("align")),

@@ -145,7 +145,9 @@ def moe(
         target=PackedTarget(
             layout="by_expert",
             key=Load("topk_idx", (t, k)),
+            placed=Load("topk_idx", (t, k)),
             num_keys=num_experts,
+            group=1,
             align=align,
             padding="fewest",
             capacity=capacity,

@@ -86,6 +86,8 @@ class DefSegment(Op, name="def_segment"):
 class DefPlacement(Op, name="def_placement"):
     """Which rank owns each of ``num_keys`` keys; ``table`` is an i64 input [num_keys].
 
+    With a ``group`` so many consecutive keys are placed as one, whose number counts.
+
     ``"fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.place"} : () ->
     ()``
     """
@@ -94,6 +96,7 @@ class DefPlacement(Op, name="def_placement"):
         sym_name=Name(),
         kind=Text("block", "cyclic", "table"),
         num_keys=Integer(1),
+        group=Integer(2, optional=True),
         table=Ref("def_input", optional=True),
     )
 
@@ -101,6 +104,9 @@ class DefPlacement(Op, name="def_placement"):
     def check(cls, op):
         if (op.read("kind") == "table") != ("table" in op.attributes):
             raise VerifyError("needs the attribute 'table' exactly when its kind is table")
+        group = op.read("group")
+        if group and (op.read("num_keys") % group or op.read("kind") == "table"):
+            raise VerifyError("needs whole groups of keys, which no table places")
         check_role(op, "table", "placement")
 
 

@@ -131,18 +131,19 @@ def _packed_extents(
             help="give the slots a name of their own",
         )
         return None
-    if slot.name != layout.dims[-1].name or len(layout.dims) != 2:
+    *keys, last = layout.dims
+    if slot.name != last.name or not keys:
         scope.sink.report(
             "FSC069",
             packed.span,
-            "not yet supported: a packed layout that is not one index and its slots",
+            "not yet supported: a packed layout that is not its keys and then its slots",
             help=f"write `{layout.ident.name}[index, {slot.name}]`",
         )
         return None
-    key = layout.dims[0]
-    if scope.find(key, {INDEX}, "an index") is None or key.name not in scope.extents:
+    found = [scope.find(key, {INDEX}, "an index") is not None for key in keys]
+    if not all(found) or not {key.name for key in keys} <= scope.extents.keys():
         return None
-    return (scope.extents[key.name],)
+    return tuple(scope.extents[key.name] for key in keys)
 
 
 def _dense_extents(

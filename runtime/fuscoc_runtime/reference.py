@@ -339,18 +339,24 @@ def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) ->
         start = evaluate(subscript.start, scope)
         at.append(start if subscript.length is None else slice(start, start + subscript.length))
     outer, *inner = at
+    order = shuffle.declared.source.order
     chosen = entries[outer] if isinstance(outer, slice) else [entries[outer]]
-    return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
+    if not order:
+        return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
+    block = torch.stack([entry[tuple(inner)] for entry in chosen])
+    dims = [sorted(order).index(position) for position in order]
+    return (block if isinstance(outer, slice) else block[0]).permute(dims).flatten()
 
 
 def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
+    placed = key // target.group
     match target.placement.kind:
         case "block":
-            return key * num_ranks // target.num_keys
+            return placed * num_ranks // (target.num_keys // target.group)
         case "cyclic":
-            return key % num_ranks
+            return placed % num_ranks
         case "table":
-            return int(scope.inputs[str(target.placement.table)][key])
+            return int(scope.inputs[str(target.placement.table)][placed])
 
 
 def _pack(keys: Sequence[int], counts: Sequence[int], target: PackedTarget) -> SlotLayout:

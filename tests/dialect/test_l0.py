@@ -204,6 +204,13 @@ INVALID = [
         "'fsc.def_placement' op needs the attribute 'table' exactly when its kind is table",
     ),
     (
+        op(
+            "def_placement",
+            'group = 3 : i64, kind = "block", num_keys = 16 : i64, sym_name = "spec.n"',
+        ),
+        "'fsc.def_placement' op needs whole groups of keys, which no table places",
+    ),
+    (
         op("def_placement", 'kind = "block", num_keys = 0 : i64, sym_name = "spec.n"'),
         "attribute 'num_keys' must be at least 1, not 0",
     ),

@@ -100,6 +100,30 @@ PAGES = """
       dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
     }"""
 
+PAIRS = """
+    shuffle pairs {
+      index t : tokens   index k : 2   index e : 6   index c : 3
+      segment item { x : f32[4] }
+      layout rows[t] of item
+      layout by_pair[e, c, s] of item packed(s) align 2
+      place e on rank by cyclic
+      route r(t, k) -> (e, c) = input idx : int64[2]
+      dispatch rows[t] -> by_pair[r(t, k).e, r(t, k).c, *]
+      combine reverse reduce sum
+    }"""
+
+TURNED = """
+    shuffle turned {
+      index n : images   index s : length
+      segment pixels { x : u8[4, 3] }
+      layout planes[n, c, y] of u8 dense(3, 8)
+      layout sequence[s] of pixels
+      view part[n] = planes[n, 0 .. 3, 2 .. 6] order(y, c)
+      route to(n) -> (rank, slot) = input destination : int64[2]
+      dispatch part[n] -> sequence[to(n).slot] on to(n).rank
+      combine reverse
+    }"""
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -165,6 +189,8 @@ EXAMPLES = (
     Example("batched", BATCHED, ("2x1",)),
     Example("bags", BAGS, ("2x2",)),
     Example("reply", BAGS, ("2x2",), of_reply=True),
+    Example("pairs", PAIRS, ("2x2",)),
+    Example("turned", TURNED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",

@@ -145,7 +145,7 @@ def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> in
     points = num_ranks * max_sources * shuffle.program.fanout
     keys = target.num_keys
     if target.placement.kind != "table":
-        keys = -(-keys // num_ranks)
+        keys = -(-keys // target.group // num_ranks) * target.group
     return most_slots(target, points, keys)
 
 

@@ -59,6 +59,7 @@ class PackedSlots:
 
     kind: Literal["packed"]
     num_keys: int
+    group: int
     align: int
     padding: str
     most_padding: int
