@@ -182,9 +182,7 @@ def test_rows_that_are_added_compile_for_sm_90(begun: int) -> None:
     types |= {"index": "*i64", "num_rows": "i32", "width": "i32"}
     fixed: dict[str, Any] = {"tile_rows": 1, "tile_words": 1024, "num_terms": 8}
     fixed |= dict.fromkeys(("first", "second")[begun:])
-    signature = {
-        each: "constexpr" if each in fixed else types[each] for each in function.arg_names
-    }
+    signature = {each: "constexpr" if each in fixed else types[each] for each in function.arg_names}
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
 
