@@ -105,7 +105,8 @@ class Call:
         self.check_rows(again, idx_again, weights, handle)
 
         y = outputs(case, case.shape.topk)
-        for biases in ((), (case.x[rank],), (case.x[rank], case.x[rank].flip(0))):
+        one = (case.x[rank],)
+        for biases in (one,) if is_fp8 else ((), (*one, case.x[rank].flip(0))):
             rows = self.worked(y, where, len(as_tuple(recv)[0]))
             if is_fp8:
                 order["previous_event"] = self.buffer.capture()  # rows have been made since

@@ -123,7 +123,7 @@ def check_dispatch(
     biases = (case.x[rank], None if is_async else case.x[rank].flip(0))
     added = [each for each in biases if each is not None]
     given = weights if with_topk else None
-    for bias, begun in ((None, []), (biases, added)):
+    for bias, begun in ((None, []), (biases, added))[is_async:]:
         rows = case.received(y, rank)[:, rank]
         if is_async:
             order["previous_event"] = buffer.capture()  # rows have been made since the last one
@@ -167,7 +167,7 @@ def check_worst(
     checks.equal("weights of the worst case", weights[:num], wanted[2])
     goes, y = counted["is_token_in_rank"], outputs(case, case.num_ranks)
     there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
-    for begun in ([], [case.x[rank]]):
+    for begun in ([],) if order else ([], [case.x[rank]]):
         rows = y[rank].new_full((most, case.shape.hidden), torch.nan)
         rows[:num] = case.received(y, rank)[:, rank]
         if order:
