@@ -11,7 +11,7 @@ import ctypes
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,14 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.face.choice import choose_triton, worst_capacity
-from fuscoc_runtime.kernels.commands import CommandList, Exchange, Launch, NativeCalls, NativeList
+from fuscoc_runtime.kernels.commands import (
+    CommandList,
+    Exchange,
+    Launch,
+    NativeCalls,
+    NativeList,
+    Turn,
+)
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.native import NativeLibrary
 
@@ -88,10 +95,16 @@ class FakedRails(Rails):
     def command(self, what: StartRound) -> Exchange:
         return Exchange(self._transfers(what), lambda: None, what)
 
-    def submit(self, commands: CommandList, values: Mapping[str, int]) -> None:
+    def submit(
+        self,
+        commands: CommandList,
+        numbers: Sequence[int],
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
         if commands not in self._natives:
             self._natives[commands] = native(commands)
-        self._natives[commands].submit([values[name] for name in commands.names], 0)
+        self._natives[commands].submit(numbers, 0)
 
     def _group(self) -> Any:
         return FAKED_GROUP

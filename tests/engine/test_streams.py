@@ -25,6 +25,7 @@ class Stream:
     """What a CUDA stream is asked; a wait across the border of a capture fails as CUDA's does."""
 
     def __init__(self) -> None:
+        self.cuda_stream = id(self)
         self.capture: int | None = None
         self.waited_for: list[object] = []
 
@@ -132,6 +133,27 @@ def test_calls_follow_each_other(device: Device) -> None:
     assert device.call(device.side) == [device.end]
     assert device.call(device.main) == [device.end]
     assert device.end.recorded[1:] == [device.main, device.main, device.side, device.main]
+
+
+def test_lists_among_calls(device: Device) -> None:
+    """A list on another stream than the latest call waits for it, and ends as a call does."""
+
+    def awaited(stream: Stream) -> int | None:
+        with device.order.lock:
+            around = device.order.around(stream.cuda_stream)
+            assert around.ended == device.end.cuda_event
+            found: int | None = around.awaited
+            return found
+
+    device.call(device.main)
+    assert awaited(device.main) is None
+    assert awaited(device.side) == device.end.cuda_event
+    assert device.call(device.side) == []
+    assert device.call(device.main) == [device.end]
+    device.capture(1)
+    device.call(device.main)
+    device.capture(None)
+    assert awaited(device.main) == device.end.cuda_event  # the graph may have been replayed
 
 
 def test_a_call_that_fails_is_over(device: Device) -> None:
