@@ -72,8 +72,8 @@ whose sizes never change: here with room for {TOKENS} tokens a rank, hidden {MOD
 top-{MODEL.topk} of {MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
 and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
 host, from a call whose arguments are of the forms of an earlier one until all is handed over. What
-NCCL takes of a host to post is not in them, nor anything of GPUs and networks. Slabs are those of both directions, at both ends;
-a window has room for the worst routing.
+NCCL takes of a host to post is not in them, nor anything of GPUs and networks. Slabs are those of
+both directions, at both ends; a window has room for the worst routing.
 """.strip()
 
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
