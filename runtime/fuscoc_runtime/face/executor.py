@@ -148,6 +148,7 @@ class Executor:
         if found is None:
             return None
         done, end = found
+        self._stream = self._stream or self.repeats.stream
         self.observer.dispatched(done.handle, started)
         [window] = done.rows.values()
         rows = window.detach()
@@ -172,6 +173,7 @@ class Executor:
         if found is None:
             return None
         result, end = found
+        self._stream = self._stream or self.repeats.stream
         self.observer.combined(started)
         return result, Event(end, (rows, handle))
 

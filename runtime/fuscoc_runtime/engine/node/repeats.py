@@ -54,7 +54,11 @@ class _Combine:
 
 class Repeats:
     """The calls of one engine between nodes that repeat earlier ones. Each of them gives None where
-    it is for the engine to find out what is asked for."""
+    it is for the engine to find out what is asked for.
+
+    Attributes:
+        stream: of asynchronous calls; None on the CPU.
+    """
 
     @staticmethod
     def of(engine: NodeEngine) -> Repeats | None:
@@ -78,11 +82,12 @@ class Repeats:
         self._window = window.data_ptr(), window.data_ptr() + window.nbytes()
         device = engine.members.device
         self._device = device.index if device.type == "cuda" else None
+        self.stream: Any = None
         self._before: Any = None
         if self._device is not None:
-            self._calls = communication_stream(device)
+            self.stream = communication_stream(device)
             self._before = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._before.record(self._calls)
+            self._before.record(self.stream)
 
     def dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
@@ -230,7 +235,7 @@ class Repeats:
             return None, None
         stream = current = torch._C._cuda_getCurrentRawStream(self._device)
         if is_beside:
-            stream = self._calls.cuda_stream
+            stream = self.stream.cuda_stream
         turn = self._order.around(stream)
         turn.before_on = current if is_beside else None
         turn.before = self._before.cuda_event if is_beside else None
@@ -241,9 +246,9 @@ class Repeats:
         if self._device is None or not is_beside:
             return None
         for tensor in tensors:
-            tensor.record_stream(self._calls)
+            tensor.record_stream(self.stream)
         end = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        end.record(self._calls)
+        end.record(self.stream)
         return end
 
 
