@@ -154,6 +154,10 @@ struct Places {
   };
 };
 
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+};
+
 // Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together.
 template <int kUnit, Reading kHow, int kSteps>
 struct BoxCopy {
@@ -184,18 +188,19 @@ struct BoxCopy {
   }
 
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
-  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane) const {
-    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane);
-    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane);
-    else copy_short_runs(first, end, lane);
+  template <class Meanwhile>
+  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
+    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
+    else copy_short_runs(first, end, lane, meanwhile);
   }
   __device__ static __forceinline__ uint4 read_word(const char* at) {
     if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
     else return __ldcg(reinterpret_cast<const uint4*>(at));  // read once: it need not stay in L1
   }
   // A lane has kLines in flight, and while they come, places of the next ones are computed.
-  template <int kLines>
-  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane) const {
+  template <int kLines, class Meanwhile>
+  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
     const u32 last = end - 1;
     Places::Pair* here = places.pair;
     Places::Pair* next = here + Places::kPairs / 2;
@@ -215,6 +220,7 @@ struct BoxCopy {
         const u32 line = min(begin + i * kWarp + lane, last), run = box.run_lines.quotient(line);
         value[i] = read_word(here[run - lowest].from + (line - run * box.run_lines.by) * kLine);
       }
+      if (begin == first) meanwhile();
       const u32 before = lowest;
       if (begin + kWarp * kLines < end) lowest = look_up(next, begin + kWarp * kLines);
 #pragma unroll
@@ -228,7 +234,9 @@ struct BoxCopy {
       here = looked_up;
     }
   }
-  __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane) const {
+  template <class Meanwhile>
+  __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    meanwhile();
     for (u32 begin = first + lane; begin < end; begin += kWarp * kLinesInFlight / 2) {
       uint4 value[kLinesInFlight / 2];
       char* at[kLinesInFlight / 2];
@@ -366,10 +374,16 @@ struct BoxCopy {
     for (i64 at = i64(low) - odd + lane * kLine; at < high; at += kWarp * kLine) copy_line(range, range_to, at, low, high);
   }
 
-  __device__ __forceinline__ void item(u32 number, int lane) const {
+  // meanwhile() is run once, while the first lines come where that is easy.
+  template <class Meanwhile>
+  __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile) const {
     const u32 first = number * kItemLines, end = min(first + kItemLines, box.num_lines);
-    if constexpr (kUnit == kLine) copy_words(first, end, lane);
-    else copy_lines(first, end, lane);
+    if constexpr (kUnit == kLine) {
+      copy_words(first, end, lane, meanwhile);
+    } else {
+      meanwhile();
+      copy_lines(first, end, lane);
+    }
   }
 };
 

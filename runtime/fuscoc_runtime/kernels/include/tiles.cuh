@@ -215,16 +215,17 @@ struct TileCopy {
 };
 
 // Copies an item of a box: a tile, or lines.
-template <int kUnit, Reading kHow, int kSteps>
+template <int kUnit, Reading kHow, int kSteps, class Meanwhile = Nothing>
 __device__ __forceinline__ void copy_item(const Box<kSteps>& box, const char* from, char* to, Places& places, char* staged,
-                                          u32 number, int lane) {
+                                          u32 number, int lane, Meanwhile meanwhile = {}) {
   const BoxCopy<kUnit, kHow, kSteps> lines{box, from, to, places};
   if constexpr (kUnit != kLine)
     if (box.tiling.rows) {
+      meanwhile();
       TileCopy<kUnit, kHow, kSteps>{lines, staged}.item(number, lane);
       return;
     }
-  lines.item(number, lane);
+  lines.item(number, lane, meanwhile);
 }
 
 }  // namespace fuscoc
