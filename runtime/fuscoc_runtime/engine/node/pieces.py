@@ -25,6 +25,9 @@ MOST_LINES, MOST_TILES = 2**31, 4
 """Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank; tiles
 that may stand for an item."""
 
+CTA_BYTES = 32 << 10
+"""Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
+
 BOX_PADDING = 256
 """Bytes of staging memory for every box and rank, beside the rows."""
 
@@ -134,6 +137,10 @@ class PiecesNode(CudaNode):
     def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
         filled = self._tables["filled"][entry.index].view(torch.int32)
         return {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
+
+    def _num_copy_ctas(self, num_rows: int) -> int:
+        num_bytes = num_rows * self.program.fanout * sum(self._row_bytes)
+        return min(self._ctas, 2 * -(-num_bytes // (2 * CTA_BYTES)) or 2)  # even: they come in pairs
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         return 1

@@ -20,7 +20,6 @@ struct Move {
     Items items;
     Own box[kWarp];
     Places places[kWarp];
-    u32 turn;
   };
   const Call& call;
   const u32 epoch;
@@ -89,18 +88,18 @@ struct Move {
 
   __device__ void finish() {
     __syncthreads();
-    if (threadIdx.x == 0) {
-      fence_system();
-      shared.turn = atomicAdd(&call.state->sent[epoch & 1], 1u);
-      fence_system();
-    }
-    __syncthreads();
-    if (shared.turn != gridDim.x - 1 || threadIdx.x >= call.num_ranks || int(threadIdx.x) == call.rank) return;
+    if (threadIdx.x != 0) return;
     fence_system();
-    const int peer = threadIdx.x;
-    if (call.routing->refusing >> peer & 1) return;
-    store_relaxed(flag(peer, call.rank), epoch);
-    wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
+    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
+    fence_system();
+    const auto each_peer = [&](auto visit) {
+      for (int peer = 0; peer < call.num_ranks; ++peer)
+        if (peer != call.rank && !(call.routing->refusing >> peer & 1)) visit(peer);
+    };
+    each_peer([&](int peer) { store_relaxed(flag(peer, call.rank), epoch); });
+    each_peer([&](int peer) {
+      wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
+    });
   }
 
   __device__ void mark_all() {
