@@ -139,8 +139,9 @@ class PiecesNode(CudaNode):
         return {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
 
     def _num_copy_ctas(self, num_rows: int) -> int:
+        """An even number: they come in pairs."""
         num_bytes = num_rows * self.program.fanout * sum(self._row_bytes)
-        return min(self._ctas, 2 * -(-num_bytes // (2 * CTA_BYTES)) or 2)  # even: they come in pairs
+        return min(self._ctas, max(2, 2 * -(-num_bytes // (2 * CTA_BYTES))))
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         return 1
