@@ -75,8 +75,8 @@ def copy(
             if index % len(rows) == field:
                 lines.copy_item(
                     box, source_fields[field] + start, rows_at[field] + end, item // num_cells,
-                    item * 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
-                    lines_at_once[field], item_lines,
+                    item * 0, 0, 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
+                    lines_at_once[field], item_lines, False,
                 )  # fmt: skip
 
 
