@@ -289,19 +289,14 @@ class CudaNode:
             call.plan_ctas = min(self._ctas, call.plan_ctas)
             self._launch(self._dispatch, call.plan_ctas, address)
         else:
-            # Senders find SMs that do not plan.
-            room = self._ctas - call.send_ctas * (self._overlaps and not self.program.scatters)
+            # Both at once only where they may have all SMs; senders find some that do not plan.
+            early = self._is_hopper and self._ctas == self.num_sms
+            room = self._ctas - call.send_ctas * (early and not self.program.scatters)
             call.plan_ctas = max(1, min(call.plan_ctas, room))
             self._launch(self._plan, call.plan_ctas, address)
             num_ctas = self._num_copy_ctas(max(num_sources, num_slots))
-            self._launch(self._dispatch, num_ctas, address, self._overlaps)
+            self._launch(self._dispatch, num_ctas, address, early)
         return handle
-
-    @property
-    def _overlaps(self) -> bool:
-        """Whether a kernel may start before the one in front of it has ended: where they may have
-        all SMs."""
-        return self._is_hopper and self._ctas == self.num_sms
 
     def _of_handle(self, entry: RingEntry) -> dict[str, Any]:
         """What else a handle has."""
@@ -352,7 +347,7 @@ class CudaNode:
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
             if self._clear is not None:
                 self._launch(self._clear, num_ctas, address)
-            self._launch(kernel, num_ctas, address, self._overlaps and self._clear is not None)
+            self._launch(kernel, num_ctas, address)
         return results
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:

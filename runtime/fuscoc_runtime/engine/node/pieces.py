@@ -21,9 +21,8 @@ MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
 
 LINE, ITEM_LINES = 16, 512
-MOST_LINES, MOST_TILES = 2**31, 4
-"""Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank; tiles
-that may stand for an item."""
+MOST_LINES = 2**31
+"""Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank."""
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
@@ -69,7 +68,7 @@ class PiecesNode(CudaNode):
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
         self._staging_bytes = comes_back * room
-        self._max_flags = comes_back * MOST_TILES * (num_lines // ITEM_LINES + num_cells + 1)
+        self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
         super().__init__(program, limits, node_group, device, schedule)
 
     def _most_entries(self, limits: Limits) -> int:

@@ -36,8 +36,7 @@ struct Tiling {
   u32 run;                   // and bytes of an element
   u32 pitch;                 // bytes from column to column in shared memory
   u32 apart;                 // rows of the matrix are ranges of their own
-  u32 transposes;            // or what is read lies as it goes
-  Divisor row, bands, chunks, matrices, pitch_lines;  // bytes; tiles; matrices of a range
+  Divisor row, bands, chunks, pitch_lines;  // bytes; tiles
 };
 constexpr i64 kMostTiles = 4;  // of a box, for each of the items that it would have otherwise
 
@@ -353,25 +352,21 @@ struct BoxCopy {
       for (u32 line = begin + lane; line <= last; line += kWarp) {
         const u32 which = one ? number : box.range_lines.quotient(line);
         if (!one) enter(which);
-        copy_line(range, range_to, i64(line - which * box.range_lines.by) * kLine - odd, 0, box.range_bytes);
+        copy_line(range, range_to, i64(line - which * box.range_lines.by) * kLine - odd);
       }
     }
   }
-  // The bytes of a line at byte `at` of a range that are among [low, high).
-  __device__ __forceinline__ void copy_line(const Range& range, char* range_to, i64 at, i64 low, i64 high) const {
-    if (at >= low && at + kLine <= high) {
+  // The bytes of a range in a line that begins at its byte `at`.
+  __device__ __forceinline__ void copy_line(const Range& range, char* range_to, i64 at) const {
+    const i64 high = box.range_bytes;
+    if (at >= 0 && at + kLine <= high) {
       uint4 value = {~0u, ~0u, ~0u, ~0u};
       if constexpr (kHow != kLost) value = read_line(range, u32(at));
       *reinterpret_cast<uint4*>(range_to + at) = value;
     } else {
-      low = max(at, low);
+      const i64 low = max(at, i64(0));
       copy_units(range, range_to + low, u32(low), u32(max(min(at + kLine, high), low)));
     }
-  }
-  // Bytes [low, high) of a range.
-  __device__ __forceinline__ void copy_bytes(const Range& range, char* range_to, u32 low, u32 high, int lane) const {
-    const i64 odd = u32(reinterpret_cast<u64>(range_to) + low) % kLine;
-    for (i64 at = i64(low) - odd + lane * kLine; at < high; at += kWarp * kLine) copy_line(range, range_to, at, low, high);
   }
 
   // meanwhile() is run once, while the first lines come where that is easy.

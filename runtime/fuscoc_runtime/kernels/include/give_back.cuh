@@ -150,7 +150,6 @@ __device__ __forceinline__ void give_back(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
   begin_back(call, shared, call.combine_group);
-  wait_for_previous();  // `clear`, which has ended when results are written
   const int warp = int(threadIdx.x) / kWarp;
   char* const staged = reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes;
   const GiveBack<Shape> state{{call, shared}, warp, int(threadIdx.x) % kWarp, staged};
@@ -161,7 +160,6 @@ __device__ __forceinline__ void give_back(const Call& call) {
 // common and all bytes are moved.
 template <class Shape>
 __device__ __forceinline__ void clear(const Call& call) {
-  let_next_start();
   if (Shape::disjoint && i64(*call.moved) == call.result_bytes) return;
   const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, num_threads = i64(gridDim.x) * blockDim.x;
   const i64 wide = call.result_bytes / kLine;
