@@ -92,14 +92,12 @@ struct Move {
     fence_system();
     if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
     fence_system();
-    const auto each_peer = [&](auto visit) {
-      for (int peer = 0; peer < call.num_ranks; ++peer)
-        if (peer != call.rank && !(call.routing->refusing >> peer & 1)) visit(peer);
-    };
-    each_peer([&](int peer) { store_relaxed(flag(peer, call.rank), epoch); });
-    each_peer([&](int peer) {
-      wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
-    });
+    const auto is_open = [&](int peer) { return peer != call.rank && !(call.routing->refusing >> peer & 1); };
+    for (int peer = 0; peer < call.num_ranks; ++peer)
+      if (is_open(peer)) store_relaxed(flag(peer, call.rank), epoch);
+    for (int peer = 0; peer < call.num_ranks; ++peer)
+      if (is_open(peer))
+        wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
   }
 
   __device__ void mark_all() {
