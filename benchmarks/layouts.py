@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -40,6 +40,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "fft": ("fft_transpose", {"nx": 256, "ny": 512, "nz": 512}),
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
     "vit": ("vit_patches", {}),
+    "vit_nchw": ("vit_patches_nchw", {}),
     "kv": ("kv_pages", {}),
     "kv_cache": ("kv_cache", {}),
     "buckets_512": ("hash_buckets", {"width": 128}),
@@ -100,7 +101,7 @@ def moved(rows: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Ten
 
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
-    make = {"vit": pictures, "kv": pages, "kv_cache": kept_pages}
+    make = {"vit": pictures, "vit_nchw": planes, "kv": pages, "kv_cache": kept_pages}
     if name in make:
         return make[name](rank, ranks, device)
     constants = SPECS[name][1]
@@ -195,6 +196,22 @@ def pictures(rank: int, ranks: int, device: torch.device) -> Case:
     return Case(x, inputs, count * grid * grid, max(lengths), remote, there, back)
 
 
+def planes(rank: int, ranks: int, device: torch.device) -> Case:
+    """The same pictures channel by channel; patches are pixel by pixel."""
+    case = pictures(rank, ranks, device)
+    count, side, patch, grid = 64, 1036, 14, 74
+
+    def there(x: Tensor) -> Tensor:
+        return case.there(x.view(count, 3, side, side).permute(0, 2, 3, 1).contiguous())
+
+    def back(y: Tensor) -> Tensor:
+        assert case.back is not None
+        x = case.back(y).view(count, grid, patch, grid, patch, 3)
+        return x.permute(0, 5, 1, 2, 3, 4).contiguous()
+
+    return replace(case, source=case.source.view(-1), there=there, back=back)
+
+
 def pages(rank: int, ranks: int, device: torch.device) -> Case:
     """Pages of a cache, each in all layers, dealt out to the ranks."""
     layers, moves, total, line = 32, 128, 160, 65536
@@ -285,7 +302,7 @@ def measure(
         **options,
     ) as shuffle:
         dims = shuffle.spec.declared.source.dims
-        x = case.source if name == "vit" else shaped(case.source, shuffle, True)
+        x = case.source if name in ("vit", "vit_nchw") else shaped(case.source, shuffle, True)
         if name in ("fft", "kv", "kv_cache"):
             x = x.view(*case.source.shape[:2], *x.shape[1:])
         if name.startswith("ulysses"):

@@ -11,6 +11,8 @@ run in turn on the same inputs, and rows and sums are verified before and after 
 *Host* is the time until a call returns while the GPU has nothing to do; *alone* the time until its
 work has ended then; *total* the GPU's time for dispatch and combine, between events, while it was
 busy before, so that it does not wait for the host. Microseconds, medians, of the slowest rank.
+*Beyond* is what that is beyond twice a direction of raw sends, and *MB* what windows and tables, or
+the buffers of raw sends, take of a rank's memory.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def run_case(
                 times[number, i] = torch.tensor(measured)
     slowest = times.to(device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    report = []
+    report: list[dict[str, Any]] = []
     for contender, each in zip(contenders, slowest.cpu(), strict=True):
         problems = gather_objects(wrong[contender.name] + contender.verify())
         report.append(
@@ -140,12 +142,24 @@ def run_case(
                 "num_tokens": tokens,
                 "contender": contender.name,
                 **dict(zip(COLUMNS, medians(each), strict=True)),
+                "MB": round(megabytes(contender), 1),
                 "wrong": [line for lines in problems for line in lines],
             }
         )
     for shuffle in shuffles.values():
         shuffle.close()
+    for entry in report:
+        entry["beyond"] = round(entry["total"] - report[0]["total"], 1)
     return report
+
+
+def megabytes(contender: Contender) -> float:
+    """Memory of a rank."""
+    if isinstance(contender, Called):
+        memory = contender.shuffle.memory()
+        return memory.num_bytes / 1e6
+    assert isinstance(contender, RawWire)
+    return (contender.sent.nbytes + contender.received.nbytes) / 1e6
 
 
 def medians(times: Tensor) -> list[float]:
@@ -157,7 +171,7 @@ def markdown(report: list[dict[str, Any]]) -> str:
     lines = []
     for entry in report:
         cells = [entry["routing"], entry["num_tokens"], entry["contender"]]
-        cells += [f"{entry[column]:.0f}" for column in COLUMNS]
+        cells += [f"{entry[column]:.0f}" for column in (*COLUMNS, "beyond", "MB")]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -201,8 +215,11 @@ def main() -> None:
     num_sms = sms if sharing == 1 else sms // (sharing + 1)
     report = []
     if rank == 0:
-        print("| routing | tokens | contender | " + " | ".join(COLUMNS) + " |", flush=True)
-        print("|---" * (3 + len(COLUMNS)) + "|", flush=True)
+        print(
+            "| routing | tokens | contender | " + " | ".join(COLUMNS) + " | beyond | MB |",
+            flush=True,
+        )
+        print("|---" * (5 + len(COLUMNS)) + "|", flush=True)
     for kind in options.kind:
         for tokens in options.tokens:
             found = run_case(kind, tokens, device, topology, options.iterations, num_sms)

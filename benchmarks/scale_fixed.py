@@ -11,7 +11,7 @@ import ctypes
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,9 +33,17 @@ from fuscoc_runtime.comm.requests import StartRound, Window
 from fuscoc_runtime.engine.node import rails, triton
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.face.choice import choose_triton, worst_capacity
-from fuscoc_runtime.kernels.commands import CommandList, Exchange, Launch, NativeCalls, NativeList
+from fuscoc_runtime.kernels.commands import (
+    CommandList,
+    Exchange,
+    Launch,
+    NativeCalls,
+    NativeList,
+    Turn,
+)
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.native import NativeLibrary
 
@@ -63,9 +71,9 @@ With `max_sources` hosts neither count nor plan. They hand over kernels, and sen
 whose sizes never change: here with room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,},
 top-{MODEL.topk} of {MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
 and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
-host, from the call until all is handed over, arguments included. What NCCL takes of a host to post
-is not in them, nor anything of GPUs and networks. Slabs are those of both directions, at both ends;
-a window has room for the worst routing.
+host, from a call whose arguments are of the forms of an earlier one until all is handed over. What
+NCCL takes of a host to post is not in them, nor anything of GPUs and networks. Slabs are those of
+both directions, at both ends; a window has room for the worst routing.
 """.strip()
 
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
@@ -88,10 +96,16 @@ class FakedRails(Rails):
     def command(self, what: StartRound) -> Exchange:
         return Exchange(self._transfers(what), lambda: None, what)
 
-    def submit(self, commands: CommandList, values: Mapping[str, int]) -> None:
+    def submit(
+        self,
+        commands: CommandList,
+        numbers: Sequence[int],
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
         if commands not in self._natives:
             self._natives[commands] = native(commands)
-        self._natives[commands].submit([values[name] for name in commands.names], 0)
+        self._natives[commands].submit(numbers, 0)
 
     def _group(self) -> Any:
         return FAKED_GROUP
@@ -186,13 +200,27 @@ class Opened:
             "topk_weights": torch.ones(TOKENS, MODEL.topk),
         }
 
-    def call(self) -> tuple[float, float]:
-        """Seconds of a dispatch and of a combine."""
-        started = time.process_time()
+        repeats = Repeats.of(self.engine)
+        assert repeats is not None
+        self._repeats = repeats
         done = self.engine.dispatch([self._x], self._named)
+        self._repeats.remember_dispatch([self._x], self._named, done.handle)
+        [rows] = done.rows.values()
+        self.engine.combine(rows, done.handle, {})
+        self._repeats.remember_combine(rows, done.handle)
+
+    def call(self) -> tuple[float, float]:
+        """Seconds of a dispatch and of a combine like those before."""
+        started = time.process_time()
+        found = self._repeats.dispatch([self._x], self._named, is_beside=False)
         dispatched = time.process_time()
-        self.engine.combine(done.rows, done.handle, {})
-        return dispatched - started, time.process_time() - dispatched
+        assert found is not None
+        done, _ = found
+        [rows] = done.rows.values()
+        combined = self._repeats.combine(rows, done.handle, is_beside=False)
+        ended = time.process_time()
+        assert combined is not None
+        return dispatched - started, ended - dispatched
 
     def posted(self) -> int:
         """Sends and receives of a dispatch, which is one group, and as many of a combine; counted

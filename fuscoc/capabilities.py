@@ -20,6 +20,7 @@ from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import CheckedShuffle, Const, PackedTarget
+from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
 
@@ -89,7 +90,7 @@ def repeats_rows(shuffle: CheckedShuffle) -> Faults:
 
 def pads_far(shuffle: CheckedShuffle) -> Faults:
     target = _packed(shuffle)
-    if target.num_keys * target.align > MAX_PADDING:
+    if target.num_keys * (PADDINGS[target.padding](target.align) + 1) > MAX_PADDING:
         padding = f"{target.num_keys} keys from multiples of {target.align} on"
         yield Fault(target.span, f"it has {padding}, more slots than its kernels count")
 
@@ -172,6 +173,13 @@ def has_many_keys(shuffle: CheckedShuffle) -> Faults:
         yield Fault(target.span, reason)
 
 
+def pads_otherwise(shuffle: CheckedShuffle) -> Faults:
+    """None of the language's own rules: the device headers know that one alone."""
+    target = _packed(shuffle)
+    if target.padding != DEFAULT_PADDING:
+        yield Fault(target.span, f"the slots of its keys are `{target.padding}`")
+
+
 def reduces_otherwise(shuffle: CheckedShuffle) -> Faults:
     """None of the language's own reductions: one that was added without an element type."""
     combine = shuffle.combine
@@ -215,9 +223,12 @@ CUDA: Table = (
 TRITON_NODE: Table = (demands_cuda, *_NODE, fans_out_very_far, of_packed(has_very_many_keys))
 """Triton kernels of fixed capacity inside one node."""
 
-NODE_KERNELS = {"cuda": (*CUDA, reduces_otherwise), "triton": TRITON_NODE}
-"""Kernels of fixed capacity inside one node, by what prints them, also where a reduction was added
-to the language."""
+NODE_KERNELS = {
+    "cuda": (*CUDA, reduces_otherwise, of_packed(pads_otherwise)),
+    "triton": TRITON_NODE,
+}
+"""Kernels of fixed capacity inside one node, by what prints them, also where a reduction or a
+padding was added to the language."""
 
 GENERAL: Table = ()
 """Triton kernels for any ranks do all that the language accepts: what they cannot is refused where

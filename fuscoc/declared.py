@@ -24,6 +24,7 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Scalar,
 )
+from fuscoc.lang.padding import PADDINGS
 
 
 def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
                 {"start": scalar_json(subscript.start), "length": subscript.length}
                 for subscript in source.subscripts
             ],
+            "order": list(source.order),
         },
         "target": _target(checked.target),
         "casts": [
@@ -92,8 +94,12 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "kind": "packed",
         "layout": target.layout,
         "key": scalar_json(target.key),
+        "placed": scalar_json(target.placed),
         "num_keys": target.num_keys,
+        "group": target.group,
         "align": target.align,
+        "padding": target.padding,
+        "most_padding": PADDINGS[target.padding](target.align),
         "capacity": target.capacity,
         "compact": target.compact,
         "placement": {"kind": target.placement.kind, "table": target.placement.table},

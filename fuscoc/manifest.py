@@ -209,7 +209,7 @@ def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str,
 
 def _counts(sizes: CudaSizes | PieceSizes | TritonSizes | TritonPieceSizes) -> dict[str, int]:
     """What is said of a tile: the numbers of which there is one."""
-    return {name: value for name, value in asdict(sizes).items() if isinstance(value, int)}
+    return {name: int(each) for name, each in asdict(sizes).items() if isinstance(each, int)}
 
 
 def _cuda(item: CompiledShuffle, assembler: Assembler | None) -> dict[str, Any]:

@@ -2,11 +2,19 @@
 
     CheckedShuffle --build--> L0 --...--> L1 --...--> L2 --specialise-kernels--> L3
 
-``PASSES`` is all that happens to a module. What follows only reads it: backends print the kernels
-of single steps (``codegen/triton.py``) and those of one node that choose-tiles has chosen sizes for
-(``codegen/triton_node.py``, ``codegen/cuda_kernels.py``), CUDA text is assembled where machine code
-is wanted (``manifest.Assembler``), static shuffles are planned (``bake.py``), and the artifact is
-written (``artifact.py``). ``driver.py`` calls these in turn.
+All that happens to a spec, in turn, by ``driver.py``:
+
+1. ``lang/check.py`` makes a ``CheckedShuffle`` of each shuffle, and another one of its reply;
+   ``capabilities.py`` says which kernels of one node it can have.
+2. ``dialect/builder.py`` makes a module of each, at L0, and of memory of the caller's a second
+   relation beside it.
+3. ``PASSES`` is all that happens to a module. What follows only reads it.
+4. Printers: kernels of single steps (``codegen/triton.py``), those of one node that choose-tiles
+   has chosen sizes for (``codegen/triton_node.py``, ``codegen/cuda_kernels.py``).
+5. ``manifest.py`` describes them, ``program.py`` the steps; ``manifest.Assembler`` compiles CUDA
+   text where machine code is wanted.
+6. ``bake.py`` plans static shuffles for the topologies that are asked for.
+7. ``artifact.py`` writes the directory.
 
 The module is verified after every pass. What a verifier or a pass objects to is a mistake of
 fuscoc, reported as an ``InternalError`` at the ``.fsc`` text that the operation comes from.

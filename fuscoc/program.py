@@ -25,6 +25,7 @@ from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
 from fuscoc.dialect.relation import Point
 from fuscoc.lang import checked
+from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.scope import BUILTINS
 
 KernelName = Callable[[str], str]
@@ -103,11 +104,14 @@ def _target(shuffle: Any) -> dict[str, Any]:
     if not isinstance(target, DefPacked):
         return {"kind": "dense"}
     placement = target.follow("placement")
-    table = placement.read("table")
+    table, padding = placement.read("table"), target.read("padding")
     return {
         "kind": "packed",
         "num_keys": placement.read("num_keys"),
+        "group": placement.read("group") or 1,
         "align": target.read("align"),
+        "padding": padding,
+        "most_padding": PADDINGS[padding](target.read("align")),
         "capacity": target.read("capacity"),
         "compact": target.read("compact"),
         "placement": {"kind": placement.read("kind"), "table": table},

@@ -30,7 +30,8 @@ def check_placements(shuffles: Sequence[CheckedShuffle], topologies: Sequence[st
 def _check_block(
     target: PackedTarget, topologies: Sequence[Topology], sink: DiagnosticSink
 ) -> None:
-    bad = [each for each in topologies if target.num_keys % each.num_ranks]
+    placed = target.num_keys // target.group
+    bad = [each for each in topologies if placed % each.num_ranks]
     if not bad:
         return
     ranks = " and ".join(f"{each.num_ranks} ranks ({each})" for each in bad)
@@ -38,7 +39,7 @@ def _check_block(
     sink.report(
         "FSC046",
         target.placement.span,
-        f"`{target.layout}` has {target.num_keys} keys, which {ranks} do not divide",
+        f"`{target.layout}` has {placed} keys, which {ranks} do not divide",
         "gives every rank the same number of keys",
         fix=Fix(Span(end - len(BLOCK), end), "cyclic", "deal the keys out one by one: `by cyclic`"),
     )

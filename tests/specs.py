@@ -145,8 +145,11 @@ def moe(
         target=PackedTarget(
             layout="by_expert",
             key=Load("topk_idx", (t, k)),
+            placed=Load("topk_idx", (t, k)),
             num_keys=num_experts,
+            group=1,
             align=align,
+            padding="fewest",
             capacity=capacity,
             compact=False,
             placement=Placement(

@@ -36,7 +36,7 @@ EXECUTING = (
 ROOMS = (
     (
         *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "native.py"),
-        *("scalar.py", "topology.py", "trust.py"),
+        *("padding.py", "scalar.py", "topology.py", "trust.py"),
     ),
     ("manifest",),
     ("reference.py",),
@@ -170,6 +170,28 @@ def test_long_files_say_why(path: Path) -> None:
     lines = path.read_text().splitlines()
     if len(lines) > MAX_LINES:
         assert any("lines because" in line for line in lines[:10]), f"{len(lines)} lines"
+
+
+# What passes share with printers: how a row is cut, the cost models, and the walk over a relation.
+SHARED = {
+    "arguments", "cuda_casts", "cuda_tiles", "cuda_types", "language", "node_shuffle", "places",
+    "points", "regions", "row_casts", "row_values", "rows", "tiles", "triton_tiles",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("fuscoc/passes/*.py")), ids=relative)
+def test_passes_read_no_printer(path: Path) -> None:
+    """Nor does anything that they import, and they do not ask the checked text."""
+    assert "fuscoc.lang.checked" not in imports(path)
+    found, left = set[Path](), [path]
+    while left:
+        if (file := left.pop()) not in found:
+            found.add(file)
+            places = (ROOT.joinpath(*name.split(".")) for name in imports(file))
+            files = {place.with_suffix(".py") for place in places}
+            left += [each for each in files if each in COMPILER]
+    read = {each.stem for each in found if each.parent.name == "codegen"}
+    assert read <= SHARED
 
 
 def test_kernels_are_printed_from_the_dialect() -> None:

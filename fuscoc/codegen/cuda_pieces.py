@@ -53,7 +53,7 @@ def print_pieces(
         run = run_bytes(shuffle.leaving[0])
         layout = PieceLayout(
             per_entry=len(pieces),
-            box_bytes=208 + 32 * (num_steps + 1),
+            box_bytes=192 + 32 * (num_steps + 1),
             mark_bytes=32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=len(op.read("outer")),

@@ -32,7 +32,9 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
         (count,) = ops_of(node, NodeCount)
         placement = count.follow("placement")
         table = placement.read("table")
-        places = {"block": f"key / {PER_RANK}", "cyclic": "key % call.num_ranks"}
+        group = placement.read("group")
+        number = f"key / {group}" if group else "key"
+        places = {"block": f"key / {PER_RANK}", "cyclic": f"{number} % call.num_ranks"}
         place = CudaText(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
         source = _source_place if shuffle.is_placed else _source_cell
         return "\n".join(

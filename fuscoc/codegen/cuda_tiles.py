@@ -10,7 +10,6 @@ from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaShuffle, row_byte
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 WARP = 32
-MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
 STATIC_SHARED = 512  # what the headers declare beside a CTA's dynamic shared memory, at most
 PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills

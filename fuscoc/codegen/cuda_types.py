@@ -97,6 +97,7 @@ class CudaShuffle:
     given_slots: bool = False
     ragged: bool = False
     in_order: bool = True
+    padding: str = "fewest"
 
     @property
     def num_columns(self) -> int:

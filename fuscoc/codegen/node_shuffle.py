@@ -26,6 +26,7 @@ from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
 from fuscoc.dialect.relation import Domain, Point
+from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scope import BUILTINS
 
 
@@ -56,6 +57,7 @@ def node_shuffle(module: Any) -> CudaShuffle:
         compact=bool(assigns) and assigns[0].read("compact"),
         given_slots=not assigns,
         ragged=bool(points.read("ragged")),
+        padding=assigns[0].read("padding") if assigns else DEFAULT_PADDING,
         in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )
 

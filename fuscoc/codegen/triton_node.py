@@ -22,7 +22,6 @@ from fuscoc.codegen.triton_pieces import print_pieces
 from fuscoc.codegen.triton_relation import PointRelation
 from fuscoc.codegen.triton_rows import (
     as_tuple,
-    crosses_nodes,
     is_strided,
     partial_bytes,
     row_functions,
@@ -86,9 +85,10 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     relation = PointRelation(module, shuffle) if tile.sorted_rows > 1 else None
     printer = _Printer(shuffle, tile, words, relation)
     modules = [printer.planner, printer.dispatch_module]
+    modules += [] if shuffle.given_slots else ["padding"]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
     modules += ["combine"] if shuffle.combine is not None else []
-    if crosses_nodes(shuffle, tile):
+    if tile.crosses_nodes:
         modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     header = print_header(shuffle.name, spec, modules)
     own = many_functions if tile.tile_rows > 1 else row_functions
@@ -158,7 +158,7 @@ class _Printer:
         else:
             planned = self.place() if self.shuffle.given_slots else self.plan()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
-        if not crosses_nodes(self.shuffle, self.tile):
+        if not self.tile.crosses_nodes:
             return inside
         across = [self.pack(), self.forward(), *(self.back() if combines else [])]
         return [*inside, *across]
@@ -178,6 +178,7 @@ class _Printer:
             "columns": self.columns,
             "keys": self.keys,
             "align": self.shuffle.align,
+            "padding": f"padding.{self.shuffle.padding}",
             "tile": self.tile_points,
             "tiles": self.tile.plan_tiles,
             "block": self.tile.plan_block,
@@ -210,6 +211,7 @@ class _Printer:
             **self.cells(),
             "num_keys": self.shuffle.num_keys,
             "align": self.shuffle.align,
+            "padding": f"padding.{self.shuffle.padding}",
             "keys": self.keys,
             "tile_bits": self.tile.sorted_rows.bit_length() - 1,
             "tile_rows": min(self.tile.tile_rows, self.tile.sorted_rows),

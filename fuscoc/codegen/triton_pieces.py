@@ -23,8 +23,6 @@ from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
-PLAN_WARPS = 1
-"""Planning computes single numbers, which more warps would not do faster."""
 BOX_WORDS, STEP_WORDS, MARK_WORDS = 15, 5, 3
 """Those of ``kernels/device/boxes.py`` and ``made_boxes.py``: words before loops, and of a loop."""
 
@@ -204,7 +202,9 @@ class _Printer:
             "fixed": not self.op.looks_up(),
         }
         parameters = {**counts, **parameters}
-        return self.kernel("meet", "pieces.meet", parameters, given, PLAN_WARPS, declared)
+        return self.kernel(
+            "meet", "pieces.meet", parameters, given, self.sizes.plan_warps, declared
+        )
 
     def place(self) -> str:
         given = {
@@ -218,7 +218,7 @@ class _Printer:
             "fixed": not self.op.looks_up(),
             "comes_back": self.shuffle.combine is not None,
         }
-        return self.kernel("place", "pieces.place", self.given, given, PLAN_WARPS)
+        return self.kernel("place", "pieces.place", self.given, given, self.sizes.plan_warps)
 
     def dispatch(self) -> str:
         leaving = self.shuffle.leaving

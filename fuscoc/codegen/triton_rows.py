@@ -117,7 +117,7 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
         function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
     ]
-    if crosses_nodes(shuffle, sizes):  # a cell there is a slab and a place
+    if sizes.crosses_nodes:  # a cell there is a slab and a place
         landed = ["return load_row(part, cell[0], source, cell[1])"]
         functions.append(function("load_landed(part, source, cell)", landed))
     if any(cast.scales and not cast.applied for cast in shuffle.casts):
@@ -142,12 +142,6 @@ def partial_bytes(shuffle: CudaShuffle) -> tuple[tuple[int, ...], int]:
         if len(shuffle.leaving) > 1:
             size = -(-size // ACCESS_BYTES) * ACCESS_BYTES
     return tuple(places), size
-
-
-def crosses_nodes(shuffle: CudaShuffle, sizes: TritonSizes) -> bool:
-    """Whether there are kernels for what has crossed the network: for packed targets, of rows that
-    are not moved many at once."""
-    return not shuffle.given_slots and sizes.tile_rows == 1
 
 
 def is_strided(shuffle: CudaShuffle) -> bool:

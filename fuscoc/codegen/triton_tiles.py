@@ -20,6 +20,7 @@ SORTED_ROWS, SORTED_KEYS = 256, 512
 COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS = 512, 8, 2
 """Then: points whose keys a program counts at once, its warps, and keys whose counts one exchanges.
 """
+PLACE_WARPS = 1  # pieces are single numbers, which more warps would not compute faster
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -57,6 +58,7 @@ class TritonSizes:
     row_warps: int
     tile_rows: int
     sorted_rows: int
+    crosses_nodes: bool
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
@@ -75,6 +77,7 @@ class LineSizes:
 class TritonPieceSizes:
     """Sizes of kernels that move pieces: see ``fuscoc.dialect.node_tiles.TritonPieceTile``."""
 
+    plan_warps: int
     copy_warps: int
     item_lines: int
     fields: tuple[LineSizes, ...]
@@ -90,6 +93,7 @@ def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
         for unit in (unit_bytes(field),)
     )
     return TritonPieceSizes(
+        plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,
         item_lines=lanes * LINES_PER_LANE,
         fields=fields,
@@ -138,6 +142,7 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
         sorted_rows=SORTED_ROWS if is_sorted else 1,
+        crosses_nodes=tile_rows == 1 and not shuffle.given_slots,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),

@@ -120,6 +120,7 @@ class _Builder:
             sym_name=placement,
             kind=target.placement.kind,
             num_keys=target.num_keys,
+            group=target.group if target.group > 1 else None,
             table=target.placement.table,
             loc=self.loc(target.placement.span),
         )
@@ -127,6 +128,7 @@ class _Builder:
             sym_name=target.layout,
             segment=checked.segment,
             align=target.align,
+            padding=target.padding,
             placement=placement,
             capacity=target.capacity,
             compact=target.compact,
@@ -218,10 +220,17 @@ class _Builder:
         ends = (target.key,) if isinstance(target, PackedTarget) else (target.rank, target.slot)
         for value in scalars.routed(*(each.start for each in source.subscripts), *ends):
             relation.Drop.build(value)
+        # A key that is made of several is no -1 where the first of them is computed to be.
+        is_one_of_several = isinstance(target, PackedTarget) and target.group > 1
+        if is_one_of_several and not isinstance(target.placed, Load):
+            relation.Drop.build(scalars.lower(target.placed))
         for value in dict.fromkeys(self.checked.dropping):
             relation.Drop.build(scalars.lower(value))
         lengths = [1 if item.length is None else item.length for item in source.subscripts]
-        relation.Relate.build(rank, place, starts, dims, lengths=lengths)
+        order = tuple(dim for dim in source.order if lengths[dim] > 1)
+        is_other = list(order) != sorted(order)
+        ordered = {"order": order} if is_other else {}
+        relation.Relate.build(rank, place, starts, dims, lengths=lengths, **ordered)
 
 
 class _Scalars:

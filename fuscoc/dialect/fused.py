@@ -120,15 +120,15 @@ class NodeExchange(NodeOp, name="node_exchange"):
 class NodeAssign(NodeOp, name="node_assign"):
     """Number the rows of a key one behind the other, those of lower ranks and points first.
 
-    The first of a key is a multiple of ``align``. Where rows are ``compact``, a segment has one on
-    a rank, and slots refer to it.
+    A key takes whole blocks of ``align`` slots, as many as ``padding`` says. Where rows are
+    ``compact``, a segment has one on a rank, and slots refer to it.
 
-    ``%slots = "fsc.node_assign"(%points, %all) {align = 128 : i64, compact = 0 : i64} :
-    (!fsc.points, !fsc.counts) -> !fsc.slots``
+    ``%slots = "fsc.node_assign"(%points, %all) {align = 128 : i64, compact = 0 : i64, padding =
+    "fewest"} : (!fsc.points, !fsc.counts) -> !fsc.slots``
     """
 
     gives = SlotsType
-    attrs = attributes(align=Integer(1), compact=Flag())
+    attrs = attributes(align=Integer(1), padding=Text(), compact=Flag())
     points: ext.Operand[PointsType]
     counts: ext.Operand[CountsType]
     slots: ext.Result[SlotsType]

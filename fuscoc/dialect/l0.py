@@ -26,6 +26,7 @@ from fuscoc.dialect.expressions import Node, expression
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Owner, Point, Relate
 from fuscoc.dialect.runs import RUNS, UNITS
+from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.policy import CHOICES
 from fuscoc.lang.reductions import REDUCTIONS
 
@@ -85,6 +86,8 @@ class DefSegment(Op, name="def_segment"):
 class DefPlacement(Op, name="def_placement"):
     """Which rank owns each of ``num_keys`` keys; ``table`` is an i64 input [num_keys].
 
+    With a ``group`` so many consecutive keys are placed as one, whose number counts.
+
     ``"fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.place"} : () ->
     ()``
     """
@@ -93,6 +96,7 @@ class DefPlacement(Op, name="def_placement"):
         sym_name=Name(),
         kind=Text("block", "cyclic", "table"),
         num_keys=Integer(1),
+        group=Integer(2, optional=True),
         table=Ref("def_input", optional=True),
     )
 
@@ -100,6 +104,9 @@ class DefPlacement(Op, name="def_placement"):
     def check(cls, op):
         if (op.read("kind") == "table") != ("table" in op.attributes):
             raise VerifyError("needs the attribute 'table' exactly when its kind is table")
+        group = op.read("group")
+        if group and (op.read("num_keys") % group or op.read("kind") == "table"):
+            raise VerifyError("needs whole groups of keys, which no table places")
         check_role(op, "table", "placement")
 
 
@@ -114,23 +121,30 @@ class DefLayout(Op, name="def_layout"):
 
 
 class DefPacked(Op, name="def_packed"):
-    """A ragged array of segments: the slots of a key are contiguous, its first a multiple of align.
+    """A ragged array of segments: the slots of a key are contiguous, in whole blocks of ``align``.
 
-    ``capacity`` is the most slots a rank may hold; without it, exactly what arrives. Where it is
-    ``compact``, a rank holds every segment once, and slots refer to it.
+    How many blocks, the rule ``padding`` says (``fuscoc.lang.padding``). ``capacity`` is the most
+    slots a rank may hold; without it, exactly what arrives. Where it is ``compact``, a rank holds
+    every segment once, and slots refer to it.
 
-    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.place,
-    segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
+    ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest",
+    placement = @spec.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
     """
 
     attrs = attributes(
         sym_name=Name(),
         segment=Ref("def_segment"),
         align=Integer(1),
+        padding=Text(),
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
         compact=Flag(),
     )
+
+    @classmethod
+    def check(cls, op):
+        if op.read("padding") not in PADDINGS:
+            raise VerifyError(f"knows no padding '{op.read('padding')}'")
 
 
 class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):

@@ -24,7 +24,7 @@ from fuscoc.codegen.cuda_tiles import (
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
-from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Flag, Integer, Record, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.fused import (
@@ -45,20 +45,10 @@ from fuscoc.dialect.runs import Unit
 MAX_WARPS = 32
 BUFFER_ALIGN = 128
 FIELD_SIZES = Record(
-    {
-        "field": Text(),
-        "word_bytes": Unit(1),
-        "part_bytes": Integer(1),
-        "buffer_at": Integer(0),
-    }
+    {"field": Text(), "word_bytes": Unit(1), "part_bytes": Integer(1), "buffer_at": Integer(0)}
 )
 PIECE_SIZES = Record(
-    {
-        "field": Text(),
-        "align_bytes": Unit(1),
-        "part_elems": Integer(1),
-        "pieces": Array(Integer(1)),
-    }
+    {"field": Text(), "align_bytes": Unit(1), "part_elems": Integer(1), "pieces": Array(Integer(1))}
 )
 
 
@@ -168,15 +158,16 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
 
 
 class TritonPieceTile(Op, name="triton_piece_tile"):
-    """Triton kernels that move pieces: programs of ``copy_warps`` warps copy items of
-    ``item_lines`` lines of 16 bytes, ``lines`` of a field at once, which they read in words of
-    ``word_bytes``.
+    """Triton kernels that move pieces: programs of ``plan_warps`` warps plan, and programs of
+    ``copy_warps`` copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at once,
+    which they read in words of ``word_bytes``.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
-    word_bytes = 16 : i64}], item_lines = 1024 : i64} : () -> ()``
+    word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
     """
 
     attrs = attributes(
+        plan_warps=Integer(1),
         copy_warps=Integer(1),
         item_lines=Integer(1),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
@@ -187,8 +178,9 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         loads, _ = _rows(op)
         if not ops_of(op.operation.parent, NodePieces):
             raise VerifyError("must stand beside a fsc.node_pieces")
-        _check_power(op.read("copy_warps"), "'copy_warps'")
-        if op.read("copy_warps") > MAX_WARPS:
+        for name in ("plan_warps", "copy_warps"):
+            _check_power(op.read(name), f"'{name}'")
+        if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         _check_fields(op.read("fields"), "fields", _row_bytes(loads))
         _check_words(op.read("fields"), "word_bytes", loads)
@@ -203,16 +195,18 @@ class TritonTile(Op, name="triton_tile"):
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
     ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps;
     short rows ``tile_rows`` at once. With ``sorted_rows`` above 1 it also plans them, so many at
-    once, in the order of their keys.
+    once, in the order of their keys. Where it ``crosses_nodes`` there are kernels for segments that
+    have come over the network, too.
 
     A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
     aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
     are any, ``arriving`` says how rows are stored. They are ``summed`` as elements.
 
-    ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 1792 : i64,
-    pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64,
-    plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64,
-    row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()``
+    ``"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64, field = "x",
+    part_elems = 1792 : i64, pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64,
+    plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
+    row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : ()
+    -> ()``
     """
 
     attrs = attributes(
@@ -225,6 +219,7 @@ class TritonTile(Op, name="triton_tile"):
         row_warps=Integer(1),
         tile_rows=Integer(1),
         sorted_rows=Integer(1),
+        crosses_nodes=Flag(),
         moved=Array(PIECE_SIZES),
         arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
@@ -270,6 +265,8 @@ class TritonTile(Op, name="triton_tile"):
             _check_tiled(op, points, loads, bool(casts or sums))
         if op.read("sorted_rows") > 1:
             _check_sorted_tiles(op, points)
+        if op.read("crosses_nodes") and (op.read("tile_rows") > 1 or not counts):
+            raise VerifyError("must not cross nodes with given slots, or many rows at once")
 
 
 def _rows(op):

@@ -25,12 +25,13 @@ class Relate(Op, name="relate", traits=[ir.IsTerminatorTrait]):
 
     The block begins at ``starts`` and has ``lengths`` cells in each dimension of the source, whose
     extents at this point are ``dims``. ``place`` is the key of a packed target, the slot of a dense
-    one. A rank or key of -1 drops the point.
+    one. A rank or key of -1 drops the point. A segment has the block's cells row-major; with an
+    ``order``, in that of loops over these dimensions, outermost first, all those of several cells.
 
     ``"fsc.relate"(%rank, %key, %t, %tokens) {lengths = [1 : i64]} : (i64, i64, i64, i64) -> ()``
     """
 
-    attrs = attributes(lengths=Array(Integer(1)))
+    attrs = attributes(lengths=Array(Integer(1)), order=Array(Integer(0), optional=True))
     rank: ext.Operand[I64]
     place: ext.Operand[I64]
     starts: ext.Sequence[ext.Operand[I64]]
@@ -42,6 +43,10 @@ class Relate(Op, name="relate", traits=[ir.IsTerminatorTrait]):
         num = len(op.read("lengths"))
         if len(op.starts) != num or len(op.dims) != num:
             raise VerifyError(f"needs {num} starts and {num} dims, one for each of its lengths")
+        order = op.read("order") or ()
+        several = [dim for dim, length in enumerate(op.read("lengths")) if length > 1]
+        if order and (sorted(order) != several or list(order) == several):
+            raise VerifyError("needs an order of its dimensions of several cells, and another one")
 
 
 class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):

@@ -26,6 +26,7 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.program import FieldRuns
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import pads_empty
 from fuscoc_runtime.scalar import Index
 
 
@@ -167,8 +168,10 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
     if target.placement.kind == "block":
         keys = arithmetic("/", keys, RANKS)
     elif target.placement.kind == "cyclic":
-        keys = arithmetic("/", arithmetic("+", RANKS, target.num_keys - 1), RANKS)
-    return arithmetic("+", points, product(least(keys, points), target.align - 1))
+        groups = arithmetic("+", RANKS, target.num_keys // target.group - 1)
+        keys = product(arithmetic("/", groups, RANKS), target.group)
+    padded = keys if pads_empty(target) else least(keys, points)
+    return arithmetic("+", points, product(padded, target.most_padding))
 
 
 def copies(shuffle: ShuffleSpec) -> tuple[FieldCopy, ...]:
@@ -198,15 +201,17 @@ def _copy(runs: FieldRuns, columns: Sequence[Formula]) -> FieldCopy:
 def _run_time_strides(shuffle: ShuffleSpec) -> list[Formula]:
     """The strides in cells that only the run knows, those of outer loops first."""
     found: list[Formula] = []
-    stride: Formula = 1
     continued: Formula = 1  # the stride at which the loop inside goes on
     source = shuffle.declared.source
-    for subscript, dim in zip(reversed(source.subscripts), reversed(source.dims), strict=True):
-        if subscript.length is not None and subscript.length > 1:
+    strides: list[Formula] = [1]
+    for dim in reversed(source.dims[1:]):
+        strides.insert(0, product(strides[0], of_scalar(dim)))
+    for at in reversed(source.runs):
+        length, stride = source.subscripts[at].length, strides[at]
+        if length is not None and length > 1:
             if stride != continued and symbols(stride):
                 found.insert(0, stride)
-            continued = product(subscript.length, stride)
-        stride = product(stride, of_scalar(dim))
+            continued = product(length, stride)
     return found
 
 

@@ -81,8 +81,10 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         placement = target.placement
         owner = f"as `{placement.table}` says" if placement.table else f"by {placement.kind}"
         room = f"at most {target.capacity:,} slots" if target.capacity else "slots for what arrives"
+        together = f", {target.group:,} together" if target.group > 1 else ""
         lines.append(
-            f"`{target.layout}` is packed: {target.num_keys:,} keys, placed on ranks {owner}, each "
+            f"`{target.layout}` is packed: {target.num_keys:,} keys, placed on ranks {owner}"
+            f"{together}, each "
             f"from a multiple of {target.align:,} on; {room}."
         )
         if target.compact:

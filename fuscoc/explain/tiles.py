@@ -104,6 +104,7 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
     if "copy_warps" in tile:  # of pieces
         item = tile["item_lines"] * LINE_BYTES
         return {
+            "plan_warps": "a program that plans computes single numbers",
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
@@ -119,6 +120,7 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "most",
         }
     return planned | {
+        "crosses_nodes": "1 if segments may have crossed the network: packed, moved one by one",
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
         f"fit into registers, {PART_BYTES:,} B",

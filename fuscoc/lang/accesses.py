@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fuscoc.diagnostics import Fix, Label
+from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.algebra import constant_difference
 from fuscoc.lang.checked import Const, IndexRef, Inside, Scalar, Subscript
@@ -39,7 +39,45 @@ def check_view(view: ast.View, scope: Scope) -> None:
             secondary=[Label(view.ident.span, "declared here")],
         )
         return
-    scope.views.setdefault(view.ident.name, (dims, access))
+    order = _order(view, access, scope)
+    if order is not None:
+        scope.views.setdefault(view.ident.name, (dims, replace(access, order=order)))
+
+
+def _order(view: ast.View, access: AccessInfo, scope: Scope) -> tuple[int, ...] | None:
+    """The positions of a view's runs in the order that its segments have them in; none if that is
+    the layout's."""
+    if view.order is None:
+        return ()
+    layout = access.layout
+    runs = [number for number, each in enumerate(access.subscripts) if each.length is not None]
+    names = [layout.dims[number] for number in runs]
+    given = [dim.name for dim in view.order.dims]
+    for dim in view.order.dims:
+        if dim.name not in names:
+            where = "no dimension" if dim.name not in layout.dims else "a dimension without a range"
+            scope.sink.report(
+                "FSC011",
+                dim.span,
+                f"`{dim.name}` is {where} of `{layout.ident.name}` here",
+                secondary=[Label(layout.ident.span, "declared here")],
+                notes=[f"the ranges are in {', '.join(f'`{name}`' for name in names) or 'none'}"],
+                fix=spelling(dim.name, dim.span, set(names) - set(given)),
+            )
+            return None
+    if not scope.distinct(view.order.dims):
+        return None
+    missing = [name for name in names if name not in given]
+    if missing:
+        scope.sink.report(
+            "FSC030",
+            view.order.span,
+            f"`order` names all dimensions with a range, and `{missing[0]}` is missing",
+            secondary=[Label(layout.ident.span, "declared here")],
+        )
+        return None
+    order = tuple(layout.dims.index(name) for name in given)
+    return () if list(order) == runs else order
 
 
 def reads_packed(access: ast.Access, scope: Scope) -> bool:

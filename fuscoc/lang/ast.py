@@ -195,12 +195,20 @@ class Layout(Node):
 
 
 @dataclass(frozen=True)
+class Order(Node):
+    """``order(y, x, c)``: dimensions of a layout in the order that a segment has them in."""
+
+    dims: tuple[Ident, ...]
+
+
+@dataclass(frozen=True)
 class View(Node):
     """``view patches[n, i] = pictures[n, i*p .. i*p+p]``."""
 
     ident: Ident
     dims: tuple[Ident, ...]
     access: Access
+    order: Order | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ written into the manifest for the runtime's reference to interpret.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, TypeAlias
@@ -137,6 +138,12 @@ class Subscript:
     span: Span
 
 
+def run_lengths(subscripts: Sequence[Subscript], order: Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the runs among subscripts, in an ``order`` of positions, if it is given."""
+    given = [subscripts[position] for position in order] if order else subscripts
+    return tuple(each.length for each in given if each.length is not None)
+
+
 @dataclass(frozen=True)
 class Source:
     """Where segments are read at dispatch (and written back at combine).
@@ -145,7 +152,8 @@ class Source:
     tensor a field. A cell of field ``f`` has shape ``fields[f].shape``; a segment is the block of
     cells that ``subscripts`` names, so its field shape is the run lengths followed by the cell's
     shape. ``dims[d > 0]`` may load inputs at the outermost index (ragged): then the outer entries
-    are concatenated.
+    are concatenated. With an ``order``, the positions of the runs, a segment has them in this one,
+    outermost first.
     """
 
     layout: str
@@ -153,11 +161,12 @@ class Source:
     dims: tuple[Scalar, ...]
     subscripts: tuple[Subscript, ...]
     span: Span
+    order: tuple[int, ...] = ()
 
     @property
     def segment_fields(self) -> tuple[Field, ...]:
         """The fields of a segment as it lies in the source: what combine brings back."""
-        runs = tuple(each.length for each in self.subscripts if each.length is not None)
+        runs = run_lengths(self.subscripts, self.order)
         return tuple(replace(field, shape=(*runs, *field.shape)) for field in self.fields)
 
 
@@ -188,15 +197,21 @@ class Placement:
 class PackedTarget:
     """Ragged destination: fuscoc assigns the slots, contiguous for each key, keys ascending.
 
-    The first slot of every key is a multiple of ``align``. ``capacity`` is the most slots a rank
-    may hold (``None``: exactly what arrives). A key of -1 drops the point. A ``compact`` target
-    holds every segment once, in a row that its slots refer to.
+    A key takes whole blocks of ``align`` slots, as many as the rule ``padding`` says for its points
+    (``fuscoc.lang.padding``). ``capacity`` is the most slots a rank may hold (``None``: exactly
+    what arrives). A ``compact`` target holds every segment once, in a row that its slots refer to.
+    ``placed`` is the key of the index that is placed, and -1 drops the point; where the layout is
+    packed by further ones, ``group`` consecutive values of ``key``, a number in mixed radix, belong
+    to one value of ``placed``.
     """
 
     layout: str
     key: Scalar
+    placed: Scalar
     num_keys: int
+    group: int
     align: int
+    padding: str
     capacity: int | None
     compact: bool
     placement: Placement

@@ -77,6 +77,7 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope, *, fills: bool = True) 
         dims=access.dims,
         subscripts=access.subscripts,
         span=dispatch.source.span,
+        order=access.order,
     )
     segments, fields = unrolled(origin, matched.fields, target.split)
     return Path(

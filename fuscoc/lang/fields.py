@@ -50,7 +50,7 @@ def match_fields(
         return None
     by_name = {cell.name: cell for cell in held}
     wanted = [field for field in target.fields if field.name not in casts.made]
-    runs = tuple(s.length for s in access.subscripts if s.length is not None)
+    runs = access.lengths
     found = [_match(field, by_name[field.name], access, casts, dispatch, scope) for field in wanted]
     shapes = {cell.name: (*runs, *cell.shape) for cell in held}
     shapes |= {field.name: field.shape for field in target.fields}
@@ -70,13 +70,13 @@ def _match(
     dispatch: ast.Dispatch,
     scope: Scope,
 ) -> bool:
-    runs = (each.length for each in access.subscripts if each.length is not None)
-    shape = (*runs, *cell.shape)
+    shape = (*access.lengths, *cell.shape)
     if field.shape == shape and field.is_complex == cell.is_complex:
         return check_conversion(field, cell, casts, scope)
     given = replace(cell, shape=shape)
     message = f"`{field.name}` is {field.spelled}, and the source gives {given.spelled}"
-    if not _report_short(message, access.subscripts, cell.shape, field, scope):
+    in_order = [access.subscripts[at] for at in access.order] or access.subscripts
+    if not _report_short(message, in_order, cell.shape, field, scope):
         _mismatch(message, field, dispatch, scope)
     return False
 

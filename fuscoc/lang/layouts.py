@@ -10,11 +10,11 @@ from fuscoc.lang.checked import Const, Field, Scalar
 from fuscoc.lang.context import DIM_EXTENT
 from fuscoc.lang.declarations import check_field, is_ragged
 from fuscoc.lang.fold import fold_constant, fold_extent, too_large
+from fuscoc.lang.padding import DEFAULT_PADDING, check_align
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, SEGMENT, LayoutInfo, Scope, plural
 from fuscoc.source import Span
 
-MAX_ALIGN = 2**20
 MAX_CAPACITY = 2**32
 MAX_CELLS = 2**40
 
@@ -28,9 +28,9 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
     compact = scope.single(layout.clauses, ast.Compact, "compact")
     align = scope.single(layout.clauses, ast.Align, "align")
     capacity = scope.single(layout.clauses, ast.Capacity, "capacity")
-    alignment = limit = None
+    padding, alignment, limit = DEFAULT_PADDING, None, None
     if align is not None:
-        alignment = fold_constant(align.value, scope, "an alignment", MAX_ALIGN)
+        padding, alignment = check_align(align, scope)
     if capacity is not None and capacity.limit is not None:
         limit = fold_constant(capacity.limit, scope, "a capacity", MAX_CAPACITY)
 
@@ -69,6 +69,7 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
         fields=element[1],
         packed=packed is not None,
         align=alignment or 1,
+        padding=padding,
         capacity=limit,
         compact=compact.span if compact is not None else None,
     )
@@ -130,18 +131,19 @@ def _packed_extents(
             help="give the slots a name of their own",
         )
         return None
-    if slot.name != layout.dims[-1].name or len(layout.dims) != 2:
+    *keys, last = layout.dims
+    if slot.name != last.name or not keys:
         scope.sink.report(
             "FSC069",
             packed.span,
-            "not yet supported: a packed layout that is not one index and its slots",
+            "not yet supported: a packed layout that is not its keys and then its slots",
             help=f"write `{layout.ident.name}[index, {slot.name}]`",
         )
         return None
-    key = layout.dims[0]
-    if scope.find(key, {INDEX}, "an index") is None or key.name not in scope.extents:
+    found = [scope.find(key, {INDEX}, "an index") is not None for key in keys]
+    if not all(found) or not {key.name for key in keys} <= scope.extents.keys():
         return None
-    return (scope.extents[key.name],)
+    return tuple(scope.extents[key.name] for key in keys)
 
 
 def _dense_extents(

@@ -76,6 +76,7 @@ class TreeBuilder:
     align = _node(ast.Align)
     capacity = _rule(lambda span, limit=None: ast.Capacity(limit, span=span))
     view = _node(ast.View)
+    order = _node(ast.Order)
 
     route = _node(ast.Route)
     computed = _node(ast.ComputedRelation, repeated_from=0)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Bound, Field, Placement, Scalar, Subscript
+from fuscoc.lang.checked import Bound, Field, Placement, Scalar, Subscript, run_lengths
 from fuscoc.lang.slips import is_plural, is_slip
 from fuscoc.source import Span
 
@@ -47,17 +47,28 @@ class LayoutInfo:
     fields: tuple[Field, ...]
     packed: bool
     align: int = 1
+    padding: str = ""
     capacity: int | None = None
     compact: Span | None = None  # where it says so
 
 
 @dataclass(frozen=True)
 class AccessInfo:
-    """Where in a layout segments lie: ``dims`` and ``subscripts`` over domain indices."""
+    """Where in a layout segments lie: ``dims`` and ``subscripts`` over domain indices.
+
+    ``order`` are the positions of the runs among the subscripts as a segment has them, outermost
+    first, if that is another order than the layout's.
+    """
 
     layout: LayoutInfo
     dims: tuple[Scalar, ...]
     subscripts: tuple[Subscript, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The runs of a segment, outermost first."""
+        return run_lengths(self.subscripts, self.order)
 
 
 @dataclass(frozen=True)

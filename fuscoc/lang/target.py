@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
@@ -16,17 +17,20 @@ from fuscoc.lang.checked import (
     DIVISIONS,
     RANKS,
     BinaryOp,
+    Bound,
     Const,
     DenseTarget,
     DomainIndex,
+    Inside,
     PackedTarget,
+    Placement,
     Scalar,
 )
 from fuscoc.lang.context import POINT, Context, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fold import fold, too_large
 from fuscoc.lang.inside import must_stay_inside
-from fuscoc.lang.scalars import indices, loads, on_rank, parts
+from fuscoc.lang.scalars import extents, indices, is_routed, loads, on_rank, parts
 from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
 from fuscoc.source import Span
 
@@ -104,9 +108,9 @@ def without_rank(access: ast.Access, scope: Scope) -> None:
         )
 
 
-def of_extents(extents: Sequence[Scalar]) -> Scalar:
+def of_extents(sizes: Sequence[Scalar]) -> Scalar:
     """The product of a layout's extents."""
-    return reduce(_product, extents)
+    return reduce(_product, sizes)
 
 
 def _can_clip(clip: ast.Clip, computed: Sequence[Scalar], access: ast.Access, scope: Scope) -> bool:
@@ -201,10 +205,10 @@ def _divides_alike(extent: Scalar) -> bool:
     )
 
 
-def row_major(places: Sequence[Scalar], extents: Sequence[Scalar]) -> Scalar:
+def row_major(places: Sequence[Scalar], sizes: Sequence[Scalar]) -> Scalar:
     """The number of a slot in a layout with these extents."""
     slot, *inner = places
-    for place, extent in zip(inner, extents[1:], strict=True):
+    for place, extent in zip(inner, sizes[1:], strict=True):
         slot = BinaryOp("+", _product(slot, extent), place)
     return slot
 
@@ -224,6 +228,7 @@ def _is_inside(
     layout: LayoutInfo,
     position: int,
     scope: Scope,
+    help: str = "declare one dimension of slots and compute the slot",
 ) -> bool:
     return must_stay_inside(
         value,
@@ -234,7 +239,7 @@ def _is_inside(
         Label(layout.ident.span, "declared here"),
         subscript.span,
         scope,
-        "declare one dimension of slots and compute the slot",
+        help,
     )
 
 
@@ -273,7 +278,7 @@ def packed_target(
     access = with_slot(dispatch.target, layout, scope)
     if not right_arity(access, len(layout.dims), layout.ident, scope):
         return NOTHING
-    key_expr, slot = access.subscripts
+    *keys, slot = access.subscripts
     if on is not None:
         scope.sink.report(
             "FSC044",
@@ -299,66 +304,132 @@ def packed_target(
             secondary=[Label(layout.ident.span, "packed")],
             fix=Fix(slot.span, "*", "write `*`, the next free slot of the key"),
         )
-    if isinstance(key_expr, ast.Range | ast.Wildcard):
-        scope.sink.report("FSC036", key_expr.span, "a key is needed here")
-        return NOTHING
+    exprs = list[ast.Expr]()
+    for key in keys:
+        if isinstance(key, ast.Range | ast.Wildcard):
+            scope.sink.report("FSC036", key.span, "a key is needed here")
+            return NOTHING
+        exprs.append(key)
     _check_compact(dispatch, layout, scope)
-    key_index = layout.dims[0]
-    num_keys = layout.extents[0]
-    if not isinstance(num_keys, Const):
-        extent_not_constant(
-            key_index,
-            f"`{layout.ident.name}` is packed by `{key_index}`",
-            Label(layout.ident.span, "declared here"),
-            scope,
-        )
-    elif num_keys.value > MAX_KEYS:
-        span = scope.symbols[key_index].span
-        too_large("the number of keys", num_keys.value, MAX_KEYS, span, scope)
-    placement = scope.placements.get(key_index)
-    if placement is None and not (scope.misplaced or scope.may_have("place")):
-        scope.sink.report(
-            "FSC040",
-            access.span,
-            f"nothing says which rank owns which `{key_index}`",
-            secondary=[Label(scope.symbols[key_index].span, "declared here")],
-            fix=scope.declared_before(dispatch, f"place {key_index} on rank by block"),
-        )
-    if _forgets_route(key_expr, dispatch, layout, scope):
+    num_keys = _num_keys(layout, scope)
+    placement = _placement(dispatch, layout, scope)
+    if _forgets_route(exprs[0], dispatch, layout, scope):
         return NOTHING
-    found = routed(key_expr, POINT, scope)
+    found = _keys(exprs, layout, scope)
     if found is None:
         return NOTHING
-    key, result = found
-    if not check_indices([key_expr], [key_index], layout.ident, scope):
-        return NOTHING
-    if result not in (None, key_index):
-        scope.sink.report(
-            "FSC045",
-            key_expr.span,
-            f"this gives `{result}`, and `{layout.ident.name}` is keyed by `{key_index}`",
-            secondary=[Label(layout.ident.span, "declared here")],
-        )
-        return NOTHING
-    if not isinstance(num_keys, Const) or placement is None:
-        return TargetInfo(None, (key,))
+    if num_keys is None or placement is None:
+        return TargetInfo(None, tuple(found))
+    sizes = [extent.value for extent in layout.extents if isinstance(extent, Const)]
+    number = row_major(found, layout.extents)
     checked = PackedTarget(
         layout=layout.ident.name,
-        key=key,
-        num_keys=num_keys.value,
+        key=number,
+        placed=found[0],
+        num_keys=num_keys,
+        group=prod(sizes[1:]),
         align=layout.align,
+        padding=layout.padding,
         capacity=layout.capacity,
         compact=layout.compact is not None,
         placement=placement,
         span=access.span,
     )
-    return TargetInfo(checked, (key,))
+    return TargetInfo(checked, (number,))
+
+
+def _num_keys(layout: LayoutInfo, scope: Scope) -> int | None:
+    """How many keys a packed layout has, which is a constant."""
+    good = True
+    for index, extent in zip(layout.dims, layout.extents, strict=False):
+        if not isinstance(extent, Const):
+            why = f"`{layout.ident.name}` is packed by `{index}`"
+            extent_not_constant(index, why, Label(layout.ident.span, "declared here"), scope)
+            good = False
+    if not good:
+        return None
+    count = prod(extent.value for extent in layout.extents if isinstance(extent, Const))
+    if count > MAX_KEYS:
+        first = scope.symbols[layout.dims[0]].span
+        span = first if len(layout.extents) == 1 else layout.ident.span
+        too_large("the number of keys", count, MAX_KEYS, span, scope)
+    return count
+
+
+def _placement(dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope) -> Placement | None:
+    """Which rank owns a key: that of the first of its indices says so, and of no other."""
+    first, *others = layout.dims[:-1]
+    placement = scope.placements.get(first)
+    if placement is None and not (scope.misplaced or scope.may_have("place")):
+        scope.sink.report(
+            "FSC040",
+            dispatch.target.span,
+            f"nothing says which rank owns which `{first}`",
+            secondary=[Label(scope.symbols[first].span, "declared here")],
+            fix=scope.declared_before(dispatch, f"place {first} on rank by block"),
+        )
+    for name in others:
+        if name in scope.placements:
+            scope.sink.report(
+                "FSC040",
+                scope.placements[name].span,
+                f"`{layout.ident.name}` is placed by `{first}`, its first key",
+                f"the keys of one `{first}` are on one rank",
+                secondary=[Label(layout.ident.span, "declared here")],
+                help=f"to place it by `{name}`, write that index first",
+            )
+            return None
+    if placement is not None and placement.table is not None and others:
+        scope.sink.report(
+            "FSC069",
+            placement.span,
+            "not yet supported: several keys, the first of which a table places",
+            secondary=[Label(layout.ident.span, "declared here")],
+        )
+        return None
+    return placement
+
+
+def _keys(exprs: Sequence[ast.Expr], layout: LayoutInfo, scope: Scope) -> list[Scalar] | None:
+    """The keys of a point. All but the first have to stay inside their extents: one that runs over
+    into the next value of the key before would be a wrong one.
+    """
+    keys = list[Scalar]()
+    for position, expr in enumerate(exprs):
+        index = layout.dims[position]
+        found = routed(expr, POINT, scope)
+        if found is None or not check_indices([expr], [index], layout.ident, scope):
+            return None
+        key, result = found
+        if result not in (None, index):
+            scope.sink.report(
+                "FSC045",
+                expr.span,
+                f"this gives `{result}`, and `{layout.ident.name}` is keyed by `{index}`",
+                secondary=[Label(layout.ident.span, "declared here")],
+            )
+            return None
+        extent = layout.extents[position]
+        if position and is_routed(key, scope.sizes):
+            key = Inside(key, extent)
+        elif position and extents(key) and not indices(key):
+            scope.bounds.append(Bound(key, extent))  # how many ranks there are, a run knows
+        elif position and not _is_inside(
+            key, extent, expr, layout, position, scope, help="a key is one of its index's values"
+        ):
+            return None
+        keys.append(key)
+    return keys
 
 
 def with_slot(access: ast.Access, layout: LayoutInfo, scope: Scope) -> ast.Access:
     """The access of a packed layout; if it has a key alone, which is reported, with the slot."""
     key = access.subscripts[0]
-    if len(access.subscripts) != 1 or isinstance(key, ast.Range | ast.Wildcard):
+    if (
+        len(layout.dims) != 2
+        or len(access.subscripts) != 1
+        or isinstance(key, ast.Range | ast.Wildcard)
+    ):
         return access
     end = Span(key.span.end, key.span.end)
     scope.sink.report(

@@ -122,8 +122,11 @@ def _types(fields: Sequence[Field], named: bool) -> list[tuple[str, str]]:
 def can_be_cut(
     source: AccessInfo, split: Sequence[DomainIndex], dispatch: ast.Dispatch, scope: Scope
 ) -> bool:
-    """Whether ``unrolled`` can cut segments: not inside of cells that a call is given one after the
-    other."""
+    """Whether ``unrolled`` can cut segments: not in another order than they lie in, and not inside
+    of cells that a call is given one after the other."""
+    if split and source.order:
+        _reordered(dispatch.source, scope)
+        return False
     runs = [each for each in source.subscripts if each.length is not None]
     if len(split) <= len(runs) or not any(is_ragged(dim) for dim in source.dims):
         return True
@@ -216,8 +219,16 @@ def _element(block: AccessInfo) -> LayoutInfo:
     return replace(block.layout, fields=fields)
 
 
+def _reordered(view: ast.Access, scope: Scope) -> None:
+    message = "not yet supported: another `order` on the way into a view"
+    scope.sink.report("FSC063", view.span, message, help="dispatch to a dense layout of segments")
+
+
 def _is_supported(dispatch: ast.Dispatch, block: AccessInfo, scope: Scope) -> bool:
     layout = block.layout
+    if block.order:
+        _reordered(dispatch.target, scope)
+        return False
     cast = next((each for each in dispatch.options if isinstance(each, ast.Cast | ast.Clip)), None)
     if cast is not None:
         what = "a cast" if isinstance(cast, ast.Cast) else "`clip`"

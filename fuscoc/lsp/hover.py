@@ -50,8 +50,7 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield from _layout(scope.layouts[name], scope)
     elif name in scope.views:
         dims, access = scope.views[name]
-        lengths = [each.length for each in access.subscripts if each.length is not None]
-        runs = f" of {' × '.join(map(str, lengths))} cells" if lengths else ""
+        runs = f" of {' × '.join(map(str, access.lengths))} cells" if access.lengths else ""
         yield f"a segment{runs} of `{access.layout.ident.name}` for each {', '.join(dims)}"
     elif name in scope.routes:
         route = scope.routes[name]
@@ -103,7 +102,12 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
     what = f"segment `{layout.segment}`" if layout.segment else _type(layout.fields[0])
     extents = [of_checked(extent) for extent in layout.extents]
     if layout.packed:
-        yield f"{text(extents[0])} keys, each with slots of {cell:,} bytes ({what})"
+        keys = text(product(*extents))
+        yield f"{keys} keys, each with slots of {cell:,} bytes ({what})"
+        if len(extents) > 1:
+            named = zip(layout.dims, extents, strict=False)
+            sizes = " of ".join(f"{text(each)} `{dim}`" for dim, each in named)
+            yield f"numbered by {sizes}, the last fastest"
         yield f"the first slot of a key is a multiple of {layout.align:,}"
         room = "what arrives" if layout.capacity is None else f"at most {layout.capacity:,}"
         yield f"slots of a rank: {room}"

@@ -2,7 +2,8 @@
 
 A block is a nest of loops over the source's dimensions, innermost last. Two neighbouring loops are
 one when the outer stride is the inner stride times the inner count; what is left at stride one is
-the contiguous run. Strides that only the run knows become operands of ``fsc.point``.
+the contiguous run. Strides that only the run knows become operands of ``fsc.point``. Where a
+segment has its cells in another order than the source, the loops are nested as it has them.
 """
 
 from __future__ import annotations
@@ -75,18 +76,24 @@ def run(module: Any) -> None:
         _coalesce(shuffle)
 
 
-def block_loops(lengths: Sequence[int], dims: Sequence[Monomial]) -> tuple[int, list[Loop]]:
-    """The cells of one contiguous run, and the loops around it, outermost first."""
+def block_loops(
+    lengths: Sequence[int], dims: Sequence[Monomial], order: Sequence[int] = ()
+) -> tuple[int, list[Loop]]:
+    """The cells of one contiguous run, and the loops around it, outermost first.
+
+    ``order`` are the dimensions as the segment has them, if that is not as the source does.
+    """
+    strides = [Monomial(1)]
+    for size in reversed(dims[1:]):
+        strides.insert(0, strides[0] * size)
     loops: list[Loop] = []
-    stride = Monomial(1)
-    for dim in reversed(range(len(lengths))):
+    for dim in reversed(order or range(len(lengths))):
         if lengths[dim] > 1:
             inner = loops[-1] if loops else None
-            if inner is not None and stride == inner.stride * Monomial(inner.count):
+            if inner is not None and strides[dim] == inner.stride * Monomial(inner.count):
                 loops[-1] = replace(inner, count=inner.count * lengths[dim])
             else:
-                loops.append(Loop(lengths[dim], stride, dim))
-        stride = stride * dims[dim]
+                loops.append(Loop(lengths[dim], strides[dim], dim))
     if loops and loops[0].stride == Monomial(1):
         return loops[0].count, loops[:0:-1]
     return 1, loops[::-1]
@@ -95,7 +102,8 @@ def block_loops(lengths: Sequence[int], dims: Sequence[Monomial]) -> tuple[int, 
 def _coalesce(shuffle: Any) -> None:
     relate = terminator(shuffle, 1, Relate)
     lengths, dims = relate.read("lengths"), list(relate.dims)
-    run_cells, loops = block_loops(lengths, [monomial(expression(dim)) for dim in dims])
+    sizes, order = [monomial(expression(dim)) for dim in dims], relate.read("order") or ()
+    run_cells, loops = block_loops(lengths, sizes, order)
     dynamic = [loop for loop in loops if loop.stride.factors]
     columns = {loop.stride: f"src_stride{i}" for i, loop in enumerate(dynamic)}
     with ir.InsertionPoint(relate), relate.location:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuscoc.codegen.cuda_tiles import MIN_ENTRY_BYTES
 from fuscoc.dialect.affine import Box, NotAffine, Relation, Split, nested
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.dtypes import num_bytes
@@ -23,6 +22,7 @@ from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.polynomials import Derived, Polynomial, Product, Value, Variable
 from fuscoc.dialect.relation import Domain, Drop, Point
 
+MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
 BASE = Tree("fsc.cell_base", "", (Tree("argument", "0", ()),))
 DERIVED = {"floordiv": arith.floordivsi, "min": arith.minsi, "max": arith.maxsi}
 

@@ -99,7 +99,7 @@ def _padding(contender: Contender, counts: Counts) -> int:
     target = contender.program.target
     if target.kind != "packed":
         return 0
-    return -(-target.num_keys // counts.topology.num_ranks) * (target.align - 1)
+    return -(-target.num_keys // counts.topology.num_ranks) * target.most_padding
 
 
 def _traffic(contender: Contender, counts: Counts, plan: NetworkPlan) -> Traffic:

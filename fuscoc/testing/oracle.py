@@ -10,6 +10,7 @@ import numpy as np
 from fuscoc.testing.arrays import Ints, before, ints, joined
 from fuscoc.testing.points import owners
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import blocks
 from fuscoc_runtime.plan import Points
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
@@ -62,7 +63,7 @@ def expect(
     key = joined([ints(each.columns["key"]) for each in points])[alive]
     owner = owners(target, topology, ranks[0])
     counts = np.bincount(key, minlength=target.num_keys)
-    padded = -(-counts // target.align) * target.align
+    padded = blocks(target, counts) * target.align
     offset = np.zeros_like(padded)
     for each in range(topology.num_ranks):
         mine = owner == each

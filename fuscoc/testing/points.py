@@ -130,10 +130,10 @@ def points_of(shuffle: ShuffleSpec, topology: Topology, ranks: Sequence[RankData
 
 def owners(target: PackedTarget, topology: Topology, data: RankData) -> Ints:
     """int64 [num_keys]: the rank that every key is placed on."""
-    keys = np.arange(target.num_keys, dtype=np.int64)
+    keys = np.arange(target.num_keys, dtype=np.int64) // target.group
     match target.placement.kind:
         case "block":
-            return keys * topology.num_ranks // target.num_keys
+            return keys * topology.num_ranks // (target.num_keys // target.group)
         case "cyclic":
             return keys % topology.num_ranks
         case "table":
@@ -181,11 +181,9 @@ def stride_dims(shuffle: ShuffleSpec) -> dict[str, int]:
     A copy's runs and outer run dimensions are the segment's block of cells, innermost first; each
     covers one or more of the block's dimensions and has the stride of the innermost of them.
     """
-    block = [
-        (dim, subscript.length)
-        for dim, subscript in enumerate(shuffle.declared.source.subscripts)
-        if subscript.length is not None and subscript.length > 1
-    ]
+    source = shuffle.declared.source
+    lengths = [(dim, source.subscripts[dim].length or 1) for dim in source.runs]
+    block = [(dim, length) for dim, length in lengths if length > 1]
     runs = shuffle.program.runs[0]
     found: dict[str, int] = {}
     _take(block, runs.run_elems // runs.cell_elems)

@@ -37,8 +37,11 @@ def draw_routes(
     """
     target = shuffle.declared.target
     _draw_places(draw, shuffle, ranks)
-    place = target.key if target.kind == "packed" else target.rank
-    num_places = target.num_keys if target.kind == "packed" else topology.num_ranks
+    place, num_places = (
+        (target.placed, target.num_keys // target.group)
+        if target.kind == "packed"
+        else (target.rank, topology.num_ranks)
+    )
     if isinstance(place, Load):
         spread = st.just(list(range(-1, num_places)))
         few = st.lists(st.integers(-1, num_places - 1), min_size=1, max_size=3)
@@ -133,13 +136,13 @@ def _fit_capacity(
         full = np.flatnonzero(expected.num_slots > target.capacity)
         if len(full) == 0:
             return
-        if not route_loads(shuffle, target.key):
+        if not route_loads(shuffle, target.placed):
             reject()
         for rank in full:
             mine = np.flatnonzero(expected.rank == rank)
             for at in mine[-1 - len(mine) // 4 :]:
                 data = ranks[expected.source_rank[at]]
-                _drop(shuffle, data, target.key, expected.point[at : at + 1])
+                _drop(shuffle, data, target.placed, expected.point[at : at + 1])
 
 
 def _draw_slots(

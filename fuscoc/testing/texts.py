@@ -133,8 +133,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
         lines.append(f"segment leaving {{ {', '.join(map(str, cast.leaving))} }}")
     lines.append(source.layout.format(cell=cell))
     is_compact = False
-    is_cast = bool(cast.clause or source.number)
-    goes_into_runs = num_fields == 1 and fields[0].shape and not (is_cast or answered)
+    is_changed = bool(cast.clause or source.number or " order(" in source.layout)
+    goes_into_runs = num_fields == 1 and fields[0].shape and not (is_changed or answered)
     if goes_into_runs and not weighted and draw(st.booleans()):
         lines += draw(target_of_runs(fields[0]))
         lines.append(f"route where({params}) -> (rank, u, v) = input places : int64[3]")
@@ -153,8 +153,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
             target += f" into {goes_to}"
     else:
         is_compact = draw(st.booleans())
-        lines += draw(packed_target(params, topology, is_compact))
-        target = f"by_key[r({params}), *]"
+        declared, target = draw(packed_target(params, topology, is_compact))
+        lines += declared
     if weighted:
         dtype = draw(st.sampled_from(["f32", "bf16"]))
         lines.append(f"weight w({params}) : {dtype} = input weights")
@@ -238,8 +238,11 @@ def memory_of(draw: st.DrawFn, fields: Sequence[FieldText]) -> tuple[list[str], 
 @st.composite
 def packed_target(
     draw: st.DrawFn, params: str, topology: Topology | None, is_compact: bool
-) -> list[str]:
-    """Keys with their placement, alignment and capacity, and the route to them."""
+) -> tuple[list[str], str]:
+    """Keys with their placement, alignment and capacity, and the route to them; and the target.
+
+    There may be a second key: the rank that sends, what is computed of it, or given.
+    """
     placement = draw(st.sampled_from(["cyclic", "table owner", "block"]))
     num_keys = draw(st.sampled_from(NUM_KEYS))
     if placement == "block" and topology is not None:
@@ -256,12 +259,22 @@ def packed_target(
             "route of_group(g) -> e = input keys : int64",
             f"route r({params}) -> e = of_group(group({params}))",
         ]
-    return [
+    second = draw(st.sampled_from(["", "rank % 3", "second"]))
+    if placement == "table owner" or not second:
+        keys, key = "e", f"r({params})"
+    else:
+        keys, key = "e, part", f"r({params}), {second}"
+        routes.append("index part : 3")
+    if second == "second" and keys != "e":
+        routes.append(f"route second({params}) -> part = input classes : {dtype}")
+        key = f"r({params}), second({params})"
+    declared = [
         f"index e : {num_keys}",
-        f"layout by_key[e, s] of item packed(s){compact} align {align}{capacity}",
+        f"layout by_key[{keys}, s] of item packed(s){compact} align {align}{capacity}",
         f"place e on rank by {placement}",
         *routes,
     ]
+    return declared, f"by_key[{key}, *]"
 
 
 @st.composite
@@ -295,15 +308,16 @@ def grid(draw: st.DrawFn) -> Source:
 
 @st.composite
 def tiles(draw: st.DrawFn) -> Source:
-    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride."""
+    """Blocks of ``p`` x ``q`` cells of a grid: runs at a constant stride, or in another order."""
     p, q, across = (draw(st.integers(1, 3)) for _ in range(3))
+    order, cells = draw(st.sampled_from([("", (p, q)), (" order(x, y)", (q, p))]))
     return Source(
         (f"const p = {p}, q = {q}, across = {across}", "index j : across"),
         ("t", "j"),
         "blocks[t, j]",
         "layout table[y, x] of {cell} dense(rows * p, across * q)\n"
-        "  view blocks[t, j] = table[t*p .. t*p+p, j*q .. j*q+q]",
-        (p, q),
+        f"  view blocks[t, j] = table[t*p .. t*p+p, j*q .. j*q+q]{order}",
+        cells,
         num_routed=2,
     )
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import blocks
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
 
 LEAST_AMAX = 2.0**-100
@@ -282,7 +283,7 @@ def route(
     deliveries, layouts = [], []
     for rank, scope in enumerate(scopes):
         owned = [k for k in range(target.num_keys) if _owner(target, k, len(ranks), scope) == rank]
-        layout = _pack(owned, [len(arrivals[key]) for key in owned], target.align)
+        layout = _pack(owned, [len(arrivals[key]) for key in owned], target)
         layouts.append(layout)
         for key, first in zip(owned, layout.key_offsets, strict=False):
             deliveries += [
@@ -338,25 +339,31 @@ def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) ->
         start = evaluate(subscript.start, scope)
         at.append(start if subscript.length is None else slice(start, start + subscript.length))
     outer, *inner = at
+    order = shuffle.declared.source.order
     chosen = entries[outer] if isinstance(outer, slice) else [entries[outer]]
-    return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
+    if not order:
+        return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
+    block = torch.stack([entry[tuple(inner)] for entry in chosen])
+    dims = [sorted(order).index(position) for position in order]
+    return (block if isinstance(outer, slice) else block[0]).permute(dims).flatten()
 
 
 def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
+    placed = key // target.group
     match target.placement.kind:
         case "block":
-            return key * num_ranks // target.num_keys
+            return placed * num_ranks // (target.num_keys // target.group)
         case "cyclic":
-            return key % num_ranks
+            return placed % num_ranks
         case "table":
-            return int(scope.inputs[str(target.placement.table)][key])
+            return int(scope.inputs[str(target.placement.table)][placed])
 
 
-def _pack(keys: Sequence[int], counts: Sequence[int], align: int) -> SlotLayout:
-    """Keys in order, each beginning at the next multiple of ``align``."""
+def _pack(keys: Sequence[int], counts: Sequence[int], target: PackedTarget) -> SlotLayout:
+    """Keys in order, each in so many blocks of ``align`` slots as its rule says."""
     offsets = [0]
     for count in counts:
-        offsets.append(offsets[-1] + math.ceil(count / align) * align)
+        offsets.append(offsets[-1] + blocks(target, count) * target.align)
     return SlotLayout(offsets[-1], tuple(keys), tuple(counts), tuple(offsets))
 
 

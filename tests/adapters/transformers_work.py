@@ -19,7 +19,16 @@ from fuscoc_runtime.adapters.transformers_model import find_moe
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.process import ProcessEngine
-from tests.adapters.transformers_models import EXPERTS, HIDDEN, TOPK, batch, build, prompts
+from tests.adapters.transformers_models import (
+    EXPERTS,
+    FIRST,
+    HIDDEN,
+    TOPK,
+    VOCABULARY,
+    batch,
+    build,
+    prompts,
+)
 
 TIMEOUT = 60.0
 RATE, MOST_NORM = 0.05, 0.5
@@ -181,6 +190,36 @@ def generate(
             wrong.append(f"{kind}: a cache of {lengths[0]} and not {lengths[1]} tokens")
     if len(passes) < len(kinds) * (2 + more * (num_ranks - 1)):
         wrong.append(f"{len(passes)} passes: fewer than the last rank needs")
+    return wrong
+
+
+def captured(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
+    """What differs, in bf16, between the logits of a forward pass and of its CUDA graph, replayed
+    on other tokens."""
+    device = device_of(group)
+    model = build(name, torch.bfloat16).to(device)
+    expert_parallel(model, group, timeout=TIMEOUT, **options)
+    random = torch.Generator().manual_seed(dist.get_rank(group))
+    drawn = torch.randint(FIRST, VOCABULARY, (5, 2, 6), generator=random).to(device)
+    tokens, wrong = drawn[0].clone(), []
+    with torch.no_grad():
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                model(input_ids=tokens, use_cache=False)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = model(input_ids=tokens, use_cache=False).logits
+        for i, each in enumerate(drawn):
+            wanted = model(input_ids=each, use_cache=False).logits
+            tokens.copy_(each)
+            graph.replay()
+            if not torch.equal(logits, wanted):
+                wrong.append(f"replay {i} is off by {(logits - wanted).abs().max().item():.1e}")
+    torch.cuda.synchronize()
+    del graph
     return wrong
 
 

@@ -1,6 +1,6 @@
 """A hop policy of one's own: everything for another node is forwarded by its first rank.
 
-    python tests/additions/hop_policy.py
+    python -m tests.additions.hop_policy
 
 It takes the two places that ``docs/architecture.md`` names: the word of the language, and the
 planner's rule. Run by itself, because the language and the dialect read the words when imported.

@@ -1,6 +1,6 @@
 """A reduction of one's own: the smallest of a segment's rows, element by element.
 
-    python tests/additions/reduction.py
+    python -m tests.additions.reduction
 
 It takes the four places that ``docs/architecture.md`` names: the word of the language, how a
 kernel makes two rows one, and both in the runtime: the word, and the reference. Run by itself,

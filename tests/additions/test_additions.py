@@ -11,11 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("addition", ["hop_policy", "reduction"])
+@pytest.mark.parametrize("addition", ["hop_policy", "reduction", "slot_policy"])
 def test_an_addition(addition: str) -> None:
     """It shuffles, and what comes of it is as the reference says."""
     ended = subprocess.run(
-        [sys.executable, f"tests/additions/{addition}.py"],
+        [sys.executable, "-m", f"tests.additions.{addition}"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -251,6 +251,7 @@ CASES = {
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
+    "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
     "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
     "kv_pages": _pages(),
     "kv_long_pages": _pages(layers=50, page=4, heads=4, width=64),

@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("fft_odd_lines", 2, 90, marks=pytest.mark.nightly),
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
+        ("vit_patches_nchw", 2, 90),
         ("vit_unpack", 2, 80),
         ("kv_pages", 1, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),

@@ -20,10 +20,7 @@ from fuscoc_runtime.deep_ep.rows import Kind
 from fuscoc_runtime.deep_ep.specs import artifact_name, spec_path
 from fuscoc_runtime.kernels.cuda import cubin, headers_digest
 from tests.deep_ep.cases import BLOCK, LARGE, SMALL
-from tests.deep_ep.elastic_work import ALIGNMENT
 
-UPSTREAM = (1, 128)
-"""Alignments of DeepEP's own program."""
 LOW_LATENCY = [
     Quantised(is_fp8=False, rounded=False, packed=False),
     Quantised(is_fp8=True, rounded=False, packed=False),
@@ -37,11 +34,11 @@ def wanted(nums_ranks: Sequence[int]) -> Iterator[tuple[str, dict[str, int]]]:
     for shape in (SMALL, LARGE):
         for quantised in LOW_LATENCY:
             yield quantised.spec(shape.hidden, shape.topk)
+        for beside in (1, shape.topk):
+            yield "back", {"hidden": shape.hidden, "beside": beside}
         for scales in (0, shape.hidden // BLOCK):
             plain, routed = Kind(shape.hidden, scales, 0), Kind(shape.hidden, scales, shape.topk)
             numbered = replace(routed, is_numbered=True)
-            for alignment in (ALIGNMENT, *UPSTREAM):
-                yield numbered.expanded(shape.experts, alignment)
             for kind, peers in product((plain, routed, numbered), nums_ranks):
                 yield kind.spec, kind.constants(peers)
 

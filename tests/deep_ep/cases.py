@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +149,36 @@ def as_tuple(x: Any) -> tuple[Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def repeated(x: Tensor, times: Tensor) -> Tensor:
-    """Rows added up so many times: what is no number is not there if none are."""
-    return torch.where(times[:, None] > 0, x.float() * times[:, None], 0)
+def outputs(case: Case, width: int) -> list[Tensor]:
+    """Of all ranks' tokens, bf16 [tokens, width, hidden]: so different in size that every order of
+    adding them, and every rounding, has a sum of its own."""
+    made = []
+    for rank, x in enumerate(case.x):
+        draw = torch.Generator().manual_seed(rank)
+        size = len(x), width, case.shape.hidden
+        exponents = torch.randint(-9, 9, size, generator=draw)
+        made.append(torch.ldexp(torch.randn(size, generator=draw), exponents).bfloat16())
+    return [each.to(case.device) for each in made]
+
+
+def in_order(terms: Tensor, which: Tensor, biases: Sequence[Tensor] = ()) -> Tensor:
+    """bf16 [tokens, hidden]: the biases and then those of the terms [tokens, k, hidden] that are
+    meant, bool [tokens, k], one after the other in f32, rounded once."""
+    total = torch.zeros_like(terms[:, 0], dtype=torch.float32)
+    for bias in biases:
+        total += bias.float()
+    for k in range(terms.shape[1]):
+        total = torch.where(which[:, k, None], total + terms[:, k].float(), total)
+    return total.bfloat16()
+
+
+def by_ranks(y: Tensor, owners: Tensor, biases: Sequence[Tensor] = ()) -> Tensor:
+    """What DeepEP's second version makes of outputs [tokens, topk, hidden] of the ranks ``owners``
+    [tokens, topk], -1 for none: a rank's are added in the order of the choices and rounded, and the
+    ranks' sums in the order of their last choices, after the biases."""
+    sums, is_last = torch.zeros_like(y), torch.zeros_like(owners, dtype=torch.bool)
+    for k in range(owners.shape[1]):
+        same = owners == owners[:, k : k + 1]
+        sums[:, k] = in_order(y, same)
+        is_last[:, k] = (owners[:, k] >= 0) & ~same[:, k + 1 :].any(1)
+    return in_order(sums, is_last, biases)

@@ -15,10 +15,11 @@ from tests.deep_ep.cases import (
     Checks,
     Shape,
     as_tuple,
+    by_ranks,
     every_number,
-    from_fp8,
+    in_order,
     make_case,
-    repeated,
+    outputs,
     to_fp8,
 )
 
@@ -103,25 +104,35 @@ class Call:
         self.checks.equal("handle", same is handle, True)
         self.check_rows(again, idx_again, weights, handle)
 
-        rows = from_fp8(*recv) if is_fp8 else recv
-        if self.expands:  # what is in padding does not count
-            unused = torch.ones(len(rows), dtype=torch.bool, device=case.device)
-            unused[where[where >= 0]] = False
-            rows = torch.where(unused[:, None], torch.nan, rows)
-        if is_fp8:
-            order["previous_event"] = self.buffer.capture()  # rows have been made since the last
-        back, sums, event = self.buffer.combine(
-            rows, handle, topk_weights=weights, bias=case.x[rank], **order
-        )
-        if is_fp8:
-            event.current_stream_wait()
-        there = case.idx[rank] >= 0
-        peers = [case.goes(rank, peer) for peer in range(case.num_ranks)]
-        times = there.sum(1) if self.expands else torch.stack(peers, 1).sum(1)
-        mine = from_fp8(*self.sent[rank]) if is_fp8 else case.x[rank]
-        wanted = repeated(mine, times) + case.x[rank].float()
-        self.checks.near("combined", back, wanted, 2**-6)
-        self.checks.equal("sums", sums, torch.where(there, case.weights[rank], 0))
+        y = outputs(case, case.shape.topk)
+        one = (case.x[rank],)
+        for biases in (one,) if is_fp8 else ((), (*one, case.x[rank].flip(0))):
+            rows = self.worked(y, where, len(as_tuple(recv)[0]))
+            if is_fp8:
+                order["previous_event"] = self.buffer.capture()  # rows have been made since
+            bias = biases[0] if len(biases) == 1 else biases or None
+            back, sums, event = self.buffer.combine(
+                rows, handle, topk_weights=weights, bias=bias, **order
+            )
+            if is_fp8:
+                event.current_stream_wait()
+            owners = torch.where(case.idx[rank] >= 0, case.idx[rank] // case.local, -1)
+            wanted = by_ranks(y[rank], owners, biases)
+            if biases:
+                self.checks.equal(f"combined with {len(biases)} biases", back, wanted)
+            else:  # engines have an order of their own
+                self.checks.near("combined", back, wanted.float(), 2**-6)
+            there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
+            self.checks.equal("sums", sums, there)
+
+    def worked(self, y: list[Tensor], where: Tensor, num_rows: int) -> Tensor:
+        """What experts make of the rows. What is in padding does not count."""
+        mine, is_here = self.case.received(y, self.rank), self.idx >= 0
+        if not self.expands:
+            return in_order(mine, is_here)
+        rows = mine.new_full((num_rows, mine.shape[2]), torch.nan)
+        rows[where[is_here]] = mine[is_here]
+        return rows
 
     def check_handle(self, handle: Any, stats: Tensor) -> None:
         aligned = [-(-each // ALIGNMENT) * ALIGNMENT for each in self.counts]
@@ -180,18 +191,39 @@ class Call:
 
 def fixed(checks: Checks, buffer: Any, case: Case, most: int) -> None:
     """``do_cpu_sync=False``: room for all that may come, and no list on the host."""
-    rank = case.rank
-    recv, idx, weights, handle, _ = buffer.dispatch(
-        case.x[rank], case.idx[rank], case.weights[rank], num_experts=case.shape.experts,
-        do_cpu_sync=False,
-    )  # fmt: skip
-    wanted = case.received(case.x, rank)
-    num = int(handle.psum_num_recv_tokens_per_scaleup_rank[-1])
-    checks.equal("rows of a fixed size", len(recv), most * case.num_ranks)
-    checks.equal("rows that have come", recv[:num], wanted)
-    checks.equal("rows that have not", bool((idx[num:] == -1).all()), True)
-    checks.equal("list", handle.num_recv_tokens_per_expert_list, [])
-    back, _, _ = buffer.combine(recv, handle, topk_weights=weights)
-    peers = [case.goes(rank, peer) for peer in range(case.num_ranks)]
-    times = torch.stack(peers, 1).sum(1, keepdim=True)
-    checks.near("combined", back, case.x[rank].float() * times, 2**-7)
+    rank, topk, y = case.rank, case.shape.topk, outputs(case, case.shape.topk)
+    owners = torch.where(case.idx[rank] >= 0, case.idx[rank] // case.local, -1)
+    for expands in (False, True):
+        recv, idx, weights, handle, _ = buffer.dispatch(
+            case.x[rank], case.idx[rank], case.weights[rank], num_experts=case.shape.experts,
+            do_cpu_sync=False, do_expand=expands, expert_alignment=ALIGNMENT,
+        )  # fmt: skip
+        wanted = case.received(case.x, rank)
+        num = int(handle.psum_num_recv_tokens_per_scaleup_rank[-1])
+        room = most * case.num_ranks
+        where = handle.recv_src_metadata[:num, 2:].long()
+        mine = case.received(y, rank)
+        if expands:
+            room = room * min(topk, case.local) + (ALIGNMENT - 1) * case.local
+            room = -(-room // ALIGNMENT) * ALIGNMENT
+            token = torch.arange(num, device=where.device)[:, None].expand_as(where)[where >= 0]
+            checks.equal("rows that have come", recv[where[where >= 0]], wanted[token])
+            rows = mine.new_full((len(recv), mine.shape[2]), torch.nan)
+            rows[where[where >= 0]] = mine[where >= 0]
+        else:
+            checks.equal("rows that have come", recv[:num], wanted)
+            checks.equal("rows that have not", bool((idx[num:] == -1).all()), True)
+            rows = mine.new_full((len(recv), mine.shape[2]), torch.nan)
+            rows[:num] = in_order(mine, idx[:num] >= 0)
+        checks.equal("rows of a fixed size", len(recv), room)
+        checks.equal("list", handle.num_recv_tokens_per_expert_list, [])
+        for biases in ([], [case.x[rank]]):
+            bias = biases[0] if biases else None
+            back, sums, _ = buffer.combine(rows, handle, topk_weights=weights, bias=bias)
+            wanted = by_ranks(y[rank], owners, biases)
+            if biases:
+                checks.equal("combined with a bias", back, wanted)
+            else:
+                checks.near("combined", back, wanted.float(), 2**-6)
+            there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
+            checks.equal("sums of a fixed size", sums, there)

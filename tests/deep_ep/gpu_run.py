@@ -36,7 +36,7 @@ REPLAYS, SLOT_REPLAYS = 20, 5  # rows of every expert are compared one by one
 
 
 def captured(group: Any, shape: cases.Shape) -> list[str]:
-    """Layout, dispatch and combine of ``num_worst_tokens`` in a CUDA graph, routed anew."""
+    """Layout, dispatch and combines of ``num_worst_tokens`` in a CUDA graph, routed anew."""
     checks, num = cases.Checks(), 64
     routed = [
         cases.make_case(group, str(DEVICE), shape, [num] * NUM_RANKS, seed)
@@ -46,6 +46,8 @@ def captured(group: Any, shape: cases.Shape) -> list[str]:
     x, idx, weights = (
         each[RANK].clone() for each in (routed[0].x, routed[0].idx, routed[0].weights)
     )
+
+    bias = routed[-1].x[RANK].flip(1).contiguous()
 
     def step() -> tuple[Any, ...]:
         per_rank, _, per_expert, goes, _ = buffer.get_dispatch_layout(idx, shape.experts)
@@ -61,14 +63,15 @@ def captured(group: Any, shape: cases.Shape) -> list[str]:
         assert isinstance(rows, torch.Tensor)
         assert handle is not None
         back, sums, _ = buffer.combine(rows, handle, topk_weights=gates)
-        return rows, experts, back, sums, goes
+        biased, _, _ = buffer.combine(rows, handle, bias=(bias, x))
+        return rows, experts, back, sums, biased, goes
 
     step()
     torch.cuda.synchronize()
     dist.barrier()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        rows, experts, back, sums, goes = step()
+        rows, experts, back, sums, biased, goes = step()
     for case in routed:
         for mine, new in ((x, case.x), (idx, case.idx), (weights, case.weights)):
             mine.copy_(new[RANK])
@@ -78,6 +81,8 @@ def captured(group: Any, shape: cases.Shape) -> list[str]:
         checks.equal("replayed rows' number", int((experts >= 0).any(1).sum()), len(wanted))
         checks.near("replayed combine", back, x.float() * goes.sum(1, keepdim=True), 2**-7)
         checks.equal("replayed weights", sums, torch.where(idx >= 0, weights, 0))
+        terms = x[:, None].expand(-1, NUM_RANKS, -1)
+        checks.equal("replayed sums with biases", biased, cases.in_order(terms, goes, (bias, x)))
     torch.cuda.synchronize()
     del graph
     buffer.destroy()

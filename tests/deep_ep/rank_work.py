@@ -25,9 +25,10 @@ from tests.deep_ep.cases import (
     as_tuple,
     every_number,
     from_fp8,
+    in_order,
     make_case,
+    outputs,
     raised,
-    repeated,
     to_fp8,
 )
 
@@ -117,22 +118,27 @@ def check_dispatch(
         again = as_tuple(buffer.dispatch(one, handle=handle)[0])[0]
         checks.equal("cached, of another kind", again, case.received(other, rank))
 
-    rows = from_fp8(*recv) if is_fp8 else recv
+    goes = counted["is_token_in_rank"]
+    y = outputs(case, case.num_ranks)
     biases = (case.x[rank], None if is_async else case.x[rank].flip(0))
+    added = [each for each in biases if each is not None]
     given = weights if with_topk else None
-    if is_async:
-        order["previous_event"] = buffer.capture()  # rows have been made since the last one
-    back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=biases, **order)
-    wait(event, is_async)
-    times = counted["is_token_in_rank"].sum(1)
-    mine = from_fp8(*sent[rank]) if is_fp8 else case.x[rank]
-    biased = sum(each.float() for each in biases if each is not None)
-    checks.near("combined", back, repeated(mine, times) + biased, 2**-7)
-    if with_topk:
-        there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
-        checks.equal("combined weights", sums, there)
-    else:
-        checks.equal("combined weights", sums, None)
+    for bias, begun in ((None, []), (biases, added))[is_async:]:
+        rows = case.received(y, rank)[:, rank]
+        if is_async:
+            order["previous_event"] = buffer.capture()  # rows have been made since the last one
+        back, sums, event = buffer.combine(rows, handle, topk_weights=given, bias=bias, **order)
+        wait(event, is_async)
+        wanted = in_order(y[rank], goes, begun)
+        if begun:
+            checks.equal("combined with biases", back, wanted)
+        else:  # engines have an order of their own
+            checks.near("combined", back, wanted.float(), 2**-6)
+        if with_topk:
+            there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
+            checks.equal("combined weights", sums, there)
+        else:
+            checks.equal("combined weights", sums, None)
 
 
 def check_worst(
@@ -159,16 +165,22 @@ def check_worst(
     checks.equal("experts of the worst case", idx[:num], wanted[1])
     checks.equal("experts of no rows", bool((idx[num:] == -1).all()), True)
     checks.equal("weights of the worst case", weights[:num], wanted[2])
-    rows = from_fp8(*recv) if isinstance(recv, tuple) else recv
-    if order:
-        order = {**order, "previous_event": buffer.capture()}  # rows have been made since the last
-    back, sums, event = buffer.combine(rows, handle, topk_weights=weights, **order)
-    wait(event, bool(order))
-    mine = from_fp8(*x) if isinstance(x, tuple) else x
-    times = counted["is_token_in_rank"].sum(1)
-    checks.near("combined of the worst case", back, repeated(mine, times), 2**-7)
+    goes, y = counted["is_token_in_rank"], outputs(case, case.num_ranks)
     there = torch.where(case.idx[rank] >= 0, case.weights[rank], 0)
-    checks.equal("weights combined of the worst case", sums, there)
+    for begun in ([],) if order else ([], [case.x[rank]]):
+        rows = y[rank].new_full((most, case.shape.hidden), torch.nan)
+        rows[:num] = case.received(y, rank)[:, rank]
+        if order:
+            order = {**order, "previous_event": buffer.capture()}  # rows have been made since
+        bias = begun[0] if begun else None
+        back, sums, event = buffer.combine(rows, handle, topk_weights=weights, bias=bias, **order)
+        wait(event, bool(order))
+        added = in_order(y[rank], goes, begun)
+        if begun:
+            checks.equal("combined of the worst case with a bias", back, added)
+        else:
+            checks.near("combined of the worst case", back, added.float(), 2**-6)
+        checks.equal("weights combined of the worst case", sums, there)
 
 
 def wait(event: Any, is_async: bool) -> None:
@@ -368,9 +380,6 @@ def refusals(group: Any) -> dict[str, str]:
         ),
         "engram_fetch": lambda: elastic.engram_fetch(idx),
         "do_zero_padding": lambda: elastic.dispatch(x, idx, num_experts=8, do_zero_padding=True),
-        "do_cpu_sync=False": lambda: elastic.dispatch(
-            x, idx, num_experts=8, num_max_tokens_per_rank=4, do_expand=True, do_cpu_sync=False
-        ),
         "num_max_tokens_per_rank": lambda: elastic.dispatch(x, idx, num_experts=8),
         "previous_event_before_epilogue": lambda: elastic.combine(
             x, None, previous_event_before_epilogue=elastic.capture()

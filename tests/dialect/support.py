@@ -22,8 +22,8 @@ DECLARATIONS = """
 "fsc.def_layout"() {cells = [{name = "x", type = tensor<4xf32>}],
   sym_name = "spec.by_row"} : () -> ()
 "fsc.def_placement"() {kind = "block", num_keys = 16 : i64, sym_name = "spec.place"} : () -> ()
-"fsc.def_packed"() {align = 1 : i64, compact = 0 : i64, placement = @spec.place,
-  segment = @spec.row, sym_name = "spec.by_key"} : () -> ()
+"fsc.def_packed"() {align = 1 : i64, compact = 0 : i64, padding = "fewest",
+  placement = @spec.place, segment = @spec.row, sym_name = "spec.by_key"} : () -> ()
 """
 SHUFFLE = """
 "fsc.shuffle"() ({

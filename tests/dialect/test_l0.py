@@ -42,8 +42,8 @@ STRIDED_RUNS = (
 )
 DISPATCH = 'balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'
 PACKED = (
-    "align = 8 : i64, capacity = 64 : i64, compact = 1 : i64, placement = @spec.place, "
-    'segment = @spec.row, sym_name = "spec.n"'
+    "align = 8 : i64, capacity = 64 : i64, compact = 1 : i64, "
+    'padding = "fewest", placement = @spec.place, segment = @spec.row, sym_name = "spec.n"'
 )
 WIDE = """
 "fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}],
@@ -204,6 +204,13 @@ INVALID = [
         "'fsc.def_placement' op needs the attribute 'table' exactly when its kind is table",
     ),
     (
+        op(
+            "def_placement",
+            'group = 3 : i64, kind = "block", num_keys = 16 : i64, sym_name = "spec.n"',
+        ),
+        "'fsc.def_placement' op needs whole groups of keys, which no table places",
+    ),
+    (
         op("def_placement", 'kind = "block", num_keys = 0 : i64, sym_name = "spec.n"'),
         "attribute 'num_keys' must be at least 1, not 0",
     ),
@@ -223,6 +230,10 @@ INVALID = [
         "'fsc.def_packed' op needs the attribute 'compact'",
     ),
     (
+        op("def_packed", PACKED.replace("fewest", "twice")),
+        "'fsc.def_packed' op knows no padding 'twice'",
+    ),
+    (
         op("def_packed", PACKED.replace("compact = 1", "compact = 2")),
         "'fsc.def_packed' op attribute 'compact' must be 0 or 1, not 2",
     ),
@@ -236,16 +247,16 @@ INVALID = [
     (
         op(
             "def_packed",
-            "align = 1 : i64, compact = 0 : i64, placement = @spec.nowhere, segment = @spec.row, "
-            'sym_name = "spec.n"',
+            'align = 1 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.nowhere, '
+            'segment = @spec.row, sym_name = "spec.n"',
         ),
         "'fsc.def_packed' op attribute 'placement' names @spec.nowhere, which is not defined",
     ),
     (
         op(
             "def_packed",
-            "align = 1 : i64, compact = 0 : i64, placement = @spec.row, segment = @spec.row, "
-            'sym_name = "spec.n"',
+            'align = 1 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.row, '
+            'segment = @spec.row, sym_name = "spec.n"',
         ),
         "attribute 'placement' names @spec.row, a fsc.def_segment where fsc.def_placement is",
     ),

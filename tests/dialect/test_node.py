@@ -16,11 +16,12 @@ from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
-TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 8 : i64,
-    pieces = [8 : i64]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64,
-    plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64,
-    sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
+TILE = """"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64,
+    field = "x", part_elems = 8 : i64, pieces = [8 : i64]}], plan_block = 256 : i64,
+    plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
+    row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
 """
+ASSIGNED = '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64, padding = "fewest"}'
 EMPTY = '"fsc.node"() ({\n^bb0:\n}) {printers = ["cuda"]} : () -> ()\n'
 FIELD = '{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}'
 OTHER = '"fsc.def_placement"() {kind = "cyclic", num_keys = 256 : i64, sym_name = "spec.other"}'
@@ -78,12 +79,7 @@ FUSED = [
         "'fsc.node_assign' op needs the counts of all ranks",
     ),
     (
-        [
-            (
-                '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}',
-                '"fsc.node_given"(%0, %2)',
-            )
-        ],
+        [(ASSIGNED, '"fsc.node_given"(%0, %2)')],
         "'fsc.node_given' op must not take keys of a packed target for slots",
     ),
     (
@@ -296,9 +292,8 @@ def test_pieces_of_a_relation_that_is_unfit() -> None:
 
 
 def test_pieces_of_a_packed_target() -> None:
-    assigned = '"fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64}'
     pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
-    text = edited(module("split-affine"), (assigned, pieces))
+    text = edited(module("split-affine"), (ASSIGNED, pieces))
     assert PIECES + "must not take keys of a packed target for slots" in error_of(text)
 
 
@@ -403,6 +398,8 @@ PIECE_TILES = [
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
     ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
+    ("plan_warps = 1", "plan_warps = 3", "needs a power of two for 'plan_warps', not 3"),
+    ("plan_warps = 1", "plan_warps = 64", "must not put more than 32 warps into a program"),
     ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
     ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]

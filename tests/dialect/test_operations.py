@@ -22,7 +22,7 @@ def test_what_is_built_reads_back() -> None:
             segment = DefSegment.build(sym_name="row", fields=fields)
             placement = DefPlacement.build(sym_name="p", kind="cyclic", num_keys=9)
             packed = DefPacked.build(
-                sym_name="k", segment="row", placement="p", align=4, compact=True
+                sym_name="k", segment="row", placement="p", align=4, padding="fewest", compact=True
             )
         module.operation.verify()
         assert tensor.read("type") == ("i32", (None, 3))

@@ -93,6 +93,32 @@ def test_the_page_of_the_kernels_names_what_is_there() -> None:
     assert named == files.keys() - {"__init__.py"}
 
 
+# Of the namespace: members are the business of what they belong to.
+DEVICE_CODE = {
+    ".py": r"^def (\w+)\(",
+    ".cuh": r"^(?:template <.*>\s)?(?:__host__ )?__device__ (?:[\w:<>,&*]+ )*?[&*]?(\w+)\(|"
+    r"^(?:template <[^;{}]*>\s)?struct (\w+)(?: :| \{)",
+}
+
+
+def test_the_page_of_the_kernels_names_all_that_is_there() -> None:
+    """Every function and type of a file stands under its heading."""
+    folder = ROOT / "runtime" / "fuscoc_runtime" / "kernels"
+    sections = PAGES["runtime/fuscoc_runtime/kernels/README.md"].split("\n##")
+    told: dict[str, set[str]] = {}
+    for heading, _, body in (section.partition("\n") for section in sections):
+        for name in re.findall(r"\w+\.(?:cuh|py)", heading):
+            told.setdefault(name, set()).update(re.findall(r"`(?:\w+\.|\w+::)?(\w+)`", body))
+    count = 0
+    for path in (*folder.glob("include/*.cuh"), *folder.glob("device/*.py")):
+        found = re.findall(DEVICE_CODE[path.suffix], path.read_text(encoding="utf-8"), re.MULTILINE)
+        names = {name for each in found for name in ([each] if isinstance(each, str) else each)}
+        if path.name != "__init__.py":
+            assert names - {""} <= told[path.name], path.name
+            count += len(names - {""})
+    assert count > 300
+
+
 def test_there_are_commands() -> None:
     assert sum(len(command_lines(page)) for page in PAGES) > 6
 

@@ -23,6 +23,7 @@ from fuscoc_runtime.kernels.commands import (
     NativeList,
     Transfer,
     Transfers,
+    Turn,
 )
 from fuscoc_runtime.kernels.loader import KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
@@ -71,6 +72,8 @@ class Recorded:
             self._function(self._noting("send"), TRANSFER),
             self._function(self._noting("receive"), TRANSFER),
             self._function(self._async_error, [ADDRESS, ADDRESS]),
+            self._function(self._noting("record"), [ADDRESS, ADDRESS]),
+            self._function(self._noting("wait"), [ADDRESS, ADDRESS, UNSIGNED]),
         ]
         self.calls = NativeCalls(*(ctypes.cast(each, ADDRESS).value for each in self._made))
 
@@ -180,7 +183,8 @@ def test_c_calls_what_the_list_says(
         native.submit([each[name] for name in names], STREAM)
         assert driver.notes == expected(kinds, each, 40 + turn * num_exchanges)
         started.clear()
-        CommandList(torch.device("cpu"), commands).submit(each)
+        on_cpu = CommandList(torch.device("cpu"), commands)
+        on_cpu.submit(on_cpu.numbers(each))
         launched = [note for note in driver.notes if note[0] == "launch"]
         found = [(n[1], n[2], *n[10 : 10 + taken[n[1]]]) for n in launched]
         assert [tuple(each) for each in started] == found
@@ -211,6 +215,31 @@ def test_what_fails_ends_the_list(monkeypatch: pytest.MonkeyPatch, good: int) ->
     assert number.value == (good > 0)
 
 
+BEGUN = [
+    ("record", 3, 4),
+    ("wait", STREAM, 3, 0),
+    ("wait", STREAM, 5, 0),
+]
+
+
+@pytest.mark.parametrize("good", range(6))
+def test_what_a_list_awaits_and_ends(good: int) -> None:
+    """What is there of a list that fails has an end, too."""
+    commands, taken = made([(["a"], "a", False)], ctypes.c_int64(), [])
+    driver = Recorded(taken, good)
+    native = NativeList(commands, ("a",), driver.calls)
+    whole = [*BEGUN, *expected([(["a"], "a", False)], {"a": 2}, 0), ("record", 6, STREAM)]
+    turn = Turn(before_on=4, before=3, awaited=5, ended=6)
+    if good == len(whole):
+        native.submit([2], STREAM, turn)
+        assert driver.notes == whole
+        return
+    with pytest.raises(RuntimeError, match="cuLaunchKernel" if good == 3 else "an event"):
+        native.submit([2], STREAM, turn)
+    ended = [] if good == 4 else whole[-1:]
+    assert driver.notes == whole[: good + 1] + ended
+
+
 def test_nobody_posts_to_a_closed_communicator() -> None:
     commands, _ = made([[(8, 16, 1, True)]], number := ctypes.c_int64(), [])
     assert isinstance(commands[0], Exchange)
@@ -234,4 +263,4 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
 def test_a_number_is_missing() -> None:
     commands, _ = made([(["a", "b.x"], "c", False)], ctypes.c_int64(), [])
     with pytest.raises(KernelError, match=r"no value for 'b\.x'"):
-        CommandList(torch.device("cpu"), commands).submit({"a": 1, "c": 1})
+        CommandList(torch.device("cpu"), commands).numbers({"a": 1, "c": 1})

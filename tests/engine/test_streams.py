@@ -14,6 +14,7 @@ import torch
 from fuscoc_runtime.engine import streams
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face import executor as executor_module
@@ -25,6 +26,7 @@ class Stream:
     """What a CUDA stream is asked; a wait across the border of a capture fails as CUDA's does."""
 
     def __init__(self) -> None:
+        self.cuda_stream = id(self)
         self.capture: int | None = None
         self.waited_for: list[object] = []
 
@@ -132,6 +134,54 @@ def test_calls_follow_each_other(device: Device) -> None:
     assert device.call(device.side) == [device.end]
     assert device.call(device.main) == [device.end]
     assert device.end.recorded[1:] == [device.main, device.main, device.side, device.main]
+
+
+def test_lists_among_calls(device: Device) -> None:
+    """A list on another stream than the latest call waits for it, and ends as a call does."""
+
+    def awaited(stream: Stream) -> int | None:
+        with device.order.lock:
+            around = device.order.around(stream.cuda_stream)
+            assert around.ended == device.end.cuda_event
+            found: int | None = around.awaited
+            return found
+
+    device.call(device.main)
+    assert awaited(device.main) is None
+    assert awaited(device.side) == device.end.cuda_event
+    assert device.call(device.side) == []
+    assert device.call(device.main) == [device.end]
+    device.capture(1)
+    device.call(device.main)
+    device.capture(None)
+    assert awaited(device.main) == device.end.cuda_event  # the graph may have been replayed
+
+
+def test_repeats_beside_other_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list on the stream of asynchronous calls waits for the current one as far as it is now; on
+    the current one there is nothing to wait for."""
+    repeats = Repeats.__new__(Repeats)
+    repeats.stream, repeats._order, repeats._device = device.side, device.order, 0
+    repeats._before = SimpleNamespace(cuda_event=88)
+    current = device.main.cuda_stream
+    for name, said in (("getCurrentRawStream", lambda _: current), ("getDevice", lambda: 0)):
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", said, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
+    assert repeats._is_eager()
+    device.call(device.main)
+    stream, turn = repeats._begin(is_beside=True)
+    assert stream == device.side.cuda_stream
+    assert turn is not None
+    assert (turn.before_on, turn.before) == (current, 88)
+    assert turn.awaited == turn.ended == device.end.cuda_event
+    stream, turn = repeats._begin(is_beside=False)
+    assert stream == current
+    assert turn is not None
+    assert (turn.before_on, turn.before) == (None, None)
+    assert turn.awaited == device.end.cuda_event
+    assert repeats._begin(is_beside=False)[1].awaited is None  # type: ignore[union-attr]
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+    assert not repeats._is_eager()
 
 
 def test_a_call_that_fails_is_over(device: Device) -> None:

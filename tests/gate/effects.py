@@ -69,7 +69,7 @@ class Subject:
             verify(module)
             if at == len(PASSES):
                 _without_locations(module)
-                return observe.program(self.example.checked, module, self._interned)
+                return observe.program(self.example, module, self._interned)
             PASSES[at].run(module)
         except (PassError, ir.MLIRError) as error:
             return Objection(str(error))
@@ -80,6 +80,8 @@ class Subject:
     def differ(self, one: observe.Program, other: observe.Program) -> bool:
         """Whether what is executed differs: kernels, or the log of a run."""
         if one.kernels != other.kernels and bare(one.kernels) != bare(other.kernels):
+            return True
+        if one.warps != other.warps:
             return True
         return one.manifest != other.manifest and self.logs.differ(one, other)
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 from fuscoc.lang.check import check_file
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.manifest import CompiledShuffle
+from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
 from tests.casts import specs as casts
 from tests.engine import specs
@@ -17,17 +20,45 @@ from tests.engine import specs
 
 @dataclass(frozen=True)
 class Example:
-    """A spec of one shuffle; ``topologies`` are those that it runs on, the quickest first."""
+    """A spec of one shuffle; ``topologies`` are those that it runs on, the quickest first.
+
+    Of a spec with a reply the module is that of the dispatch, or that ``of_reply``; the other one
+    goes with it as it is.
+    """
 
     name: str
     text: str
     topologies: tuple[str, ...]
     tokens: int = 6
+    of_reply: bool = False
 
     @cached_property
     def checked(self) -> CheckedShuffle:
+        """What the module is of."""
+        return self._reply if self.of_reply else self._whole
+
+    @cached_property
+    def _whole(self) -> CheckedShuffle:
         (shuffle,) = check_file(SourceFile(f"{self.name}.fsc", self.text), {}).shuffles
         return shuffle
+
+    @property
+    def _reply(self) -> CheckedShuffle:
+        assert self._whole.reply is not None
+        return self._whole.reply
+
+    def compiled(self, module: Any) -> CompiledShuffle:
+        """The shuffle with that module, at L3."""
+        if self._whole.reply is None:
+            return CompiledShuffle(self._whole, module, {})
+        modules = [self._other, module] if self.of_reply else [module, self._other]
+        reply = CompiledShuffle(self._reply, modules[1], {})
+        return CompiledShuffle(self._whole, modules[0], {}, reply)
+
+    @cached_property
+    def _other(self) -> Any:
+        other = self._whole if self.of_reply else self._reply
+        return compile_to_ir(other).module
 
 
 QUANTISED = """
@@ -69,6 +100,30 @@ PAGES = """
       dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
     }"""
 
+PAIRS = """
+    shuffle pairs {
+      index t : tokens   index k : 2   index e : 6   index c : 3
+      segment item { x : f32[4] }
+      layout rows[t] of item
+      layout by_pair[e, c, s] of item packed(s) align 2
+      place e on rank by cyclic
+      route r(t, k) -> (e, c) = input idx : int64[2]
+      dispatch rows[t] -> by_pair[r(t, k).e, r(t, k).c, *]
+      combine reverse reduce sum
+    }"""
+
+TURNED = """
+    shuffle turned {
+      index n : images   index s : length
+      segment pixels { x : u8[4, 3] }
+      layout planes[n, c, y] of u8 dense(3, 8)
+      layout sequence[s] of pixels
+      view part[n] = planes[n, 0 .. 3, 2 .. 6] order(y, c)
+      route to(n) -> (rank, slot) = input destination : int64[2]
+      dispatch part[n] -> sequence[to(n).slot] on to(n).rank
+      combine reverse
+    }"""
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -104,6 +159,21 @@ KEPT = """
       dispatch given[t] -> arrived[to(t).slot] on to(t).rank into entry[at(s)]
     }"""
 
+BAGS = """
+    shuffle bags {
+      const width = 8, bag = 3, parts = 8
+      index t : bags   index k : bag   index p : parts
+      segment id { row : i64 }
+      segment pooled { x : f32[width] }
+      layout ids[t, k] of id
+      layout by_part[p, s] of id packed(s)
+      place p on rank by block
+      route wanted(t, k) -> p = input indices : int64
+      weight w(t, k) : f32 = input weights
+      dispatch ids[t, k] -> by_part[wanted(t, k), *] slice 96 B
+      reply sums[t] of pooled reduce sum(w)
+    }"""
+
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
     Example("quantised", QUANTISED, ("2x2",)),
@@ -117,6 +187,10 @@ EXAMPLES = (
     Example("grid", specs.GRID, ("2x2",)),
     Example("everywhere", EVERYWHERE, ("2x1",)),
     Example("batched", BATCHED, ("2x1",)),
+    Example("bags", BAGS, ("2x2",)),
+    Example("reply", BAGS, ("2x2",), of_reply=True),
+    Example("pairs", PAIRS, ("2x2",)),
+    Example("turned", TURNED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",

@@ -22,8 +22,7 @@ from unittest.mock import patch
 import torch
 
 from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
-from fuscoc.lang.checked import CheckedShuffle
-from fuscoc.manifest import CompiledShuffle, sha256
+from fuscoc.manifest import sha256
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
@@ -45,23 +44,32 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Program:
-    """What a module at L3 becomes: kernels' files, and the manifest without digests."""
+    """What a module at L3 becomes: kernels' files, and the manifest without digests. ``warps`` are
+    those of the kernels of one node, which no run here launches."""
 
     kernels: dict[str, str]
     manifest: str
+    warps: dict[str, int]
 
 
-def program(checked: CheckedShuffle, module: Any, interned: dict[str, str]) -> Program:
+def program(example: Example, module: Any, interned: dict[str, str]) -> Program:
     """The artifact's files; equal texts are kept once, in ``interned``."""
-    item = CompiledShuffle(checked, module, {})
+    item = example.compiled(module)
     files = {
         name: interned.setdefault(text, text)
-        for name, content in artifact_files(checked.source_file, [item]).items()
+        for name, content in artifact_files(item.checked.source_file, [item]).items()
         if (text := content.decode())
     }
     manifest = json.loads(files.pop(MANIFEST))
     manifest["files"] = {}
-    return Program(files, json.dumps(manifest, sort_keys=True))
+    nodes = [each["node"]["kernels"] for each in manifest["shuffles"] if each["node"]]
+    fused = {name for kernels in nodes for name in kernels.values()}
+    warps = {each["name"]: each["num_warps"] for each in manifest["kernels"]}
+    return Program(
+        files,
+        json.dumps(manifest, sort_keys=True),
+        {name: count for name, count in warps.items() if name in fused},
+    )
 
 
 class Departed(Exception):
@@ -159,18 +167,19 @@ def _round_trip(shuffle: LockstepShuffle, data: Data) -> None:
         [list(data.source.values()) for data in ranks],
         [inputs_of(spec, data, weights=False) for data in ranks],
     )
-    if spec.program.combine is None:
+    back = spec.reply or spec
+    if back.program.combine is None:
         return
     rows = [
         {
             each.name: torch.zeros(
                 done.handle.num_slots, *each.shape, dtype=TORCH_DTYPES[each.dtype]
             )
-            for each in spec.declared.source_fields
+            for each in back.declared.source_fields
         }
         for done in dispatched
     ]
-    weights = [inputs_of(spec, data, weights=True) for data in ranks]
+    weights = [inputs_of(back, data, weights=True) for data in ranks]
     shuffle.combine(rows, [done.handle for done in dispatched], weights)
 
 

@@ -13,7 +13,8 @@ from tests.gate.survey import HOMES, OPERATIONS, subjects
 from tests.gate.values import Names, declared, illegal, paths
 
 # Texts that anything may stand in, because somebody else chose them: the user, or a pass whose
-# list, argument or buffer it is.
+# list, argument or buffer it is. Of ``padding`` there is one word, to which additions may join
+# others; the operation objects to all else.
 NAMES = {
     "args.name",
     "args.value",
@@ -31,6 +32,7 @@ NAMES = {
     "indices",
     "leaving.field",
     "moved.field",
+    "padding",
     "parts.name",
     "rows.name",
     "runs.name",

@@ -60,7 +60,9 @@ MANIFEST: dict[str, Any] = {
                     "kind": "packed",
                     "layout": "by_key",
                     "key": {"load": "idx", "at": [{"index": "t"}, {"index": "k"}]},
+                    "placed": {"load": "idx", "at": [{"index": "t"}, {"index": "k"}]},
                     "num_keys": 8,
+                    "group": 1,
                     "align": 1,
                     "capacity": None,
                     "placement": {"kind": "block", "table": None},
@@ -82,6 +84,7 @@ MANIFEST: dict[str, Any] = {
                 "target": {
                     "kind": "packed",
                     "num_keys": 8,
+                    "group": 1,
                     "align": 1,
                     "capacity": None,
                     "compact": False,

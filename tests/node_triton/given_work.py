@@ -52,7 +52,7 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     data = ranks[rank]
     expected = expect(spec, list(ranks))
     own = expected.rows[rank]
-    before = {name: each.clone() for name, each in shuffle.engine._rows.items()}
+    before = {name: each.clone() for name, each in shuffle.engine.rows.items()}
     given, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
     first = spec.declared.fields[0].name
     rows = by_field(given, first)

@@ -104,11 +104,13 @@ def _values(shape: Sequence[int], dtype: str, random: torch.Generator) -> Tensor
     return torch.randint(256, (nbytes,), generator=random, dtype=torch.uint8).view(kind).view(shape)
 
 
-def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
-    """One dispatch and some combines of it, compared with the reference."""
+def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int, infers: bool = False) -> None:
+    """One dispatch and some combines of it, compared with the reference. ``infers``: extents are
+    read off shapes, and of one field rows are given to combine as a tensor."""
     data, spec = ranks[shuffle.rank], shuffle.spec
     expected = expect(spec, list(ranks))
-    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+    extents = {} if infers else data.extents
+    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **extents)
     fields = by_field(rows, spec.declared.fields[0].name)
     own = expected.rows[shuffle.rank]
     num_slots = len(own.written)
@@ -120,7 +122,10 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
     outputs = filled_up(work_on(spec, held, own.written, slot_keys(own)), handle.num_slots)
     for _ in range(combines):
-        result = by_field(shuffle.combine(outputs, handle), next(iter(outputs)))
+        given: Any = outputs
+        if infers and len(outputs) == 1:
+            [given] = outputs.values()
+        result = by_field(shuffle.combine(given, handle), next(iter(outputs)))
         check_result(expected.results[shuffle.rank], result)
 
 

@@ -154,7 +154,7 @@ def test_replicated_keys(pool: Ranks) -> None:
 
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
-@settings(STATEFUL, max_examples=40)
+@settings(STATEFUL, max_examples=100)
 def test_any_spec(pool: Ranks, case: Case) -> None:
     check_case(pool, case)
 

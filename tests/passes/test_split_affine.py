@@ -69,6 +69,7 @@ PIECES = {
     "redistribute": 3,
     "ulysses": 2,
     "vit_patches": 1,
+    "vit_patches_nchw": 1,
     "vit_unpack": 1,
 }
 

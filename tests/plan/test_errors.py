@@ -138,7 +138,8 @@ def test_padding_beyond_all_integers(align: int) -> None:
     """Three keys of ``align`` slots each are more than 64 bits can count."""
     ranks = [routed_data(torch.tensor([[0, 1], [2, -1]]), rank) for rank in range(2)]
     spec = routed()
-    program = replace(spec.program, target=replace(slots(spec), align=align))
+    wide = replace(slots(spec), align=align, most_padding=align - 1)
+    program = replace(spec.program, target=wide)
     error = failure_of_every_rank(replace(spec, program=program), TWO, ranks)[0]
     assert isinstance(error, errors.CapacityError)
     assert (error.rank, error.num_slots) == (0, 3 * align)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +25,9 @@ def test_slots_are_divided_alike(data: st.DataObject) -> None:
     rows = data.draw(st.lists(counts, min_size=num_ranks, max_size=num_ranks))
     keys = np.array(rows)[:, 1:-1]  # rows are apart, as in a census
     align = data.draw(st.sampled_from([1, 2, 128, 2**62, 2**63 - 1]))
+    target = SimpleNamespace(align=align, padding="fewest", most_padding=align - 1)
     for rank in range(num_ranks):
-        given_to_both = keys, order.by_rank, order.bounds, align, rank
+        given_to_both = keys, order.by_rank, order.bounds, target, rank
         with np.errstate(over="ignore"):
             wanted = divide_slots(*given_to_both)
         for mine, theirs in zip(native.slots(*given_to_both), wanted, strict=True):

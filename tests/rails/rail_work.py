@@ -4,6 +4,7 @@ function runs on one rank."""
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,3 +116,54 @@ def one_dies(group: Any, artifact: str, topology: str) -> list[str]:
             shuffle.check()
 
     return [said_by(calls), said_by(lambda: shuffle.dispatch(**given))]
+
+
+def repeats(group: Any, artifact: str, topology: str) -> list[str]:
+    """Calls of the same forms, of other data each time, and among them some that only look alike;
+    what is said of these."""
+    shuffle = open_shuffle(group, artifact, topology)
+    repeated = shuffle._executor.repeats
+    assert repeated is not None
+    taken: list[bool] = []
+    for name in ("dispatch", "combine"):
+        call = getattr(repeated, name)
+        setattr(repeated, name, partial(_noted, taken, call))
+    num_ranks = shuffle.topology.num_ranks
+    for seed in range(4):
+        run(shuffle, batch(shuffle.spec, [3, 2][:num_ranks], seed), combines=2, infers=True)
+    assert taken == [False] * 2 + [True] * 10
+
+    given = points(3 - shuffle.rank, shuffle.rank)
+    sums = given["x"] * given["weights"].sum(1, keepdim=True)
+    taken.clear()
+    strided = {**given, "x": torch.stack([given["x"], given["x"]], 2)[..., 0]}
+    grown = torch.zeros(given["x"].numel() + 1)[1:].view_as(given["x"]).copy_(given["x"])
+    for each in (strided, {**given, "x": grown}):  # no address of a kernel
+        rows, handle = shuffle.dispatch(**each)
+        torch.testing.assert_close(shuffle.combine(rows.clone(), handle), sums)
+    assert taken == [False, True] * 2
+    leaf = given["x"].clone().requires_grad_()
+    rows, handle = shuffle.dispatch(**{**given, "x": leaf})
+    shuffle.combine(rows, handle).sum().backward()
+    torch.testing.assert_close(leaf.grad, given["weights"].sum(1, keepdim=True).expand_as(leaf))
+
+    said = []
+    rows, handle = shuffle.dispatch(**given)
+    kept, lent = rows.clone(), rows._version
+    given["weights"] += 1
+    said.append(said_by(lambda: shuffle.combine(kept, handle)))
+    _, handle = shuffle.dispatch(**given)
+    assert rows._version > lent  # autograd sees that what it has saved of them is gone
+    shuffle.dispatch(**given)
+    said.append(said_by(lambda: shuffle.combine(rows, handle)))
+    for _ in range(2):
+        shuffle.dispatch(**given)
+    said.append(said_by(lambda: shuffle.combine(kept, handle)))
+    said.append(said_by(lambda: shuffle.dispatch(**{**given, "x": given["x"].double()})))
+    return said
+
+
+def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
+    found = call(*arguments)
+    taken.append(found is not None)
+    return found

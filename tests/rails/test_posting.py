@@ -86,15 +86,15 @@ def test_rows_with_gaps_are_refused() -> None:
 
 def test_what_nccl_says_is_told() -> None:
     with pytest.raises(NetworkError, match=r"network hop.*unhandled system error"):
-        OneRail(Group()).submit(CommandList(CPU, [Exchange(None, failing, None)]), {})
+        OneRail(Group()).submit(CommandList(CPU, [Exchange(None, failing, None)]), ())
 
 
 def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     rail, nothing = OneRail(Group()), CommandList(CPU, [])
-    rail.submit(nothing, {})
+    rail.submit(nothing, ())
     monkeypatch.setattr(OneRail, "_group", Rails._group)
     with pytest.raises(ClosedError):
-        rail.submit(nothing, {})
+        rail.submit(nothing, ())
 
 
 def aborting(group: Group) -> threading.Thread:

@@ -54,6 +54,15 @@ def test_handles(pool: Pool) -> None:
     pool.run(rail_work.handles, 2, path(SMALL), "2x1")
 
 
+def test_repeats(pool: Pool) -> None:
+    for said in pool.run(rail_work.repeats, 2, path(SMALL), "2x1"):
+        changed, overwritten, outdated, wrong = said
+        assert "has been changed in place" in changed
+        assert "has put its own rows since" in overwritten
+        assert "is outdated" in outdated
+        assert "float64" in wrong
+
+
 LARGER = {"2x1": 2, "2x2": 4}
 """Ranks of topologies; those of four take more time than all other tests here."""
 

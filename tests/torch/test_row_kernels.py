@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from triton.compiler import ASTSource
 
 from fuscoc_runtime.engine import row_kernels
-from fuscoc_runtime.engine.row_kernels import put_rows, take_rows, weigh_rows
+from fuscoc_runtime.engine.row_kernels import add_rows, put_rows, take_rows, weigh_rows
 from fuscoc_runtime.kernels.loader import device_module
 from tests.codegen.ptx import TARGET
 
@@ -47,6 +47,31 @@ def taken(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def test_taken_rows(dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed: int) -> None:
     rows, _, index = drawn(shape, dtype, seed)
     assert torch.equal(take_rows(rows, index).float(), taken(rows.float(), index))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@settings(max_examples=12)
+@given(
+    width=st.sampled_from([1, 7, 16, 1030]), terms=st.integers(1, 9), begun=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_added_rows(dtype: torch.dtype, width: int, terms: int, begun: int, seed: int) -> None:
+    """To the last bit: numbers differ so much in size that each order has a sum of its own."""
+    random = torch.Generator().manual_seed(seed)
+    num_rows, num_sums = (int(each) for each in torch.randint(300, (2,), generator=random))
+
+    def numbers(num: int) -> torch.Tensor:
+        exponents = torch.randint(-12, 13, (num, width), generator=random)
+        return torch.ldexp(torch.randn(num, width, generator=random), exponents).to(dtype)
+
+    rows, beginnings = numbers(num_rows), [numbers(num_sums) for _ in range(begun)]
+    index = torch.randint(-1, max(num_rows, 1), (num_sums, terms), generator=random)
+    index = index.clamp(max=num_rows - 1)
+    rows[~torch.isin(torch.arange(num_rows), index)] = float("nan")
+    wanted = torch.zeros(num_sums, width)
+    for each in (*beginnings, *(taken(rows, column) for column in index.T)):
+        wanted = wanted + each.float()
+    assert torch.equal(add_rows(rows, index, beginnings), wanted.to(dtype))
 
 
 @settings(max_examples=12)
@@ -145,6 +170,19 @@ def test_compiles_for_sm_90(name: str, end: str | None) -> None:
     signature = {each: types.get(each, "constexpr") for each in function.arg_names}
     if end:
         signature["end"] = end
+    compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
+    assert ".local" not in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_rows_that_are_added_compile_for_sm_90(begun: int) -> None:
+    """All terms are loaded before the first is added."""
+    function = device_module("rows", interpreted=False).add
+    types = dict.fromkeys(("rows", "first", "second", "result"), "*bf16")
+    types |= {"index": "*i64", "num_rows": "i32", "width": "i32"}
+    fixed: dict[str, Any] = {"tile_rows": 1, "tile_words": 1024, "num_terms": 8}
+    fixed |= dict.fromkeys(("first", "second")[begun:])
+    signature = {each: "constexpr" if each in fixed else types[each] for each in function.arg_names}
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
 

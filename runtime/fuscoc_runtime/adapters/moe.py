@@ -48,8 +48,7 @@ class MoeShuffle:
         routes = [item for item in spec.declared.inputs if item.role == "route"]
         weight = spec.declared.combine.weight if spec.declared.combine is not None else None
         fits = (
-            isinstance(spec.declared.target, PackedTarget)
-            and not spec.program.is_compact
+            not spec.program.is_compact
             and len(routes) == 1
             and len(routes[0].shape) == 2
             and len(spec.declared.source.fields) == 1
@@ -57,19 +56,20 @@ class MoeShuffle:
             and (not spec.declared.casts or (may_quantise and _quantises(spec.declared)))
             and weight is not None
         )
-        if not fits or not isinstance(spec.declared.target, PackedTarget) or weight is None:
+        target = spec.declared.target
+        if not isinstance(target, PackedTarget) or not fits or target.group > 1 or weight is None:
             raise self.problem(
                 f"the shuffle {spec.name} is not one of tokens to experts: it needs one field, a "
-                "route of some experts a token, a packed target that is not compact, and a "
-                "weighted sum back"
+                "route of some experts a token, a target packed by experts alone that is not "
+                "compact, and a weighted sum back"
             )
-        if spec.declared.target.placement.kind != "block":
+        if target.placement.kind != "block":
             raise self.problem(
-                f"the shuffle {spec.name} places experts by {spec.declared.target.placement.kind}; "
+                f"the shuffle {spec.name} places experts by {target.placement.kind}; "
                 "the ranks of a layer hold them in blocks"
             )
         [route], [field] = routes, spec.declared.source.fields
-        self.num_experts, self.num_ranks = spec.declared.target.num_keys, shuffle.topology.num_ranks
+        self.num_experts, self.num_ranks = target.num_keys, shuffle.topology.num_ranks
         self.experts_per_rank = self.num_experts // self.num_ranks
         self.first_expert = shuffle.rank * self.experts_per_rank
         self.topk = evaluate(route.shape[1], Scope({}))

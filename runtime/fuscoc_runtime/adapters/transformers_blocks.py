@@ -6,6 +6,7 @@ refused: a block left as it is would make every rank compute all of its experts.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,16 +21,16 @@ from fuscoc_runtime.adapters.moe import Sizes
 VERSION = "5.23.0"
 
 EXPERTS = Interface(
-    "transformers",
-    VERSION,
-    "transformers.integrations.moe",
-    {
-        "use_experts_implementation": (
-            "experts_class", "experts_interface", "is_concatenated", "is_transposed", "has_bias",
-            "has_gate", "has_post_expert_norm",
-        ),
-    },
+    "transformers", VERSION, "transformers.integrations.moe", {"use_experts_implementation": None}
+)
+DECORATED = frozenset(
+    (
+        "experts_class", "experts_interface", "is_concatenated", "is_transposed", "has_bias",
+        "has_gate", "has_post_expert_norm",
+    ),
 )  # fmt: skip
+"""What a class of experts can be decorated with, in any release since 5.17; a release may know more
+kinds of experts than these, and then they would be taken for others."""
 
 MODELING = Interface(
     "transformers",
@@ -86,7 +87,9 @@ def find_experts(model: Any) -> dict[str, tuple[Any, Sizes]]:
         AdapterError: transformers is missing or has changed; or the model, or some part of it,
             cannot be spread over ranks.
     """
-    EXPERTS.load()
+    decorator = EXPERTS.load().use_experts_implementation
+    if unknown := inspect.signature(decorator).parameters.keys() - DECORATED:
+        raise EXPERTS.problem(f"use_experts_implementation takes {', '.join(sorted(unknown))}, too")
     base = MODELING.load().PreTrainedModel
     if not isinstance(model, base):
         raise EXPERTS.problem(f"{type(model).__name__} is no PreTrainedModel of transformers")
@@ -150,8 +153,9 @@ def _sizes(name: str, module: Any) -> Sizes:
         "has_post_expert_norm": False, "_is_expert_parallel": False,
     }  # fmt: skip
     for flag, expected in flags.items():
-        if getattr(module, flag, None) != expected:
-            raise EXPERTS.problem(f"`{name}` has {flag} = {getattr(module, flag, None)}")
+        found = getattr(module, flag, False)  # the last two are not there in older releases
+        if found != expected:
+            raise EXPERTS.problem(f"`{name}` has {flag} = {found}")
     parameters = dict(module.named_parameters())
     if set(parameters) != set(known.weights):
         raise EXPERTS.problem(

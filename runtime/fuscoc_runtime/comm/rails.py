@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -25,7 +25,7 @@ from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
-from fuscoc_runtime.kernels.commands import CommandList, Exchange, Transfer, Transfers
+from fuscoc_runtime.kernels.commands import CommandList, Exchange, Transfer, Transfers, Turn
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
@@ -67,10 +67,16 @@ class Rails:
 
     def exchange(self, what: StartRound) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
-        self.submit(CommandList(self._members.device, [self.command(what)]), {})
+        self.submit(CommandList(self._members.device, [self.command(what)]), ())
 
-    def submit(self, commands: CommandList, values: Mapping[str, int]) -> None:
-        """Enqueue a list with exchanges of this rail.
+    def submit(
+        self,
+        commands: CommandList,
+        numbers: Sequence[int],
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """Enqueue a list with exchanges of this rail, as `CommandList.submit` does.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
@@ -79,7 +85,7 @@ class Rails:
         self._group()
         started = time.monotonic()
         try:
-            commands.submit(values)
+            commands.submit(numbers, stream, turn)
         except NcclError as error:
             raise self._explain(started, error) from error
 

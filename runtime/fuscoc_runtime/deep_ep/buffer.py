@@ -8,6 +8,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.deep_ep.back import Bias, biases_of
 from fuscoc_runtime.deep_ep.base import Config
 from fuscoc_runtime.deep_ep.events import EventOverlap
 from fuscoc_runtime.deep_ep.low_latency_buffer import LowLatencyBuffer
@@ -15,7 +16,6 @@ from fuscoc_runtime.deep_ep.normal import Handle, Layout, Normal, Received
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse_capture
 from fuscoc_runtime.deep_ep.rows import Tokens
 
-Bias = Tensor | tuple[Tensor | None, Tensor | None] | None
 MAX_EXPERTS = 2**24
 """Numbers of experts travel in f32."""
 
@@ -117,14 +117,12 @@ class Buffer(LowLatencyBuffer):
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Tensor, Tensor | None, EventOverlap]:
-        """``recv_x, recv_topk_weights, event``: the sums of the rows of every token in f32, rounded
-        once, and of what is given as their weights, which weigh nothing. Each bias is added in f32,
-        and the sum rounded once more."""
+        """``recv_x, recv_topk_weights, event``: the sums of the biases and rows of every token in
+        f32, rounded once, and of what is given as their weights, which weigh nothing."""
         self._check_order(previous_event, async_finish, allocate_on_comm_stream)
         if not handle.is_fixed:
             refuse_capture("combines of a dispatch without num_worst_tokens")
-        several = bias if isinstance(bias, tuple) else (bias,)
-        biases = [each for each in several if each is not None]
+        biases = biases_of(bias)
         (result, weights), event = self._beside.run(
             lambda: self._normal.combine(x, handle, topk_weights, biases),
             previous_event,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.gather import gather_json
 from fuscoc_runtime.comm.group import group_timeout, host_id
+from fuscoc_runtime.deep_ep.back import Bias, biases_of
 from fuscoc_runtime.deep_ep.elastic_calls import Call, combine, dispatch
 from fuscoc_runtime.deep_ep.ep_handle import EPHandle
 from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap, on_the_cpu_by_default
@@ -185,7 +186,6 @@ class ElasticBuffer:
             copies=bool(do_handle_copy),
             syncs=do_cpu_sync is None or bool(do_cpu_sync),
             expands=bool(do_expand),
-            zeroes=bool(do_zero_padding),
             by_column=bool(use_tma_aligned_col_major_sf),
         )
         stats = cumulative_local_expert_recv_stats
@@ -213,7 +213,7 @@ class ElasticBuffer:
         x: Tensor,
         handle: EPHandle,
         topk_weights: Tensor | None = None,
-        bias: Tensor | tuple[Tensor | None, Tensor | None] | None = None,
+        bias: Bias = None,
         num_sms: int = 0,
         num_qps: int = 0,
         previous_event: Previous = None,
@@ -228,8 +228,7 @@ class ElasticBuffer:
                 previous_event_before_epilogue, None, "a call waits for one event, where it begins"
             ),
         )  # fmt: skip
-        several = bias if isinstance(bias, tuple) else (bias,)
-        biases = [each for each in several if each is not None]
+        biases = biases_of(bias)
         (result, weights), event = self._beside.run(
             partial(combine, x, handle, topk_weights, biases),
             previous_event,

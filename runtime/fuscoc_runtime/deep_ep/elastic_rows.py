@@ -1,4 +1,4 @@
-"""What can be read off rows that have come: whose they are, and where those of a token lie."""
+"""What can be read off rows that have come: whose they are, and where their choices go."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fuscoc_runtime.deep_ep.normal import localised
 from fuscoc_runtime.deep_ep.rows import Kind
+from fuscoc_runtime.engine.row_kernels import take_rows
 
 
 @dataclass(frozen=True)
@@ -16,27 +17,44 @@ class Found:
     """What is known of rows; see ``EPHandle``.
 
     Attributes:
-        topk_idx: [n, topk], local experts of every row; None of expanded ones.
-        topk_weights: [n, topk]; of expanded rows [n], each its own.
-        choice: [n, 1], of expanded rows which choice of its token each is; else None.
-        is_used: bool [n], whether something has come there.
-        counts: int64 [num_local_experts].
-        metadata: int32 [num_tokens, 2 + topk]: the token's number, -1, and of expanded rows where
-            the row of every choice is, else -1.
+        topk_idx: int64 [n, topk], local experts of every row, -1 for those of other ranks.
+        topk_weights: f32 [n, topk], 0 for those of other ranks.
+        counts: int64 [num_local_experts], choices of this rank's experts.
+        metadata: int32 [n, 2 + topk]: the token's number, -1 where there is none; -1; and where
+            rows are expanded the row of every choice, else -1.
+        source: int64 [num_expanded], the row that every expanded row is made of, -1 for padding;
+            None where rows are not expanded.
     """
 
-    topk_idx: Tensor | None
+    topk_idx: Tensor
     topk_weights: Tensor
-    choice: Tensor | None
-    is_used: Tensor
     counts: Tensor
     metadata: Tensor
+    source: Tensor | None = None
+
+    @property
+    def where(self) -> Tensor:
+        """int64 [n, topk]: the expanded row of every choice, -1 for none."""
+        return self.metadata[:, 2:].long()
+
+    def weights_of_choices(self, weights: Tensor) -> Tensor:
+        """[num_expanded] of weights [n, topk]; 0 in padding."""
+        assert self.source is not None
+        where, behind = self.where, len(self.source)
+        own = weights.new_zeros(behind + 1)
+        own[torch.where(where >= 0, where, behind)] = weights
+        return own[:-1]
+
+    def weights_of_rows(self, weights: Tensor) -> Tensor:
+        """[n, topk] of weights [num_expanded]; 0 where there is no choice."""
+        where = self.where
+        return take_rows(weights[:, None], where.view(-1)).view(where.shape)
 
 
-def of_tokens(
+def of_rows(
     beside: Tensor, kind: Kind, rank: int, num_local: int, num_rows: Tensor | None
 ) -> Found:
-    """Of rows that are one for a token: the first ``num_rows``, or all."""
+    """Of the first ``num_rows`` rows, or all: nothing waits for a GPU."""
     rows = torch.arange(len(beside), device=beside.device)
     is_used = rows < (len(beside) if num_rows is None else num_rows)
     gates = beside[:, kind.num_scales : kind.num_scales + 2 * kind.num_topk]
@@ -45,27 +63,26 @@ def of_tokens(
     counts.scatter_add_(0, (idx + 1).view(-1), torch.ones_like(idx).view(-1))
     metadata = torch.full((len(beside), 2 + kind.num_topk), -1, device=beside.device)
     metadata[:, 0] = torch.where(is_used, beside[:, -1], -1)
-    return Found(idx, weights, None, is_used, counts[1:], metadata.int())
+    return Found(idx, weights, counts[1:], metadata.int())
 
 
-def of_choices(
-    beside: Tensor, kind: Kind, rank: int, offsets: Tensor, counts: Tensor, num_tokens: int
-) -> Found:
-    """Of rows that are one for a choice: expert i's are ``counts[i]`` from ``offsets[i]`` on.
-    Tokens are numbered below ``num_tokens``. The host waits for how many have come."""
-    rows = torch.arange(len(beside), device=beside.device)
-    expert = torch.searchsorted(offsets[1:], rows, right=True).clamp(max=len(counts) - 1)
-    is_used = rows - offsets[expert] < counts[expert]
-    at = kind.num_scales
-    experts = beside[:, at : at + kind.num_topk]
-    weights = beside[:, at + kind.num_topk : at + 2 * kind.num_topk]
-    hits = experts == (rank * len(counts) + expert)[:, None]
-    choice = hits.int().argmax(1, keepdim=True)
-    own = torch.where(is_used, weights.gather(1, choice)[:, 0], 0)
-    token = torch.where(is_used, beside[:, -1], num_tokens).long()
-    where = torch.full((num_tokens + 1, kind.num_topk), -1, device=beside.device)
-    where[token, choice[:, 0]] = rows
-    where[num_tokens] = -1
-    present = (where >= 0).any(1).nonzero()
-    metadata = torch.cat([present, torch.full_like(present, -1), where[present[:, 0]]], dim=1)
-    return Found(None, own, choice, is_used, counts, metadata.int())
+def expanded(found: Found, aligned: Tensor, num_expanded: int) -> Found:
+    """With a row for every choice, by expert, then row: expert i has room for ``aligned[i]``."""
+    num, topk = found.topk_idx.shape
+    num_local, device = len(found.counts), found.counts.device
+    choices = torch.where(found.topk_idx >= 0, found.topk_idx, num_local).view(-1)
+    by_expert, order = choices.sort(stable=True)
+    among = torch.arange(len(order), device=device)
+    # Where an expert's choices begin among all, and its rows; then those that are of no expert.
+    first = torch.cat([found.counts, aligned]).view(2, -1).cumsum(1)
+    first = torch.cat([first.new_zeros(2, 1), first], dim=1)
+    row = torch.where(by_expert < num_local, (first[1] - first[0])[by_expert] + among, -1)
+    where = torch.empty_like(order)
+    where[order] = row
+    source = torch.full((num_expanded + 1,), -1, device=device)
+    source[torch.where(where >= 0, where, num_expanded)] = (
+        torch.arange(num * topk, device=device) // topk
+    )
+    metadata = found.metadata.clone()
+    metadata[:, 2:] = where.view(num, topk).int()
+    return Found(found.topk_idx, found.topk_weights, found.counts, metadata, source[:-1])

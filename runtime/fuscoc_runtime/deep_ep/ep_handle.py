@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fuscoc_runtime.deep_ep.elastic_rows import Found
 from fuscoc_runtime.deep_ep.rows import Kind
+from fuscoc_runtime.deep_ep.specs import Shuffles
 from fuscoc_runtime.face.shuffle import Shuffle
 
 
@@ -31,7 +32,7 @@ class EPHandle:
             ``do_expand`` the row of every choice, -1 for those of other ranks.
         dst_buffer_slot_idx: what the shuffle was given as its route.
         token_metadata_at_forward, channel_linked_list: None; nothing here needs them.
-        kind, shuffle, routing, found: how it is done.
+        kind, limits, shuffles, shuffle, routing, found: how it is done.
     """
 
     do_expand: bool
@@ -49,6 +50,8 @@ class EPHandle:
     recv_src_metadata: Tensor
     dst_buffer_slot_idx: Tensor
     kind: Kind
+    limits: dict[str, int]
+    shuffles: Shuffles
     shuffle: Shuffle
     routing: Any
     found: Found

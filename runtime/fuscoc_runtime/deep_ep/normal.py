@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.deep_ep.back import Back
 from fuscoc_runtime.deep_ep.refusals import refusal
 from fuscoc_runtime.deep_ep.rows import Kind, Tokens, kind_of, pack, unpack
 from fuscoc_runtime.deep_ep.specs import Shuffles, check_fixed
@@ -26,6 +27,12 @@ class Way:
     device: torch.device
     num_sms: int
     options: dict[str, int]
+
+    @property
+    def back_options(self) -> dict[str, int]:
+        """Those of the shuffle that brings rows back as they are."""
+        rows = self.options.get("capacity")
+        return {"max_sources": rows, "capacity": rows} if rows else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +167,12 @@ class Normal:
                 f"dispatch with {kind.num_topk} choices a token, which returned {len(x)} rows"
             )
         given = [] if topk_weights is None else [topk_weights]
+        if biases:
+            goes, way = handle.is_token_in_rank, handle.way
+            back = Back(self.shuffles, goes, None, way.num_sms, way.back_options)
+            return back.combine(x, topk_weights, biases)
         rows = kind.rows(x.contiguous(), *given)
         result, sums = parts_of(handle.shuffle.combine(rows, handle.routing))
-        result = with_biases(result, biases)
         if topk_weights is None or sums is None:
             return result, None
         return result, sums[:, : kind.num_topk].contiguous()
@@ -215,13 +225,6 @@ def localised(
     if num_rows is not None:  # of others, rows hold anything
         here &= (torch.arange(len(gates), device=gates.device) < num_rows)[:, None]
     return torch.where(here, experts, -1).to(dtype), torch.where(here, weights, 0)
-
-
-def with_biases(result: Tensor, biases: list[Tensor]) -> Tensor:
-    """The sum in f32, rounded."""
-    if not biases:
-        return result
-    return sum((bias.float() for bias in biases), result.float()).to(result.dtype)
 
 
 def parts_of(rows: Any) -> tuple[Tensor, Tensor | None]:

@@ -41,12 +41,6 @@ class Kind:
         beside = {"beside": self.num_beside} if self.num_beside else {}
         return {"hidden": self.hidden, **beside, "peers": num_ranks}
 
-    def expanded(self, num_experts: int, alignment: int) -> tuple[str, dict[str, int]]:
-        """The spec that moves such rows to experts, and its constants."""
-        sizes = {"hidden": self.hidden, "beside": self.num_beside, "experts": num_experts}
-        sizes |= {"topk": self.num_topk, "alignment": alignment}
-        return ("expanded_narrow" if self.num_scales else "expanded"), sizes
-
     def rows(self, x: Tensor, *beside: Tensor) -> dict[str, Any]:
         """The fields of rows: bf16 [n, hidden], and beside them all that is given, then zeros.
 

@@ -157,10 +157,11 @@ def _keys(
     """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
     if there are several, never named.
     """
-    if not isinstance(target.key, Load) or target.key.input != spec.name:
+    if not isinstance(target.placed, Load) or target.placed.input != spec.name:
         return torch.randint(MAX_ID, shape, generator=random)
-    keys = torch.randint(max(1, target.num_keys - 1), shape, generator=random)
-    keys += (keys >= target.num_keys // 2) & (target.num_keys > 1)
+    num_keys = target.num_keys // target.group
+    keys = torch.randint(max(1, num_keys - 1), shape, generator=random)
+    keys += (keys >= num_keys // 2) & (num_keys > 1)
     dropped = torch.rand(shape, generator=random) < DROP
     # An input that a route reads is indexed by the outermost index first.
     all_dropped = torch.rand(shape[:1], generator=random) < DROP

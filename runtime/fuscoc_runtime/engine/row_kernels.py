@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,24 @@ def take_rows(rows: Tensor, index: Tensor, end: Tensor | None = None) -> Tensor:
         source, target = (each.view(-1).view(word) for each in (rows, result))
         width = row_bytes // word.itemsize
         _launch("take", len(index), source, index, target, len(index), end, width)
+    return result
+
+
+def add_rows(rows: Tensor, index: Tensor, beginnings: Sequence[Tensor] = ()) -> Tensor:
+    """The sums of ``rows[index[i]]``, one after the other, in f32, rounded once to the type of the
+    rows: [num_sums, width].
+
+    ``rows`` are [num_rows, width] of up to 32 bits, ``index`` int64 [num_sums, num_terms], where -1
+    is no term; sum i begins with row i of the ``beginnings``, two at most, of the result's shape.
+    """
+    rows, index = rows.contiguous(), index.contiguous()
+    result = rows.new_empty(len(index), rows.shape[1])
+    if result.numel():
+        first, second = ([each.contiguous() for each in beginnings] + [None, None])[:2]
+        _launch(
+            "add", len(index), rows, index, first, second, result, len(index), rows.shape[1],
+            index.shape[1],
+        )  # fmt: skip
     return result
 
 

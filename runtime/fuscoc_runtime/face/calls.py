@@ -51,6 +51,10 @@ def dispatch(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
+    if not torch.compiler.is_compiling() and handle is None and _may_repeat(executor, after):
+        done = executor.repeat_dispatch(fields, named, async_op)
+        if done is not None:
+            return done if async_op else done[:2]
     _check_after(executor, after, async_op)
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
@@ -162,6 +166,10 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
+    if not torch.compiler.is_compiling() and not inputs and _may_repeat(executor, after):
+        done = executor.repeat_combine(rows, handle, async_op)
+        if done is not None:
+            return done if async_op else done[0]
     _check_after(executor, after, async_op)
     specs = executor.spec.back.declared.source.fields
     rows = rows_as_reals(specs, rows)
@@ -190,6 +198,13 @@ def _combine(
         else:
             return combine_traced(executor.back_key, spec, bound)
     return executor.combine(rows, as_handle(executor.spec, handle), inputs)
+
+
+def _may_repeat(executor: Executor, after: object) -> bool:
+    """Whether the call may be like an earlier one, which autograd has nothing to do with."""
+    if executor.repeats is None or after is not None or saves_unchecked():
+        return False
+    return not any(field.is_complex for field in executor.spec.declared.source.fields)
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

@@ -10,6 +10,7 @@ from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.options import check_count
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
+from fuscoc_runtime.padding import most_slots
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
@@ -144,8 +145,8 @@ def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> in
     points = num_ranks * max_sources * shuffle.program.fanout
     keys = target.num_keys
     if target.placement.kind != "table":
-        keys = -(-keys // num_ranks)
-    return points + min(keys, points) * (target.align - 1)
+        keys = -(-keys // target.group // num_ranks) * target.group
+    return most_slots(target, points, keys)
 
 
 def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:

@@ -23,7 +23,9 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.exact_maps import ExactMaps
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.maps import NodeMaps
+from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.streams import communication_stream
@@ -32,6 +34,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
+from fuscoc_runtime.kernels import driver
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -51,7 +54,8 @@ class Event:
     def wait(self) -> None:
         """Let the current stream wait; what the call returned may be used from then on."""
         if self._end is not None:
-            torch.cuda.current_stream().wait_event(self._end)
+            current = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+            driver.call("cuStreamWaitEvent", current, self._end.cuda_event, 0)
 
     def query(self) -> bool:
         """Whether the call has ended, without waiting."""
@@ -65,6 +69,7 @@ class Executor:
         key: names the engine in ``torch.ops.fuscoc``; ``back_key`` the one whose combine is the way
             back, which that of a reply is.
         into: where rows go on from their slots, if they do.
+        repeats: calls that repeat earlier ones, if there can be such.
     """
 
     def __init__(
@@ -97,6 +102,9 @@ class Executor:
                 self._registered, maps=self._maps(engine.reply, zero_unused), num_local_keys=None
             )
             self.back_key = ops.register(self._answers, digest)
+        self.repeats: Repeats | None = None
+        if isinstance(engine, NodeEngine) and into is None:
+            self.repeats = Repeats.of(engine)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
 
@@ -125,13 +133,49 @@ class Executor:
         # Autograd shall not follow what is done to rows in place to the window and later calls.
         rows = {name: each.detach() for name, each in done.rows.items()}
         self.observer.lend(rows.values())
+        if self.repeats is not None and earlier is None:
+            assert isinstance(done.handle, NodeHandle)
+            self.repeats.remember_dispatch(fields, named, done.handle)
         return rows, done.handle
+
+    def repeat_dispatch(
+        self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
+    ) -> tuple[Tensor, Any, Event] | None:
+        """`dispatch`, and `beside`, where an earlier one is known whose arguments were alike."""
+        assert self.repeats is not None
+        started = self.observer.begins_dispatch()
+        found = self.repeats.dispatch(fields, named, is_beside)
+        if found is None:
+            return None
+        done, end = found
+        self._stream = self._stream or self.repeats.stream
+        self.observer.dispatched(done.handle, started)
+        [window] = done.rows.values()
+        rows = window.detach()
+        self.observer.lend([rows])
+        return rows, done.handle, Event(end, (fields, named))
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()
         result = self.engine.combine(rows, handle, named)
         self.observer.combined(started)
+        if self.repeats is not None:
+            self.repeats.remember_combine(rows, handle)
         return result
+
+    def repeat_combine(
+        self, rows: Any, handle: Any, is_beside: bool
+    ) -> tuple[Tensor, Event] | None:
+        """`combine`, and `beside`, where an earlier one is known whose arguments were alike."""
+        assert self.repeats is not None
+        started = time.perf_counter()
+        found = self.repeats.combine(rows, handle, is_beside)
+        if found is None:
+            return None
+        result, end = found
+        self._stream = self._stream or self.repeats.stream
+        self.observer.combined(started)
+        return result, Event(end, (rows, handle))
 
     def check(self) -> None:
         """Wait for all calls so far, and raise what went wrong on this rank."""

@@ -22,6 +22,8 @@ typedef struct {
     int (*send)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
     int (*receive)(void *to, size_t count, int type, int peer, void *comm, void *stream);
     int (*async_error)(void *comm, int *status);
+    int (*record)(void *event, void *stream);
+    int (*wait)(void *stream, void *event, unsigned flags);
 } calls_t;
 
 typedef struct {
@@ -55,7 +57,15 @@ typedef struct {
     exchange_t *exchange;
 } command_t;
 
-enum { WHOLE, LAUNCH, WORD, NETWORK }; /* what has failed */
+/* Events around a list; each may be NULL. */
+typedef struct {
+    void *before_on; /* the list begins when this stream has come as far as it is now, */
+    void *before;    /* of which this event tells, */
+    void *awaited;   /* and when this event has been recorded; */
+    void *ended;     /* at its end this one is. */
+} turn_t;
+
+enum { WHOLE, LAUNCH, WORD, NETWORK, EVENT }; /* what has failed */
 
 static int is_bad(int status) { return status && status != NCCL_IN_PROGRESS; }
 
@@ -127,15 +137,33 @@ static int carry_out(const calls_t *calls, const command_t *command, void *strea
     return posted ? NETWORK : WORD;
 }
 
+static int begin(const calls_t *calls, const turn_t *turn, void *stream)
+{
+    int status = 0;
+    if (turn->before)
+        status = calls->record(turn->before, turn->before_on);
+    if (turn->before && !status)
+        status = calls->wait(stream, turn->before, 0);
+    if (turn->awaited && !status)
+        status = calls->wait(stream, turn->awaited, 0);
+    return status;
+}
+
 /* Returns which call has failed, with its `status`; commands behind it are left out. */
 int fuscoc_submit(const calls_t *calls, const command_t *commands, i64 count, void *stream,
-                  int *status)
+                  const turn_t *turn, int *status)
 {
-    for (i64 i = 0; i < count; i++) {
-        *status = 0;
+    *status = begin(calls, turn, stream);
+    int failed = *status ? EVENT : WHOLE;
+    for (i64 i = 0; i < count && !failed; i++) {
         int kind = carry_out(calls, commands + i, stream, status);
-        if (*status)
-            return kind;
+        failed = *status ? kind : WHOLE;
     }
-    return WHOLE;
+    /* What is there of a list that has failed ends, too. */
+    int ended = turn->ended ? calls->record(turn->ended, stream) : 0;
+    if (!failed && ended) {
+        *status = ended;
+        failed = EVENT;
+    }
+    return failed;
 }

@@ -22,7 +22,8 @@ from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
 from fuscoc_runtime.native import NativeLibrary
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
-_LAUNCH, _WORD, _NETWORK = 1, 2, 3
+_NETWORK = 3
+_FAILED = {1: "cuLaunchKernel", 2: "cuStreamWriteValue32_v2", 4: "an event"}
 _CLOSED = 2
 
 
@@ -30,7 +31,7 @@ _CLOSED = 2
 def library() -> ctypes.CDLL:
     """What carries out lists. Raises BuildError."""
     loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
-    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS]
+    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, *[_ADDRESS] * 3]
     return loaded
 
 
@@ -144,24 +145,34 @@ class CommandList:
             exchanges = len(launches) < len(commands)
             self._native = NativeList(commands, self.names, native_calls(exchanges))
 
-    def submit(self, values: Mapping[str, int]) -> None:
-        """Enqueue all of it; ``values`` has at least the numbers that it takes. Addresses are of
-        memory that lives until the stream has passed.
+    def numbers(self, values: Mapping[str, int]) -> list[int]:
+        """Those that it takes, of ``values``.
 
         Raises:
-            KernelError: a number is missing.
+            KernelError: one is missing.
+        """
+        try:
+            return [values[name] for name in self.names]
+        except KeyError as missing:
+            raise KernelError(f"no value for {missing}") from None
+
+    def submit(
+        self, numbers: Sequence[int], stream: int | None = None, turn: Turn | None = None
+    ) -> None:
+        """Enqueue all of it, with the numbers of `names`. Addresses are of memory that lives until
+        the stream has passed. On a GPU another ``stream`` than the current one may be given, and
+        what it awaits there; on the CPU all that comes before has ended.
+
+        Raises:
             NcclError: an exchange could not be posted, and nothing behind it.
             RuntimeError: the driver refuses.
         """
-        try:
-            numbers = [values[name] for name in self.names]
-        except KeyError as missing:
-            raise KernelError(f"no value for {missing}") from None
-        if self._native is not None:
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-            self._native.submit(numbers, stream)
+        if self._native is None:
+            carry_out(self._commands, dict(zip(self.names, numbers, strict=True)))
             return
-        carry_out(self._commands, values)
+        if stream is None:
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        self._native.submit(numbers, stream, turn)
 
 
 class _Command(ctypes.Structure):
@@ -175,6 +186,17 @@ class _Command(ctypes.Structure):
     )
 
 
+class Turn(ctypes.Structure):
+    """Events around a list, by address, none of which has to be there: it begins when the stream
+    ``before_on`` has come as far as it is now, of which the event ``before`` tells, and when the
+    event ``awaited`` has been recorded; ``ended`` is recorded at its end."""
+
+    _fields_ = tuple((name, _ADDRESS) for name in ("before_on", "before", "awaited", "ended"))
+
+
+_ALONE = Turn()
+
+
 class NativeCalls(ctypes.Structure):
     """Functions of the driver and of NCCL, by address."""
 
@@ -186,6 +208,8 @@ class NativeCalls(ctypes.Structure):
         ("send", _ADDRESS),
         ("receive", _ADDRESS),
         ("async_error", _ADDRESS),
+        ("record", _ADDRESS),
+        ("wait", _ADDRESS),
     )
 
 
@@ -194,8 +218,9 @@ def native_calls(exchanges: bool) -> NativeCalls:
     """Those that there are; NCCL's only for lists with ``exchanges``."""
     found = [driver.function("cuLaunchKernel"), driver.function("cuStreamWriteValue32_v2")]
     names = ("GroupStart", "GroupEnd", "Send", "Recv", "CommGetAsyncError")
-    found += [nccl.function(f"nccl{name}") for name in names] if exchanges else []
-    return NativeCalls(*(ctypes.cast(each, _ADDRESS).value for each in found))
+    found += [nccl.function(f"nccl{name}") if exchanges else None for name in names]
+    found += [driver.function("cuEventRecord"), driver.function("cuStreamWaitEvent")]
+    return NativeCalls(*(each and ctypes.cast(each, _ADDRESS).value for each in found))
 
 
 class NativeList:
@@ -232,19 +257,19 @@ class NativeList:
         self._commands = (_Command * len(made))(*made)
         self._submit = library().fuscoc_submit
 
-    def submit(self, numbers: list[int], stream: int) -> None:
+    def submit(self, numbers: Sequence[int], stream: int, turn: Turn | None = None) -> None:
         """With a number for each name. The interpreter's lock is given up: where a stream is full,
         behind kernels that wait for a lost rank, this lasts until another thread has ended these.
 
         Raises:
             RuntimeError: the driver refuses; NcclError, NCCL does.
         """
-        self._numbers[: self._count] = numbers  # type: ignore[assignment]
+        self._numbers[: self._count] = [*numbers]
         status = ctypes.c_int()
         calls, commands = ctypes.addressof(self._calls), self._commands
-        failed = self._submit(calls, commands, len(commands), stream, ctypes.byref(status))
+        around = ctypes.byref(_ALONE if turn is None else turn)
+        failed = self._submit(calls, commands, len(commands), stream, around, ctypes.byref(status))
         if failed == _NETWORK:
             raise nccl.NcclError(nccl.reason(status.value))
         if failed:
-            function = "cuLaunchKernel" if failed == _LAUNCH else "cuStreamWriteValue32_v2"
-            raise RuntimeError(f"{function} failed with CUDA error {status.value}")
+            raise RuntimeError(f"{_FAILED[failed]} failed with CUDA error {status.value}")

@@ -12,6 +12,8 @@ _SIGNATURES = {
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": [_ADDRESS, _ADDRESS, _SIZE, ctypes.c_size_t],
     "cuLaunchKernel": [_ADDRESS, *[_SIZE] * 7, *[_ADDRESS] * 3],
     "cuStreamWriteValue32_v2": [_ADDRESS, ctypes.c_uint64, ctypes.c_uint32, _SIZE],
+    "cuEventRecord": [_ADDRESS, _ADDRESS],
+    "cuStreamWaitEvent": [_ADDRESS, _ADDRESS, _SIZE],
     "cuStreamGetCaptureInfo_v2": [_ADDRESS] * 6,
     "cuGraphAddEventRecordNode": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t, _ADDRESS],
     "cuGraphAddDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],

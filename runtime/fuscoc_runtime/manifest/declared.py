@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fuscoc_runtime.padding import check_padding
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
 
 
@@ -59,12 +60,22 @@ class Subscript:
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged."""
+    """An array of cells, row-major over ``dims``; outer entries are concatenated when ragged.
+
+    A segment has its runs in the ``order`` of these positions, or as the layout has them.
+    """
 
     layout: str
     fields: tuple[FieldSpec, ...]
     dims: tuple[Scalar, ...]
     subscripts: tuple[Subscript, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The positions of the subscripts that are runs, as a segment has them, outermost first."""
+        found = (at for at, each in enumerate(self.subscripts) if each.length is not None)
+        return self.order or tuple(found)
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,11 @@ class PlacementSpec:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """Slots assigned by the planner: keys ascending, each at a multiple of ``align``.
+    """Slots assigned by the planner: keys ascending, each in whole blocks of ``align`` of them.
+
+    How many, the rule ``padding`` says; none is more than ``most_padding`` beyond a key's points.
+    ``group`` consecutive keys belong to one value of ``placed``, the key that says which rank owns
+    them; it is ``key`` itself, and groups are of one, unless a layout is packed by several indices.
 
     Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
     """
@@ -85,11 +100,18 @@ class PackedTarget:
     kind: Literal["packed"]
     layout: str
     key: Scalar
+    placed: Scalar
     num_keys: int
+    group: int
     align: int
+    padding: str
+    most_padding: int
     capacity: int | None
     placement: PlacementSpec
     compact: bool = False
+
+    def __post_init__(self) -> None:
+        check_padding(self)
 
 
 @dataclass(frozen=True)
@@ -180,7 +202,8 @@ class Declared:
     @property
     def source_fields(self) -> tuple[FieldSpec, ...]:
         """The fields of a segment as it leaves; those of the rows that combine brings back."""
-        lengths = tuple(s.length for s in self.source.subscripts if s.length is not None)
+        given = (self.source.subscripts[at].length for at in self.source.runs)
+        lengths = tuple(length for length in given if length is not None)
         return tuple(replace(each, shape=(*lengths, *each.shape)) for each in self.source.fields)
 
     @property
@@ -209,7 +232,7 @@ class Declared:
         or rank."""
         routes = {given.name for given in self.inputs if given.role == "route"}
         read = [part for part in self._parts if isinstance(part, Load) and part.input in routes]
-        end = self.target.key if self.target.kind == "packed" else self.target.rank
+        end = self.target.placed if self.target.kind == "packed" else self.target.rank
         placed = (place.value for place in self.places)
         return tuple(dict.fromkeys([*self.dropping, *read, *placed, end]))
 

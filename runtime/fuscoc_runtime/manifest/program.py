@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from fuscoc_runtime.manifest.declared import FieldSpec, PlacementSpec
+from fuscoc_runtime.padding import check_padding
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,16 @@ class PackedSlots:
 
     kind: Literal["packed"]
     num_keys: int
+    group: int
     align: int
+    padding: str
+    most_padding: int
     capacity: int | None
     compact: bool
     placement: PlacementSpec
+
+    def __post_init__(self) -> None:
+        check_padding(self)
 
 
 @dataclass(frozen=True)

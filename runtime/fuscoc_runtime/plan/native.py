@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fuscoc_runtime.padding import Padded
 from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
 from fuscoc_runtime.plan.library import BuildError, is_there, load
 
@@ -17,6 +18,8 @@ __all__ = ["BuildError", "is_there", "load"]
 FORWARDERS = ("static", "greedy", "lpt", "split", "rebalance", "auto")
 SCHEDULES = ("pairwise", "spread-out", "fast", "auto")
 """The rules of the network hop that ``network.c`` knows, in its order."""
+PADDINGS = ("fewest",)
+"""The paddings that ``slots`` knows."""
 
 _Start = ctypes.c_char * 0  # any array has one, even an empty one
 
@@ -208,9 +211,9 @@ def hand_over(
 
 
 def slots(
-    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
+    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, target: Padded, rank: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Divide slots among keys, in blocks of ``align``.
+    """Divide slots among keys, in blocks of ``align``, by one of ``PADDINGS``.
 
     ``keys``: int64 [num_ranks, num_keys], points by source rank and key; rows may be apart.
     ``by_rank``, ``bounds``: of a ``KeyOrder``. Returns the blocks of every rank [num_ranks], and
@@ -226,7 +229,7 @@ def slots(
         keys.ctypes.data,
         keys.strides[0] // keys.itemsize,
         *map(_address, (by_rank, bounds)),
-        align,
+        target.align,
         rank,
         *map(_address, parts),
     )

@@ -43,7 +43,8 @@ def key_to_rank(
     """Owner of every key: int64 [num_keys] on ``device``.
 
     ``block`` gives each rank num_keys / num_ranks consecutive keys, ``cyclic`` deals them out one
-    by one, ``table`` reads the input that the placement names. ``rank`` is who asks, for messages.
+    by one, or group by group, ``table`` reads the input that the placement names. ``rank`` is who
+    asks, for messages.
 
     Raises:
         TopologyError: ``block`` with a number of keys that the ranks do not divide.
@@ -53,15 +54,16 @@ def key_to_rank(
     num_keys, num_ranks = target.num_keys, topology.num_ranks
     if target.placement.kind == "table":
         return _checked_table(target, num_ranks, rank, inputs).to(device)
-    keys = torch.arange(num_keys, dtype=torch.int64, device=device)
+    keys = torch.arange(num_keys, dtype=torch.int64, device=device) // target.group
+    placed = num_keys // target.group
     if target.placement.kind == "cyclic":
         return keys % num_ranks
-    if num_keys % num_ranks:
+    if placed % num_ranks:
         raise TopologyError(
-            f"there are {num_keys} keys, which {num_ranks} ranks ({topology}) do not divide: "
+            f"there are {placed} keys, which {num_ranks} ranks ({topology}) do not divide: "
             "`by block` gives every rank equally many; use `by cyclic` or a table"
         )
-    return keys // (num_keys // num_ranks)
+    return keys // (placed // num_ranks)
 
 
 def _checked_table(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import CapacityError
 from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.padding import Padded, blocks, most_slots
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
@@ -63,10 +64,11 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
         none = np.zeros(0, np.int64)
         return SlotLayout(census.length, census.length, none, none, none, np.zeros(1, np.int64))
     order = KeyOrder.of(census.owners, ctx.topology) if has_table(ctx) else ctx.key_order
-    divide = native.slots if native.is_there() else divide_slots
-    blocks, *of_keys = divide(census.keys, order.by_rank, order.bounds, target.align, ctx.rank)
-    _check_capacity(target, blocks.tolist())
-    num_slots = blocks * target.align
+    in_c = native.is_there() and target.padding in native.PADDINGS
+    divide = native.slots if in_c else divide_slots
+    taken, *of_keys = divide(census.keys, order.by_rank, order.bounds, target, ctx.rank)
+    _check_capacity(target, taken.tolist())
+    num_slots = taken * target.align
     rows = census.pairs.sum(axis=0) if ctx.program.is_compact else num_slots
     first, counts, offsets = of_keys
     owned = order.by_rank[order.bounds[ctx.rank] : order.bounds[ctx.rank + 1]]
@@ -80,24 +82,23 @@ def surely_fit(ctx: PlanContext, census: Census) -> bool:
         return True
     points = int(census.points.sum(axis=0).max())
     capacity = target.capacity if target.capacity is not None else MAX_SLOTS
-    return points + min(points, target.num_keys) * target.align <= min(capacity, MAX_SLOTS)
+    return most_slots(target, points, target.num_keys) <= min(capacity, MAX_SLOTS)
 
 
 def divide_slots(
-    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, align: int, rank: int
+    keys: Int64Array, by_rank: Int64Array, bounds: Int64Array, target: Padded, rank: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """What ``native.slots`` does, where there is no compiler."""
-    total = keys.sum(axis=0)
-    # Rounded up, without a sum that might wrap.
-    ends = _running((total // align + (total % align > 0))[by_rank])
-    blocks = ends[bounds]
-    begin = (ends[:-1] - np.repeat(blocks[:-1], np.diff(bounds))) * align
+    """What ``native.slots`` does, for any padding, and where there is no compiler."""
+    total, align = keys.sum(axis=0), target.align
+    ends = _running(blocks(target, total)[by_rank])
+    bound = ends[bounds]
+    begin = (ends[:-1] - np.repeat(bound[:-1], np.diff(bounds))) * align
     first = np.empty_like(total)
     first[by_rank] = begin
     mine = slice(int(bounds[rank]), int(bounds[rank + 1]))
-    end = (blocks[rank + 1] - blocks[rank]) * align
+    end = (bound[rank + 1] - bound[rank]) * align
     offsets = np.append(begin[mine], end)
-    return np.diff(blocks), first + keys[:rank].sum(axis=0), total[by_rank[mine]], offsets
+    return np.diff(bound), first + keys[:rank].sum(axis=0), total[by_rank[mine]], offsets
 
 
 def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census: Census) -> Slots:

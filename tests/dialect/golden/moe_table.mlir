@@ -7,7 +7,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.token"} : () -> () moe.fsc:2:1 to 20:2
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> () moe.fsc:18:12 to :36
   "fsc.def_placement"() {kind = "table", num_keys = 256 : i64, sym_name = "spec.by_expert.place", table = @spec.owner} : () -> () moe.fsc:14:3 to :29
-  "fsc.def_packed"() {align = 128 : i64, capacity = 4096 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> () moe.fsc:18:37 to :58
+  "fsc.def_packed"() {align = 128 : i64, capacity = 4096 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> () moe.fsc:18:37 to :58
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64 moe.fsc:5:9 to :19):
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64 moe.fsc:5:9 to :19

@@ -10,6 +10,7 @@ from fuscoc_runtime.kernels.device import load
 
 sort = load("sort")
 dispatch = load("dispatch")
+padding = load("padding")
 vectors = load("vectors")
 combine = load("combine")
 
@@ -133,6 +134,7 @@ def hash_buckets_node_sort(
         cells=1,
         num_keys=64,
         align=1,
+        padding=padding.fewest,
         keys=64,
         tile_bits=8,
         tile_rows=32,

@@ -10,6 +10,7 @@ from fuscoc_runtime.kernels.device import load
 
 plan = load("plan")
 dispatch = load("dispatch")
+padding = load("padding")
 combine = load("combine")
 slabs = load("slabs")
 hop = load("hop")
@@ -115,6 +116,7 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         columns=256,
         keys=256,
         align=128,
+        padding=padding.fewest,
         tile=(16, 8),
         tiles=1,
         block=256,

@@ -69,7 +69,7 @@ class NodeEngine:
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
-        self._held = 0  # the ticket of the latest dispatch that was not captured
+        self.held = 0  # the ticket of the latest dispatch that was not captured
         self._newest = 0  # the ticket of the latest dispatch,
         self._out_of_step = 0  # and of that before a combine whose handle was none
         if self.target.kind == "dense":
@@ -81,7 +81,7 @@ class NodeEngine:
         with current_device(device):
             self._watch = NodeWatch(node, shuffle, members)
         self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
-        self._rows = {
+        self.rows = {
             field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.program.buffers["target"], self.node.rows, strict=True)
         }
@@ -130,7 +130,7 @@ class NodeEngine:
                 num_slots = self._num_slots(arguments)
                 num_sources, ragged = self._num_sources(arguments)
             except Exception:
-                self._entered(self.node.refuse_dispatch())
+                self.entered(self.node.refuse_dispatch())
                 raise
             launched = self.node.dispatch(
                 list(arguments.fields.values()),
@@ -143,12 +143,12 @@ class NodeEngine:
             )
             if isinstance(ragged, RaggedSizes):
                 launched.drop(ragged.excess)
-            self._entered(launched.entry)
+            self.entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = NodeHandle(
             self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
         )
-        rows = self._rows
+        rows = self.rows
         if self.target.kind == "dense":
             rows = {name: each[:num_slots] for name, each in rows.items()}
         return NodeDispatched(rows, handle)
@@ -193,15 +193,28 @@ class NodeEngine:
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
         with current_device(self.members.device), self.order.turn():
-            self._watch.raise_loss()
-            if self.node.is_out_of_step:
-                problem = "has refused a call, and cannot follow what others have made of it"
-                raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+            self.check_can_follow()
             try:
                 yield
             except HopTimeoutError as error:
-                self._watch.lose(error)
+                self.lose(error)
                 raise
+
+    def check_can_follow(self) -> None:
+        """Raise if this rank is out of step with the others: a call of its would be none."""
+        self._watch.raise_loss()
+        if self.node.is_out_of_step:
+            problem = "has refused a call, and cannot follow what others have made of it"
+            raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+
+    def lose(self, error: HopTimeoutError) -> None:
+        """A call has found that a rank is lost: none can follow."""
+        self._watch.lose(error)
+
+    def can_combine(self, handle: NodeHandle) -> bool:
+        """Whether a handle of this shuffle tells what peers combine."""
+        is_old = handle.launched.entry.ticket <= self._out_of_step
+        return handle.is_live and not is_old
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
@@ -260,7 +273,7 @@ class NodeEngine:
             )
         self._check_handle(handle)
         handle.check_live()
-        if handle.launched.entry.ticket <= self._out_of_step:
+        if not self.can_combine(handle):
             problem = "is older than a combine that was given no handle: dispatch again"
             raise self.checker.problem("handle", problem)
         handle.check_weights()
@@ -274,8 +287,8 @@ class NodeEngine:
         if lent is None:
             return list(tensors.values()), 0
         entry = handle.launched.entry
-        if entry.ticket != self._held and not entry.captured:
-            raise self.checker.problem(lent, overwritten(entry.ticket, self._held))
+        if entry.ticket != self.held and not entry.captured:
+            raise self.checker.problem(lent, overwritten(entry.ticket, self.held))
         return list(tensors.values()), entry.ticket
 
     def _check_end(self, handle: NodeHandle, name: str, rows: Tensor) -> None:
@@ -294,11 +307,11 @@ class NodeEngine:
         """Whether rows lie in the window, where the next dispatch puts its own."""
         return rows.untyped_storage().data_ptr() in self._memory
 
-    def _entered(self, entry: RingEntry) -> None:
+    def entered(self, entry: RingEntry) -> None:
         """A dispatch has taken its turn, refused or not."""
         self._newest = entry.ticket
         if not entry.captured:
-            self._held = entry.ticket
+            self.held = entry.ticket
 
     def refuse_combine(self, handle: object) -> None:
         """Take a combine's turn without joining it.
@@ -316,7 +329,7 @@ class NodeEngine:
             self._out_of_step = self._newest
             # Inside a node the peers find that out; between nodes they wait for what is not posted.
             self.node.is_out_of_step = self.node.rails is not None
-        elif handle.is_live and handle.launched.entry.ticket > self._out_of_step:
+        elif self.can_combine(handle):
             self.node.refuse_combine(handle.launched)
 
     def check(self) -> None:
@@ -332,6 +345,11 @@ class NodeEngine:
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
         self._watch.settle(so_far=True)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether sizes inside the source are data."""
+        return self._ragged is not None
 
     @property
     def is_stuck(self) -> bool:
@@ -355,7 +373,7 @@ class NodeEngine:
         if self.is_stuck and self.members.device.type == "cuda":
             outlast_process(self.node)
         self._watch.close()
-        del self.node, self._rows, self._watch
+        del self.node, self.rows, self._watch
 
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight

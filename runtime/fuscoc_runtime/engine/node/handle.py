@@ -14,6 +14,7 @@ from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import ClosedError
+from fuscoc_runtime.padding import blocks
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.engine import NodeEngine
@@ -103,9 +104,9 @@ class NodeHandle:
     @property
     def _end_of_keys(self) -> Tensor:
         assert self.engine.target.kind == "packed"
-        align, last = self.engine.target.align, slice(self.num_keys - 1, self.num_keys)
-        count = self.launched.key_counts[last].long()
-        return self.launched.key_starts[last].long() + (count + align - 1) // align * align
+        target, last = self.engine.target, slice(self.num_keys - 1, self.num_keys)
+        taken: Tensor = blocks(target, self.launched.key_counts[last].long())
+        return self.launched.key_starts[last].long() + taken * target.align
 
     @property
     def dropped(self) -> Tensor:

@@ -294,7 +294,8 @@ class CudaNode:
             room = self._ctas - call.send_ctas * (early and not self.program.scatters)
             call.plan_ctas = max(1, min(call.plan_ctas, room))
             self._launch(self._plan, call.plan_ctas, address)
-            self._launch(self._dispatch, self._ctas, address, early)
+            num_ctas = self._num_copy_ctas(max(num_sources, num_slots))
+            self._launch(self._dispatch, num_ctas, address, early)
         return handle
 
     def _of_handle(self, entry: RingEntry) -> dict[str, Any]:
@@ -305,6 +306,10 @@ class CudaNode:
         if self.program.given_slots:
             found["claims"] = self._claims(entry)
         return found
+
+    def _num_copy_ctas(self, num_rows: int) -> int:
+        """Of a kernel that moves so many rows."""
+        return self._ctas
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         return self.program.num_tiles(num_sources)
@@ -336,12 +341,13 @@ class CudaNode:
         self._bind_points(handle)
         call, call.rows_ticket, call.refuses = self._call, rows_ticket, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
+        num_ctas = self._num_copy_ctas(max(handle.num_sources, handle.num_slots))
         for kernel, row, result in zip(self._combines, rows, results, strict=True):
             call.rows = row.data_ptr()
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
             if self._clear is not None:
-                self._launch(self._clear, self._ctas, address)
-            self._launch(kernel, self._ctas, address)
+                self._launch(self._clear, num_ctas, address)
+            self._launch(kernel, num_ctas, address)
         return results
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:

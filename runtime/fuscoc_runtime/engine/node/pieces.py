@@ -21,9 +21,11 @@ MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
 
 LINE, ITEM_LINES = 16, 512
-MOST_LINES, MOST_TILES = 2**31, 4
-"""Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank; tiles
-that may stand for an item."""
+MOST_LINES = 2**31
+"""Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank."""
+
+CTA_BYTES = 32 << 10
+"""Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
 
 BOX_PADDING = 256
 """Bytes of staging memory for every box and rank, beside the rows."""
@@ -66,7 +68,7 @@ class PiecesNode(CudaNode):
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
         self._staging_bytes = comes_back * room
-        self._max_flags = comes_back * MOST_TILES * (num_lines // ITEM_LINES + num_cells + 1)
+        self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
         super().__init__(program, limits, node_group, device, schedule)
 
     def _most_entries(self, limits: Limits) -> int:
@@ -134,6 +136,11 @@ class PiecesNode(CudaNode):
     def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
         filled = self._tables["filled"][entry.index].view(torch.int32)
         return {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
+
+    def _num_copy_ctas(self, num_rows: int) -> int:
+        """An even number: they come in pairs."""
+        num_bytes = num_rows * self.program.fanout * sum(self._row_bytes)
+        return min(self._ctas, max(2, 2 * -(-num_bytes // (2 * CTA_BYTES))))
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         return 1

@@ -11,7 +11,7 @@ many ranks as there are of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -21,6 +21,7 @@ from fuscoc_runtime.comm.group import Membership, all_gather
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.comm.windows import Allocate
+from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, Sent
 from fuscoc_runtime.engine.node.slabs import Slabs, num_places
@@ -34,7 +35,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, Launch
+from fuscoc_runtime.kernels.commands import Command, Launch, Turn
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -83,36 +84,61 @@ class RailNode(TritonNode):
     ) -> Launched:
         """See `TritonNode.dispatch`. Of the handle everything is of the segments that this rank has
         taken on, but for ``sent``."""
-        entry = self._next_entry()
-        buffers = self._buffers[entry.index]
         assert not isinstance(ragged, EntrySizes), "they are evaluated before"
-        own = self._own[entry.index]
-        values = {
-            **self._lasting[entry.index],
-            **self._program.given(inputs, extents),
-            **self._program.fields_left(source),
+        prepared = self.prepare_dispatch(extents, num_sources)
+        addresses = [address(each) for each in (*source, *inputs)]
+        addresses.append(0 if weights is None else address(weights))
+        return self.dispatch_prepared(prepared, addresses, num_sources, ragged)
+
+    def prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
+        """All dispatches of so many segments with these extents."""
+        program = self.shuffle.program
+        alike = {
+            **self._program.sizes_given(extents),
+            **self._program.placement({}),
             **self._program.points(num_sources),
-            "ticket": entry.ticket,
             "own_sources": num_sources,
-            "own_weights": 0 if weights is None else address(weights),
             "refuses": 0,
         }
+        names = [f"source.{field.name}" for field in program.buffers["source"]]
+        names += [f"input.{name}" for name in program.inputs]
+        numbers = [lasting | alike for lasting in self._lasting]
+        return Prepared(self._forth.names, numbers, ("ticket", *names, "own_weights"))
+
+    def dispatch_prepared(
+        self,
+        prepared: Prepared,
+        addresses: Sequence[int],
+        num_sources: int,
+        ragged: RaggedSizes | None = None,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> Launched:
+        """A dispatch with these ``addresses`` of sources, inputs and weights; see `dispatch`, and
+        `CommandList.submit`."""
+        entry = self._next_entry()
+        buffers, own = self._buffers[entry.index], self._own[entry.index]
+        numbers = prepared.fill(entry.index, (entry.ticket, *addresses))
         if ragged is not None:
+            values = dict(zip(self._forth.names, numbers, strict=True))
             self._evaluate_ragged(values, ragged, (own["rank"], own["key"]))
-        handle = Launched(
+            numbers = self._forth.numbers(values)
+        launched = Launched(
             entry,
             self._taken_on.max_sources,
             buffers["codes"],
             buffers["key_counts"],
             buffers["key_starts"],
             buffers["routing"],
-            None if weights is None else buffers["weights"],
+            buffers["weights"] if addresses[-1] else None,
             self._row_index(entry),
             ragged=ragged,
-            sent=Sent(num_sources, own["rank"].view(-1, self.shuffle.program.fanout)),
+            sent=Sent(num_sources, self._own_ranks[entry.index]),
         )
-        self._carry_out(entry, values)
-        return handle
+        if launched.row_index is not None:  # before the peers know that this rank joins the call
+            launched.row_index.fill_(-1)
+        self._rails.submit(self._forth, numbers, stream, turn)
+        return launched
 
     def combine(
         self,
@@ -122,9 +148,42 @@ class RailNode(TritonNode):
         rows_ticket: int = 0,
     ) -> Sequence[Tensor]:
         """See `TritonNode.combine`."""
-        values = {"rows_ticket": rows_ticket, "programs": self._programs.combine}
-        self._send_back(handle, values | self._program.fields_back(rows, results))
+        assert handle.sent is not None
+        prepared = self.prepare_combine(handle.sent.num_sources)
+        given = [address(each) for each in rows] + [address(each) for each in results]
+        given += [each.nbytes for each in results]
+        self.combine_prepared(prepared, handle, given, rows_ticket)
         return results
+
+    def prepare_combine(self, num_sources: int, programs: int | None = None) -> Prepared:
+        """All combines of so many segments, by as many ``programs`` as there is room for."""
+        alike = {
+            "num_sources": self._taken_on.max_sources,
+            "programs": self._programs.combine if programs is None else programs,
+            "own_sources": num_sources,
+            "others_sources": (self._num_nodes - 1) * self._stride,
+        }
+        fields = [field.name for field in self.shuffle.program.buffers["source"]]
+        varied = ["ticket", "rows_ticket", "weights"]
+        varied += [f"{each}.{field}" for each in COMBINED for field in fields]
+        numbers = [lasting | alike for lasting in self._lasting]
+        return Prepared(self._back.names, numbers, varied)
+
+    def combine_prepared(
+        self,
+        prepared: Prepared,
+        handle: Launched,
+        given: Sequence[int],
+        rows_ticket: int,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
+        and `CommandList.submit`."""
+        entry = handle.entry
+        weights = 0 if handle.weights is None else address(handle.weights)
+        numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
+        self._rails.submit(self._back, numbers, stream, turn)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without segments: those of others are taken on all the same. If
@@ -139,17 +198,20 @@ class RailNode(TritonNode):
             "ticket": entry.ticket,
             "refuses": 1,
         }
-        self._carry_out(entry, values)
+        index = self._row_index(entry)
+        if index is not None:
+            index.fill_(-1)
+        self._rails.submit(self._forth, self._forth.numbers(values))
         self.is_out_of_step = self._program.combines and self._someone_joined()
         return entry
 
     def refuse_combine(self, handle: Launched) -> None:
         """Take a combine's turn without rows; sums that need them are NaN, in other nodes all that
         this rank has taken on from them."""
-        values = {"rows_ticket": -1, "programs": 1}
-        for field in self.shuffle.program.buffers["source"]:
-            values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
-        self._send_back(handle, values)
+        assert handle.sent is not None
+        prepared = self.prepare_combine(handle.sent.num_sources, programs=1)
+        nothing = [0] * (len(COMBINED) * len(self.shuffle.program.buffers["source"]))
+        self.combine_prepared(prepared, handle, nothing, rows_ticket=-1)
 
     def gather(self, of_slot: Tensor) -> Tensor:
         """What every rank of the node has for its slots, [ranks of the node, num_slots]."""
@@ -218,28 +280,12 @@ class RailNode(TritonNode):
             "landing_programs": min(programs, self._programs.dispatch),
         }
 
-    def _carry_out(self, entry: RingEntry, values: Mapping[str, int]) -> None:
-        """A dispatch, behind what has to be known before."""
-        index = self._row_index(entry)
-        if index is not None:  # before the peers know that this rank joins the call
-            index.fill_(-1)
-        self._rails.submit(self._forth, values)
-
     def _someone_joined(self) -> bool:
         """Whether any rank has joined the dispatch, which is the latest one."""
         num_ranks, columns = self._members.topology.num_ranks, self._program.num_columns
         counts = self._memory.part("counts", torch.int32, 2 * num_ranks * (columns + 1))
         parity = int(self.state[PLAN_EPOCH]) & 1
         return bool((counts.view(2, num_ranks, columns + 1)[parity, :, columns] >= 0).any())
-
-    def _send_back(self, handle: Launched, values: Mapping[str, int]) -> None:
-        """A combine."""
-        assert handle.sent is not None
-        sources = {
-            "own_sources": handle.sent.num_sources,
-            "others_sources": (self._num_nodes - 1) * self._stride,
-        }
-        self._rails.submit(self._back, {**self._values(handle), **sources, **values})
 
     def _next_entry(self) -> RingEntry:
         entry = super()._next_entry()
@@ -252,6 +298,8 @@ class RailNode(TritonNode):
         # What else a handle has of its own segments.
         entries = range(self.limits.num_entries)
         self._own = [new_points(self._program, self.limits.max_sources) for _ in entries]
+        fanout = self.shuffle.program.fanout
+        self._own_ranks = [own["rank"].view(-1, fanout) for own in self._own]
         return super()._allocate_segments()
 
     def _new_memory(self, allocate: Allocate) -> TritonMemory:

@@ -72,7 +72,7 @@ class Sent:
     ranks: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen ones take the host several times as long to make
 class Launched:
     """What combine needs of its dispatch.
 

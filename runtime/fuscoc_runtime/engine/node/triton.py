@@ -133,7 +133,7 @@ class TritonNode:
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._evaluate_ragged(values, ragged, columns)
-        self._forth.submit(values)
+        self._forth.submit(self._forth.numbers(values))
         return handle
 
     def combine(
@@ -151,7 +151,7 @@ class TritonNode:
         """
         values = {"rows_ticket": rows_ticket, "programs": self._programs.combine}
         values |= self._program.fields_back(rows, results)
-        self._back.submit({**self._values(handle), **values})
+        self._back.submit(self._back.numbers({**self._values(handle), **values}))
         return results
 
     def refuse_dispatch(self) -> RingEntry:
@@ -167,7 +167,7 @@ class TritonNode:
         values = {"rows_ticket": -1, "programs": 1}
         for field in self.shuffle.program.buffers["source"]:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
-        self._back.submit({**self._values(handle), **values})
+        self._back.submit(self._back.numbers({**self._values(handle), **values}))
 
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""

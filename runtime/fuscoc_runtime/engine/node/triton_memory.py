@@ -14,7 +14,7 @@ from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out, view_po
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address, device_module
 
-LONG_WAIT = {"cpu": 100, "cuda": 1 << 14}
+LONG_WAIT = {"cpu": 50, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""
 
 BACK = 1

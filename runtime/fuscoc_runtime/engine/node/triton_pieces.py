@@ -150,7 +150,7 @@ class TritonPiecesNode(TritonNode):
             "num_slots": num_slots,
             "num_cells": ragged.num_cells if isinstance(ragged, EntrySizes) else -1,
         }
-        self._forth.submit(values)
+        self._forth.submit(self._forth.numbers(values))
         return handle
 
     def _commands_forth(self) -> list[Command]:

@@ -103,16 +103,21 @@ class TritonProgram:
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""
-        program = self.shuffle.program
-        tensors = dict(zip(program.inputs, inputs, strict=True))
-        num_ranks = self.members.topology.num_ranks
+        tensors = dict(zip(self.shuffle.program.inputs, inputs, strict=True))
         return {
             **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
-            **{f"extent.{n}": e for n, e in zip(program.extents, extents, strict=True)},
+            **self.sizes_given(extents),
+            **self.placement(tensors),
+        }
+
+    def sizes_given(self, extents: Sequence[int]) -> dict[str, int]:
+        """The extents alone."""
+        named, num_ranks = self.shuffle.program.extents, self.members.topology.num_ranks
+        return {
+            **{f"extent.{name}": size for name, size in zip(named, extents, strict=True)},
             "extent.rank": self.members.rank,
             "extent.ranks": num_ranks,
             "num_ranks": num_ranks,
-            **self.placement(tensors),
         }
 
     def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:

@@ -65,6 +65,7 @@ def give_back(
     arriving = tl.load(sync.array(call, words.BACK_BEFORE, tl.int64) + num_boxes)
     num_got = num_own + tl.where(num_ranks > 1, arriving, 0)
     sends = (tl.program_id(0) % 2 == 0).to(tl.int32)
+    pending = tl.full((), 0, tl.int64)  # the flag of what was sent last
     left = 2  # kinds of items that there may be more of
     item = take(call, sends)
     while left > 0:
@@ -75,15 +76,14 @@ def give_back(
             )
             if box != 0:
                 lines.copy_item(
-                    box.to(tl.pointer_type(tl.int64)), start, end, inside, lost, steps, sizes[0],
-                    sizes[3] < boxes.LINE, lines_at_once, item_lines,
+                    box.to(tl.pointer_type(tl.int64)), start, end, inside, lost, pending, tag,
+                    steps, sizes[0], sizes[3] < boxes.LINE, lines_at_once, item_lines, True,
                 )  # fmt: skip
-                if flag != 0:
-                    tl.debug_barrier()  # the stores of every thread come first
-                    at = flag.to(tl.pointer_type(tl.int64))
-                    tl.atomic_xchg(at, tag, sem="release", scope="sys")
+                pending = flag
             item = following
         else:
+            lines.signal(pending, tag)  # before this program waits for what peers send
+            pending = pending * 0
             left -= 1
             sends = 1 - sends
             if left > 0:

@@ -60,19 +60,33 @@ def run_at(box, start, number, steps: tl.constexpr):
 
 
 @triton.jit
+def signal(flag, tag):
+    """Set the flag of a peer at an address, 0 for none, behind all that this program has stored."""
+    if flag != 0:
+        tl.debug_barrier()  # the stores of every thread come first
+        tl.atomic_xchg(flag.to(tl.pointer_type(tl.int64)), tag, sem="release", scope="sys")
+
+
+@triton.jit
 def copy_item(
-    box, start, end, item, lost, steps: tl.constexpr, unit: tl.constexpr, short: tl.constexpr,
-    lines: tl.constexpr, item_lines: tl.constexpr,
+    box, start, end, item, lost, pending, tag, steps: tl.constexpr, unit: tl.constexpr,
+    short: tl.constexpr, lines: tl.constexpr, item_lines: tl.constexpr, signals: tl.constexpr,
 ):  # fmt: skip
     """An item of a cell of a box, whose ends have the addresses ``start`` and ``end``. With
-    ``lost`` nothing is read, and all bits are 1."""
+    ``lost`` nothing is read, and all bits are 1. With ``signals`` a ``pending`` flag of what was
+    stored before becomes ``tag`` while the first lines come, since it waits until that has
+    arrived."""
     num_lines = tl.load(box + boxes.NUM_LINES).to(tl.int32)
     first = (item * item_lines).to(tl.int32)
     last = tl.minimum(first + item_lines, num_lines)
     for begin in range(first, last, lines):
+        if signals:
+            pending = tl.where(begin == first, pending, 0)
         if unit == boxes.LINE:
-            copy_words(box, start, end, begin, last, lost, steps, lines)
+            copy_words(box, start, end, begin, last, lost, pending, tag, steps, lines, signals)
         else:
+            if signals:
+                signal(pending, tag)
             copy_units(box, start, end, begin, last, lost, steps, unit, short, lines)
 
 
@@ -93,7 +107,10 @@ def lines_of(box, start, end, begin, last, lost, steps: tl.constexpr, lines: tl.
 
 
 @triton.jit
-def copy_words(box, start, end, begin, last, lost, steps: tl.constexpr, lines: tl.constexpr):
+def copy_words(
+    box, start, end, begin, last, lost, pending, tag, steps: tl.constexpr, lines: tl.constexpr,
+    signals: tl.constexpr,
+):  # fmt: skip
     live, reads, start, end, place = lines_of(box, start, end, begin, last, lost, steps, lines)
     byte = place * boxes.LINE
     run = boxes.quotient(byte, tl.load(box + boxes.RUN_BYTES + 1))
@@ -105,6 +122,8 @@ def copy_words(box, start, end, begin, last, lost, steps: tl.constexpr, lines: t
     target = target.to(tl.pointer_type(tl.int64))[:, None] + halves
     source, target = tl.multiple_of(source, (1, 16)), tl.multiple_of(target, (1, 16))
     words = tl.load(source, mask=reads[:, None], other=-1, cache_modifier=".cg")
+    if signals:
+        signal(pending, tag)
     tl.store(target, words, mask=live[:, None])
 
 

@@ -1,6 +1,8 @@
 """Dispatch where slots follow from pieces: programs copy the boxes that `made_boxes` makes,
 straight to their slots. A program takes the next item of all, with the cells of a box in turn, so
-that no two ranks store to the same one for long, and own rows go with the others.
+that no two ranks store to the same one for long, and own rows go with the others. Of many boxes,
+whose ranks inputs say, items are taken from several places of the list in turn, since boxes of a
+rank may follow each other.
 
 Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
 twice, by either, and counted. The last one to leave tells the peers that everything has come, and
@@ -17,6 +19,7 @@ boxes, lines = load("boxes"), load("lines")
 of_piece, made_boxes = load("cells"), load("made_boxes")
 
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
+PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
 
 
@@ -32,17 +35,21 @@ def dispatch(
     num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64)) * len(rows)
     before = sync.array(call, words.FORTH_BEFORE, tl.int64)
     num_items = tl.where(sync.aborted(call) != 0, 0, tl.load(before + num_boxes))
-    for turn in range(2):
-        if (turn == 1) | (tl.program_id(0) % MARKERS == 0):
+    places = tl.where(num_boxes > 1, PLACES_OF_LIST, 1)
+    part = (num_items + places - 1) // places
+    for time in range(2):
+        if (time == 1) | (tl.program_id(0) % MARKERS == 0):
             mark_all(call, epoch, num_loops)
-        item = sync.take(state, words.NEXT_ITEM)
-        while item < num_items:
+        turn = sync.take(state, words.NEXT_ITEM)
+        while turn < places * part:
             following = sync.take(state, words.NEXT_ITEM)
-            copy(
-                call, before, num_boxes, item, source_fields, rows_at, rows, steps,
-                lines_at_once, item_lines,
-            )  # fmt: skip
-            item = following
+            item = turn % places * part + turn // places
+            if item < num_items:
+                copy(
+                    call, before, num_boxes, item, source_fields, rows_at, rows, steps,
+                    lines_at_once, item_lines,
+                )  # fmt: skip
+            turn = following
     if leave(state):
         tell_arrived(call, epoch)
         sync.end_dispatch(call, epoch, ticket)
@@ -68,8 +75,8 @@ def copy(
             if index % len(rows) == field:
                 lines.copy_item(
                     box, source_fields[field] + start, rows_at[field] + end, item // num_cells,
-                    item * 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
-                    lines_at_once[field], item_lines,
+                    item * 0, 0, 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
+                    lines_at_once[field], item_lines, False,
                 )  # fmt: skip
 
 

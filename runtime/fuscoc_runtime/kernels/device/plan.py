@@ -271,24 +271,15 @@ def store_report(call, at, value):
 
 @triton.jit
 def assign(
-    call,
-    num_sources,
-    key_to_rank,
-    fanout: tl.constexpr,
-    num_keys: tl.constexpr,
-    columns: tl.constexpr,
-    keys: tl.constexpr,
-    block: tl.constexpr,
-    align: tl.constexpr,
-    tile: tl.constexpr,
-    tiles: tl.constexpr,
-    compact: tl.constexpr,
-):
+    call, num_sources, key_to_rank, fanout: tl.constexpr, num_keys: tl.constexpr,
+    columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr,
+    padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
+):  # fmt: skip
     """Slot codes of this program's tiles; the first one also says what this rank receives."""
     counted = counts_of_program(call, keys)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
     failed = place_keys(
-        call, node, counted, key_to_rank, num_keys, columns, keys, block, align, compact
+        call, node, counted, key_to_rank, num_keys, columns, keys, block, align, padding, compact
     )
     tl.debug_barrier()
     for number in range(tiles):
@@ -301,7 +292,8 @@ def assign(
 @triton.jit
 def place_keys(
     call, node, counted, key_to_rank, num_keys: tl.constexpr, columns: tl.constexpr,
-    keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr, compact: tl.constexpr,
+    keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr, padding: tl.constexpr,
+    compact: tl.constexpr,
 ):  # fmt: skip
     """Make what this program has ``counted`` before its rows, of every key, their first slots. The
     first one says what this rank receives. Whether the call fails, and nothing of it is moved."""
@@ -313,7 +305,7 @@ def place_keys(
         key = first + tl.arange(0, block)
         base, begins, num_own = starts(
             call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align,
-            failed,
+            padding, failed,
         )  # fmt: skip
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
@@ -345,7 +337,7 @@ def num_source_ranks(call):
 @triton.jit
 def starts(
     call, node, key, begins, num_own, counts, key_to_rank, num_keys: tl.constexpr,
-    columns: tl.constexpr, block: tl.constexpr, align: tl.constexpr, failed,
+    columns: tl.constexpr, block: tl.constexpr, align: tl.constexpr, padding: tl.constexpr, failed,
 ):  # fmt: skip
     """The first slot of the rows of a block of keys that are this rank's, or have landed from a
     node; then where the next block begins on every rank, and how many keys of this rank were before
@@ -360,11 +352,11 @@ def starts(
         rows += theirs
         base += tl.where(peer < source_rank, theirs, 0)
     owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1) - sync.first_rank(call)
-    aligned = (rows + align - 1) // align * align
+    taken = padding(rows, align) * align
     start = tl.full((block,), 0, tl.int32)
     lane = tl.arange(0, words.MAX_RANKS)
     for rank in range(num_ranks):
-        own = tl.where(owner == rank, aligned, 0)
+        own = tl.where(owner == rank, taken, 0)
         begin = vectors.pick(begins, rank, words.MAX_RANKS)
         start += tl.where(owner == rank, begin + vectors.running(own, 0) - own, 0)
         begins = tl.where(lane == rank, begins + vectors.total(own, 0), begins)

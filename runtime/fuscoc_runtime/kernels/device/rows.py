@@ -60,6 +60,42 @@ def put(
 
 
 @triton.jit
+def add(
+    rows,
+    index,
+    first,
+    second,
+    result,
+    num_rows,
+    width,
+    num_terms: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_words: tl.constexpr,
+):
+    """``result[i]`` is ``first[i] + second[i]``, of those that are not None, plus ``rows[j]`` for
+    every ``j >= 0`` among ``index[i]``, in that order: in f32, and rounded once."""
+    num_tiles = (num_rows + tile_rows - 1) // tile_rows
+    for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
+        row = tile * tile_rows + tl.arange(0, tile_rows).to(tl.int64)
+        inside = row < num_rows
+        for start in range(0, width, tile_words):
+            column = start + tl.arange(0, tile_words)
+            wide = (column < width)[None, :]
+            at, here = row[:, None] * width + column[None, :], inside[:, None] & wide
+            total = tl.full([tile_rows, tile_words], 0.0, tl.float32)
+            if first is not None:
+                total += tl.load(first + at, mask=here, other=0).to(tl.float32)
+            if second is not None:
+                total += tl.load(second + at, mask=here, other=0).to(tl.float32)
+            for k in tl.static_range(num_terms):
+                source = tl.load(index + row * num_terms + k, mask=inside, other=-1)[:, None]
+                there = (source >= 0) & wide
+                term = tl.load(rows + source * width + column[None, :], mask=there, other=0)
+                total += term.to(tl.float32)
+            tl.store(result + at, total.to(result.dtype.element_ty), mask=here)
+
+
+@triton.jit
 def shortened(num_rows, end):
     if end is not None:
         num_rows = tl.minimum(num_rows, tl.load(end).to(tl.int32))

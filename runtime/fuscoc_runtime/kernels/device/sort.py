@@ -71,7 +71,8 @@ def exchange(
 def dispatch(
     call, num_sources, key_to_rank, ticket, source_fields, rows_at, load_sources: tl.constexpr,
     store_rows: tl.constexpr, cells: tl.constexpr, num_keys: tl.constexpr, keys: tl.constexpr,
-    align: tl.constexpr, tile_bits: tl.constexpr, tile_rows: tl.constexpr,
+    align: tl.constexpr, padding: tl.constexpr, tile_bits: tl.constexpr,
+    tile_rows: tl.constexpr,
 ):  # fmt: skip
     """Slots and rows of this program's share: 2**``tile_bits`` segments are sorted at once, and
     ``tile_rows`` rows moved."""
@@ -79,7 +80,7 @@ def dispatch(
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     counted = plan.counts_of_program(call, keys)
     failed = plan.place_keys(
-        call, 0, counted, key_to_rank, num_keys, num_keys, keys, keys, align, False
+        call, 0, counted, key_to_rank, num_keys, num_keys, keys, keys, align, padding, False
     )
     tl.debug_barrier()
     key = tl.arange(0, keys)

@@ -18,7 +18,7 @@ if triton.knobs.runtime.interpret:
 
     def pause():
         """Leave the processor to the ranks that are waited for."""
-        time.sleep(1e-4)
+        time.sleep(2e-3)
 
 else:
 

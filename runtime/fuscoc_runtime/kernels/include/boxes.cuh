@@ -36,8 +36,7 @@ struct Tiling {
   u32 run;                   // and bytes of an element
   u32 pitch;                 // bytes from column to column in shared memory
   u32 apart;                 // rows of the matrix are ranges of their own
-  u32 transposes;            // or what is read lies as it goes
-  Divisor row, bands, chunks, matrices, pitch_lines;  // bytes; tiles; matrices of a range
+  Divisor row, bands, chunks, pitch_lines;  // bytes; tiles
 };
 constexpr i64 kMostTiles = 4;  // of a box, for each of the items that it would have otherwise
 
@@ -154,6 +153,10 @@ struct Places {
   };
 };
 
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+};
+
 // Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together.
 template <int kUnit, Reading kHow, int kSteps>
 struct BoxCopy {
@@ -184,18 +187,19 @@ struct BoxCopy {
   }
 
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
-  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane) const {
-    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane);
-    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane);
-    else copy_short_runs(first, end, lane);
+  template <class Meanwhile>
+  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
+    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
+    else copy_short_runs(first, end, lane, meanwhile);
   }
   __device__ static __forceinline__ uint4 read_word(const char* at) {
     if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
     else return __ldcg(reinterpret_cast<const uint4*>(at));  // read once: it need not stay in L1
   }
   // A lane has kLines in flight, and while they come, places of the next ones are computed.
-  template <int kLines>
-  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane) const {
+  template <int kLines, class Meanwhile>
+  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
     const u32 last = end - 1;
     Places::Pair* here = places.pair;
     Places::Pair* next = here + Places::kPairs / 2;
@@ -215,6 +219,7 @@ struct BoxCopy {
         const u32 line = min(begin + i * kWarp + lane, last), run = box.run_lines.quotient(line);
         value[i] = read_word(here[run - lowest].from + (line - run * box.run_lines.by) * kLine);
       }
+      if (begin == first) meanwhile();
       const u32 before = lowest;
       if (begin + kWarp * kLines < end) lowest = look_up(next, begin + kWarp * kLines);
 #pragma unroll
@@ -228,7 +233,9 @@ struct BoxCopy {
       here = looked_up;
     }
   }
-  __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane) const {
+  template <class Meanwhile>
+  __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    meanwhile();
     for (u32 begin = first + lane; begin < end; begin += kWarp * kLinesInFlight / 2) {
       uint4 value[kLinesInFlight / 2];
       char* at[kLinesInFlight / 2];
@@ -345,31 +352,33 @@ struct BoxCopy {
       for (u32 line = begin + lane; line <= last; line += kWarp) {
         const u32 which = one ? number : box.range_lines.quotient(line);
         if (!one) enter(which);
-        copy_line(range, range_to, i64(line - which * box.range_lines.by) * kLine - odd, 0, box.range_bytes);
+        copy_line(range, range_to, i64(line - which * box.range_lines.by) * kLine - odd);
       }
     }
   }
-  // The bytes of a line at byte `at` of a range that are among [low, high).
-  __device__ __forceinline__ void copy_line(const Range& range, char* range_to, i64 at, i64 low, i64 high) const {
-    if (at >= low && at + kLine <= high) {
+  // The bytes of a range in a line that begins at its byte `at`.
+  __device__ __forceinline__ void copy_line(const Range& range, char* range_to, i64 at) const {
+    const i64 high = box.range_bytes;
+    if (at >= 0 && at + kLine <= high) {
       uint4 value = {~0u, ~0u, ~0u, ~0u};
       if constexpr (kHow != kLost) value = read_line(range, u32(at));
       *reinterpret_cast<uint4*>(range_to + at) = value;
     } else {
-      low = max(at, low);
+      const i64 low = max(at, i64(0));
       copy_units(range, range_to + low, u32(low), u32(max(min(at + kLine, high), low)));
     }
   }
-  // Bytes [low, high) of a range.
-  __device__ __forceinline__ void copy_bytes(const Range& range, char* range_to, u32 low, u32 high, int lane) const {
-    const i64 odd = u32(reinterpret_cast<u64>(range_to) + low) % kLine;
-    for (i64 at = i64(low) - odd + lane * kLine; at < high; at += kWarp * kLine) copy_line(range, range_to, at, low, high);
-  }
 
-  __device__ __forceinline__ void item(u32 number, int lane) const {
+  // meanwhile() is run once, while the first lines come where that is easy.
+  template <class Meanwhile>
+  __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile) const {
     const u32 first = number * kItemLines, end = min(first + kItemLines, box.num_lines);
-    if constexpr (kUnit == kLine) copy_words(first, end, lane);
-    else copy_lines(first, end, lane);
+    if constexpr (kUnit == kLine) {
+      copy_words(first, end, lane, meanwhile);
+    } else {
+      meanwhile();
+      copy_lines(first, end, lane);
+    }
   }
 };
 

@@ -25,9 +25,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   const int warp, lane;
   char* const staged;  // memory of this warp for tiles
 
-  template <Reading kHow>
-  __device__ __forceinline__ void copy(const Own& box, const char* from, char* to, u32 item) const {
-    copy_item<Shape::unit_bytes(0), kHow>(box, from, to, words().places[warp], staged, item, lane);
+  template <Reading kHow, class Meanwhile = Nothing>
+  __device__ __forceinline__ void copy(const Own& box, const char* from, char* to, u32 item, Meanwhile meanwhile = {}) const {
+    copy_item<Shape::unit_bytes(0), kHow>(box, from, to, words().places[warp], staged, item, lane, meanwhile);
   }
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
@@ -66,15 +66,20 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     return mine;
   }
 
-  __device__ void send(u32 index, u32 item, const Own*& last) const {
+  // Flags what this warp has sent before: it waits until that has arrived, hence while it loads.
+  __device__ __forceinline__ void signal(u64*& pending) const {
+    __syncwarp();
+    if (lane == 0 && pending) {
+      fence_system();
+      store_relaxed(pending, shared.tag);
+    }
+    pending = nullptr;
+  }
+  __device__ void send(u32 index, u32 item, const Own*& last, u64*& pending) const {
     const int to = source_of(index);
     const Own& box = held(told(to, index / (call.num_ranks - 1)), last);
-    copy<kSettled>(box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item);
-    __syncwarp();
-    if (lane == 0) {
-      fence_system();
-      store_relaxed(flag(to, box.flag + item), shared.tag);
-    }
+    copy<kSettled>(box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, [&] { signal(pending); });
+    pending = flag(to, box.flag + item);
   }
   __device__ void keep(u32 number, u32 item, const Own*& last) const {
     const Own& box = held(told(call.rank, number), last);
@@ -115,10 +120,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     u32* const next_own = &call.state->next_finalise[shared.parity];
     const Own* last = nullptr;
     const auto give = [&] {
+      u64* pending = nullptr;
       this->take(next_sent, num_sent, [&](u32 item) {
         const u32 index = all.sent.find(item, of_sent);
-        send(index, item, last);
+        send(index, item, last, pending);
       });
+      signal(pending);
     };
     const auto get = [&] {
       this->take(next_own, num_own + num_arriving, [&](u32 item) {

@@ -1,14 +1,17 @@
 // Dispatch kernel where slots follow from pieces: copies the boxes that `pieces.cuh` has made, straight to
 // their slots. A warp takes the next item of all, with the cells of a box in turn, so that no two ranks
-// store to the same one for long, and own rows go with the others.
+// store to the same one for long, and own rows go with the others. Of many boxes, whose ranks inputs say, it
+// takes items from several places of the list in turn, since boxes of a rank may follow each other.
 //
-// The first CTA that has nothing left marks the slots that all ranks fill here: where two points have
-// one, it is filled twice, by either, and counted. The last CTA tells the peers that everything has come,
-// and waits until they have told it.
+// The last warp of every CTA first marks its share of the slots that all ranks fill here: where two points
+// have one, it is filled twice, by either, and counted. The last CTA tells the peers that everything has
+// come, and waits until they have told it.
 #pragma once
 #include "pieces.cuh"
 
 namespace fuscoc {
+
+constexpr u32 kPlacesOfList = 16;  // that items of many boxes are taken from
 
 template <class Shape, class Relation>
 struct Move {
@@ -17,7 +20,6 @@ struct Move {
     Items items;
     Own box[kWarp];
     Places places[kWarp];
-    u32 turn;
   };
   const Call& call;
   const u32 epoch;
@@ -68,36 +70,37 @@ struct Move {
     shared.items.count_all(num_boxes, count);
     const u32 num_items = shared.items.total(), first = gridDim.x * num_warps;
     u32* const next = &call.state->next_send[epoch & 1];
-    u32 item = warp * gridDim.x + blockIdx.x, held = ~0u;
-    while (item < num_items) {
+    const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
+    u32 turn = warp * gridDim.x + blockIdx.x, held = ~0u;
+    if (warp == num_warps - 1) mark_all();  // it has no item in small calls
+    while (turn < places * part) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 inside = item;
-      const u32 box = shared.items.find(inside, count);
-      if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
-      copy(shared.box[warp], int(box % Shape::num_fields), inside);
-      item = __shfl_sync(kAllLanes, after, 0);
+      u32 inside = turn % places * part + turn / places;
+      if (inside < num_items) {
+        const u32 box = shared.items.find(inside, count);
+        if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
+        copy(shared.box[warp], int(box % Shape::num_fields), inside);
+      }
+      turn = __shfl_sync(kAllLanes, after, 0);
     }
-    finish(warp, num_warps);
+    finish();
   }
 
-  __device__ void finish(int warp, int num_warps) {
+  __device__ void finish() {
     __syncthreads();
-    if (threadIdx.x == 0) {
-      fence_system();
-      shared.turn = atomicAdd(&call.state->sent[epoch & 1], 1u);
-      fence_system();
-    }
-    __syncthreads();
-    if (shared.turn == 0) mark_all(warp, num_warps);
-    if (shared.turn != gridDim.x - 1 || threadIdx.x >= call.num_ranks || int(threadIdx.x) == call.rank) return;
+    if (threadIdx.x != 0) return;
     fence_system();
-    const int peer = threadIdx.x;
-    if (call.routing->refusing >> peer & 1) return;
-    store_relaxed(flag(peer, call.rank), epoch);
-    wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
+    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
+    fence_system();
+    const auto is_open = [&](int peer) { return peer != call.rank && !(call.routing->refusing >> peer & 1); };
+    for (int peer = 0; peer < call.num_ranks; ++peer)
+      if (is_open(peer)) store_relaxed(flag(peer, call.rank), epoch);
+    for (int peer = 0; peer < call.num_ranks; ++peer)
+      if (is_open(peer))
+        wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
   }
 
-  __device__ void mark_all(int warp, int num_warps) {
+  __device__ void mark_all() {
     for (int from = 0; from < call.num_ranks; ++from) {
       if (call.routing->refusing >> from & 1) continue;
       u64 ready = 0;
@@ -107,32 +110,31 @@ struct Move {
         if (u32(ready >> 32) != epoch) ready = 0;
       }
       const u32 num_boxes = __shfl_sync(kAllLanes, u32(ready), 0);
-      // Few boxes have long ranges, which all warps share; of many, each has a warp.
+      // All warps that mark share a box of few; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
-        for (u32 box = warp; box < num_boxes; box += num_warps) mark(marks[box], lane, kWarp);
+        for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x) mark(marks[box], lane, kWarp);
       else
-        for (u32 box = 0; box < num_boxes; ++box) mark(marks[box], warp * kWarp + lane, num_warps * kWarp);
+        for (u32 box = 0; box < num_boxes; ++box) mark(marks[box], blockIdx.x * kWarp + lane, gridDim.x * kWarp);
     }
   }
+  // A lane takes a word of a range.
   __device__ void mark(const Marks<Shape::num_loops>& marks, int lane, int num_lanes) {
-    const i64 range = __ldcg(&marks.range), num_ranges = __ldcg(&marks.num_ranges);
-    // Lanes take words of a range, or ranges that are short.
-    const bool is_long = range >= kWarp;
-    for (i64 i = is_long ? 0 : lane; i < num_ranges; i += is_long ? 1 : num_lanes) {
-      i64 slot = __ldcg(&marks.first), number = i;
+    const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
+    const i64 num = words * __ldcg(&marks.num_ranges);
+    for (i64 i = lane; i < num; i += num_lanes) {
+      i64 slot = __ldcg(&marks.first), number = i / words;
       for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
         const i64 count = __ldcg(&marks.count[j]);
         slot += number % count * __ldcg(&marks.step[j]);
         number /= count;
       }
-      const i64 end = slot + range;
-      for (i64 word = slot / 32 + (is_long ? lane : 0); word * 32 < end; word += is_long ? num_lanes : 1) {
-        const i64 low = max(slot - word * 32, i64(0)), high = min(end - word * 32, i64(32));
-        const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
-        const u32 twice = atomicOr(&call.filled[word], bits) & bits;
-        if (twice) note(call, call.state->clashed, u32(__popc(twice)));
-      }
+      const i64 word = slot / 32 + i % words;
+      const i64 low = max(slot - word * 32, i64(0)), high = min(slot + range - word * 32, i64(32));
+      if (low >= high) continue;
+      const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
+      const u32 twice = atomicOr(&call.filled[word], bits) & bits;
+      if (twice) note(call, call.state->clashed, u32(__popc(twice)));
     }
   }
 };

@@ -210,17 +210,18 @@ struct Pieces {
     i64 range = Shape::run_bytes(kField);
     const int outer = count_outer(loop, num, kTarget, range);
     made.num_items = 0;
-    if (of.num && make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
-      cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
-    else
+    const i64 rank = piece.rank + of.first * of.step;
+    if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
       drop(call.state->overflowed, of.num * of.points);
+    else if (of.num == 1 && rank == call.rank)  // tiles are written in words that are too narrow for NVLink
+      cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
     made.cell_from = src_step * Shape::cell_bytes(kField);
     made.cell_to = slot_step * Shape::row_bytes(kField);
     made.from = piece.src * Shape::cell_bytes(kField) + of.first * made.cell_from;
     made.to = piece.slot * Shape::row_bytes(kField) + of.first * made.cell_to;
     made.num_cells = int(of.num);
-    made.rank = int(piece.rank + of.first * of.step);
+    made.rank = int(rank);
     made.rank_step = int(of.step);
     boxes_forth<Shape>(call)[box * Shape::num_fields + kField] = made;
   }
@@ -284,7 +285,6 @@ struct Pieces {
     i64 staging = 0;
     if (fits) {
       cut_tiles<unit>(mine, Shape::tile_bytes);
-      if (mine.tiling.rows) cut_alike(told, mine, true), cut_alike(home, mine, false);
       const i64 bytes = round_up(pitch * of.num + kLine, 128);
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));

@@ -1,5 +1,6 @@
 // Boxes that transpose short runs: a warp reads a tile of them into shared memory in the order of the source,
-// and writes it in that of the target, whole words and many in a row at both ends.
+// and writes it in that of the target, words of 4 or 8 bytes and many in a row. NVLink carries such words badly, so
+// boxes that leave the rank are copied in lines.
 //
 // A patch of a picture is such a matrix, or a transpose of small elements: [rows][columns] of runs that are
 // contiguous where they go, and [columns][rows] where they are read, where the runs of a column are
@@ -49,19 +50,11 @@ __device__ __noinline__ void cut_tiles(Box<kSteps>& box, u32 room) {
   const u32 in_range = apart ? 1 : u32(box.range_bytes / (row * num_rows)), pitch = tile_pitch(best_rows, run);
   const u32 ranges = box.num_lines / box.range_lines.by;
   const i64 items = i64(apart ? ranges / num_rows : ranges * in_range) * bands * chunks;
-  if (items > kMostTiles * i64(box.num_items)) return;  // flags are for so many
-  box.tiling = {best_rows, best, num_rows, num_columns, run, pitch, apart, 1,
-                Divisor::of(u32(row)), Divisor::of(bands), Divisor::of(chunks), Divisor::of(in_range), Divisor::of(pitch / kLine)};
+  if (items > kMostTiles * i64(box.num_items)) return;
+  box.tiling = {best_rows, best, num_rows, num_columns, run, pitch, apart,
+                Divisor::of(u32(row)), Divisor::of(bands), Divisor::of(chunks), Divisor::of(pitch / kLine)};
   box.num_items = u32(items);
 }
-// The same tiles of a box that holds the same bytes where it goes, in another order where it is read.
-template <int kSteps>
-__device__ __forceinline__ void cut_alike(Box<kSteps>& box, const Box<kSteps>& like, bool transposes) {
-  box.tiling = like.tiling;
-  box.tiling.transposes = transposes;
-  box.num_items = like.num_items;
-}
-
 // Copies the tiles of a box.
 template <int kUnit, Reading kHow, int kSteps>
 struct TileCopy {
@@ -183,48 +176,31 @@ struct TileCopy {
     const u32 matrix = tiling.bands.quotient(strip), band = strip - matrix * tiling.bands.by;
     const u32 row = band * tiling.rows, end_row = min(row + tiling.rows, tiling.num_rows);
     const u32 column = chunk * tiling.columns, end = min(column + tiling.columns, tiling.num_columns);
-    if (tiling.transposes && kHow != kLost) {
-      Tile tile{lines.from, lines.to, tiling.apart ? box.step[box.num_steps - 2].to : i64(tiling.row.by), row, end_row,
-                column - min(column, columns_before(tiling.run)), end};
-      lines.walk(matrix, 0, box.num_steps - 2, [&](i64 index, const Step& step) {
-        tile.from += index * step.from;
-        tile.to += index * step.to;
-      });
-      __syncwarp();
-      stage(tile, lane);
-      __syncwarp();
-      write(tile, column, lane);
-      return;
-    }
-    // What is read lies as it goes: rows one by one, or all of them if they are whole and follow each other.
-    for (u32 each = row; each < end_row; ++each) {
-      const u32 which = tiling.apart ? matrix * tiling.num_rows + each : tiling.matrices.quotient(matrix);
-      typename Lines::Range range{lines.from, 0, 0};
-      char* to = lines.to;
-      lines.walk(which, 0, box.num_outer, [&](i64 index, const Step& step) {
-        range.from += index * step.from;
-        to += index * step.to;
-      });
-      const u32 before = tiling.apart ? 0 : ((matrix - which * tiling.matrices.by) * tiling.num_rows + each) * tiling.row.by;
-      const bool all = tiling.chunks.by == 1 && !tiling.apart;
-      const u32 low = cut(to + before, column), high = all ? (end_row - row) * tiling.row.by : cut(to + before, end);
-      lines.copy_bytes(range, to, before + low, before + high, lane);
-      if (all) return;
-    }
+    Tile tile{lines.from, lines.to, tiling.apart ? box.step[box.num_steps - 2].to : i64(tiling.row.by), row, end_row,
+              column - min(column, columns_before(tiling.run)), end};
+    lines.walk(matrix, 0, box.num_steps - 2, [&](i64 index, const Step& step) {
+      tile.from += index * step.from;
+      tile.to += index * step.to;
+    });
+    __syncwarp();
+    stage(tile, lane);
+    __syncwarp();
+    write(tile, column, lane);
   }
 };
 
 // Copies an item of a box: a tile, or lines.
-template <int kUnit, Reading kHow, int kSteps>
+template <int kUnit, Reading kHow, int kSteps, class Meanwhile = Nothing>
 __device__ __forceinline__ void copy_item(const Box<kSteps>& box, const char* from, char* to, Places& places, char* staged,
-                                          u32 number, int lane) {
+                                          u32 number, int lane, Meanwhile meanwhile = {}) {
   const BoxCopy<kUnit, kHow, kSteps> lines{box, from, to, places};
   if constexpr (kUnit != kLine)
     if (box.tiling.rows) {
+      meanwhile();
       TileCopy<kUnit, kHow, kSteps>{lines, staged}.item(number, lane);
       return;
     }
-  lines.item(number, lane);
+  lines.item(number, lane, meanwhile);
 }
 
 }  // namespace fuscoc

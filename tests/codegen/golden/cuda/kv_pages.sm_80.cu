@@ -35,7 +35,7 @@ struct Shape {
     return (65536 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 272);
+static_assert(sizeof(BoxOf<Shape>) == 256);
 static_assert(sizeof(Marks<Shape::num_loops>) == 48);
 
 struct Relation {

@@ -38,7 +38,7 @@ struct Shape {
     return (3 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 336);
+static_assert(sizeof(BoxOf<Shape>) == 320);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {

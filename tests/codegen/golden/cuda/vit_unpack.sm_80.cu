@@ -36,7 +36,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 272);
+static_assert(sizeof(BoxOf<Shape>) == 256);
 static_assert(sizeof(Marks<Shape::num_loops>) == 64);
 
 struct Relation {

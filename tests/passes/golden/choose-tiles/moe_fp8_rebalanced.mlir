@@ -6,7 +6,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -70,7 +70,7 @@ module {
     }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
     %1 = "fsc.node_count"(%0) {placement = @spec.by_expert.place} : (!fsc.points) -> !fsc.counts
     %2 = "fsc.node_exchange"(%1) {operandSegmentSizes = array<i32: 1>} : (!fsc.counts) -> !fsc.counts
-    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64, padding = "fewest"} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %4 = "fsc.node_copy"(%3) ({
       %12 = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () -> vector<7168xbf16>
       %13:2 = "fsc.quantise"(%12) {block = 128 : i64, dtype = f8E4M3FN} : (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)
@@ -101,7 +101,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -165,7 +165,7 @@ module {
     }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
     %1 = "fsc.node_count"(%0) {placement = @spec.by_expert.place} : (!fsc.points) -> !fsc.counts
     %2 = "fsc.node_exchange"(%1) {operandSegmentSizes = array<i32: 1>} : (!fsc.counts) -> !fsc.counts
-    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64, padding = "fewest"} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %4 = "fsc.node_copy"(%3) ({
       %12 = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () -> vector<7168xbf16>
       %13:2 = "fsc.quantise"(%12) {block = 128 : i64, dtype = f8E4M3FN} : (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)
@@ -187,6 +187,6 @@ module {
     %11 = "fsc.node_join"(%10) : (!fsc.token) -> !fsc.token
     "fsc.cuda_tile"() {arch = "sm_90", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 7168 : i64, word_bytes = 16 : i64}, {buffer_at = 14336 : i64, field = "scales", part_bytes = 224 : i64, word_bytes = 16 : i64}], buffer_bytes = 14592 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 15 : i64, leaving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], num_passes = 1 : i64, sorted_rows = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
     "fsc.cuda_tile"() {arch = "sm_80", arriving = [{buffer_at = 0 : i64, field = "x", part_bytes = 7168 : i64, word_bytes = 16 : i64}, {buffer_at = 14336 : i64, field = "scales", part_bytes = 224 : i64, word_bytes = 16 : i64}], buffer_bytes = 14592 : i64, combine_rows = 1 : i64, dispatch_rows = 1 : i64, dispatch_warps = 11 : i64, leaving = [{buffer_at = 0 : i64, field = "x", part_bytes = 14336 : i64, word_bytes = 16 : i64}], num_passes = 1 : i64, sorted_rows = 1 : i64, team_batch = 2 : i64, team_vectors = 2 : i64, team_warps = 7 : i64, teams = 4 : i64} : () -> ()
-    "fsc.triton_tile"() {arriving = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}, {align_bytes = 16 : i64, field = "scales", part_elems = 56 : i64, pieces = [64]}], moved = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, summed = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}], tile_rows = 1 : i64} : () -> ()
+    "fsc.triton_tile"() {arriving = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}, {align_bytes = 16 : i64, field = "scales", part_elems = 56 : i64, pieces = [64]}], crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}], plan_block = 256 : i64, plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, summed = [{align_bytes = 16 : i64, field = "x", part_elems = 7168 : i64, pieces = [8192]}], tile_rows = 1 : i64} : () -> ()
   }) : () -> ()
 }

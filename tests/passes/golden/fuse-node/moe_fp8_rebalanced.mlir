@@ -6,7 +6,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -61,7 +61,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -125,7 +125,7 @@ module {
     }) {fanout = 8 : i64, indices = ["t", "k"], num_source_dims = 1 : i64, ragged = 0 : i64} : () -> !fsc.points
     %1 = "fsc.node_count"(%0) {placement = @spec.by_expert.place} : (!fsc.points) -> !fsc.counts
     %2 = "fsc.node_exchange"(%1) {operandSegmentSizes = array<i32: 1>} : (!fsc.counts) -> !fsc.counts
-    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64} : (!fsc.points, !fsc.counts) -> !fsc.slots
+    %3 = "fsc.node_assign"(%0, %2) {align = 128 : i64, compact = 0 : i64, padding = "fewest"} : (!fsc.points, !fsc.counts) -> !fsc.slots
     %4 = "fsc.node_copy"(%3) ({
       %12 = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field = "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () -> vector<7168xbf16>
       %13:2 = "fsc.quantise"(%12) {block = 128 : i64, dtype = f8E4M3FN} : (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)

@@ -6,7 +6,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64
@@ -55,7 +55,7 @@ module {
   "fsc.def_segment"() {fields = [{name = "x", type = tensor<7168xf8E4M3FN>}, {name = "scales", type = tensor<56xf32>}], sym_name = "spec.token"} : () -> ()
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<7168xbf16>}], sym_name = "spec.by_token"} : () -> ()
   "fsc.def_placement"() {kind = "block", num_keys = 256 : i64, sym_name = "spec.by_expert.place"} : () -> ()
-  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
+  "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
     %c1_i64 = arith.constant 1 : i64

@@ -1,0 +1,78 @@
+// Shuffle `moe_by_source` in moe_by_source.fsc, by fuscoc 0.1.0. Do not edit.
+//
+// moe_by_source.fsc:12: segment token { x : bf16[hidden] }
+// moe_by_source.fsc:17: place e on rank by block
+// moe_by_source.fsc:18: route r(t, k) -> e = input topk_idx : int64
+// moe_by_source.fsc:19: weight w(t, k) : f32 = input topk_weights
+// moe_by_source.fsc:21: dispatch by_token[t] -> by_source[r(t, k), rank, *]
+// moe_by_source.fsc:22: combine reverse reduce sum(w)
+#include "plan.cuh"
+#include "dispatch.cuh"
+#include "refuse.cuh"
+#include "combine.cuh"
+
+namespace {
+using namespace fuscoc;
+
+struct Shape {
+  using Source = Shape;
+  using Element = Bf16;
+  static constexpr bool weighted = true;
+  static constexpr bool compact = false;
+  static constexpr int num_fields = 1;
+  static constexpr int fanout = 8;
+  static constexpr int num_passes = 1;
+  static constexpr int num_keys = 512;
+  static constexpr int align = 16;
+  static constexpr int buffer_bytes = 14336;
+  static constexpr int dispatch_warps = 16;
+  static constexpr int dispatch_rows = 1;
+  static constexpr int teams = 4;
+  static constexpr int team_warps = 7;
+  static constexpr int team_vectors = 2;
+  static constexpr int team_batch = 2;
+  __device__ static constexpr i64 row_bytes(int field) { return 14336; }
+  __device__ static constexpr i64 cell_bytes(int field) { return 14336; }
+  __device__ static constexpr int unit_bytes(int field) { return 16; }
+  __device__ static constexpr int buffer_offset(int field) { return 0; }
+  __device__ static constexpr int part_size(int field) { return 14336; }
+  __device__ static constexpr int part_offset(int field, int pass) {
+    return part_size(field) * pass;
+  }
+  __device__ static constexpr int part_bytes(int field, int pass) {
+    if (num_passes == 1) return part_size(field);
+    const int left = int(row_bytes(field)) - part_offset(field, pass);
+    return left <= 0 ? 0 : left < part_size(field) ? left : part_size(field);
+  }
+};
+
+struct Relation {
+  const Call& call;
+  static constexpr int num_keys = 512;
+  __device__ __forceinline__ i64 key(i64 point) const {
+    const auto k_ = point % i64(8);
+    const auto t_ = point / i64(8);
+    const auto topk_idx_ = static_cast<const i64*>(call.inputs[0])[((t_ * i64(8)) + k_)];
+    const auto value_ = (topk_idx_ * i64(8)) + i64(call.rank);
+    return ((topk_idx_ == i64(-1)) ? i64(-1) : value_);
+  }
+  __device__ __forceinline__ int place(int key) const {
+    return int(key / ((num_keys + call.num_ranks - 1) / call.num_ranks));
+  }
+  __device__ __forceinline__ i64 source_cell(i64 source) const {
+    return source;
+  }
+};
+static_assert(sizeof(PlanShared<Shape>) <= 39488);
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+moe_by_source_plan(const __grid_constant__ Call call) { plan<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(512, 1)
+moe_by_source_dispatch(const __grid_constant__ Call call) { dispatch<Dispatch<Shape, Relation>>(call); }
+extern "C" __global__ void __launch_bounds__(1024, 1)
+moe_by_source_staged(const __grid_constant__ Call call) { staged<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(256, 1)
+moe_by_source_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+moe_by_source_combine(const __grid_constant__ Call call) { combine<Shape::Source>(call); }
