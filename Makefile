@@ -5,6 +5,8 @@ TORCH  ?= torch==2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Modules are compiled once, not by every worker, rank and command that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test rounding fuzz nightly lint golden docs wheels clean
 .DELETE_ON_ERROR:
