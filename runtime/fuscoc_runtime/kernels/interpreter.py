@@ -1,4 +1,4 @@
-"""Triton's interpreter as our kernels have it: exact, and in a third of the time.
+"""Triton's interpreter as our kernels have it: exact, and with less to do for each operation.
 
 For a launch, functions and methods of Triton are replaced, those that make its language the
 interpreter's among them. What a kernel computes stays the same, but for ``exact``'s conversions.
