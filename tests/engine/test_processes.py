@@ -112,6 +112,7 @@ def test_a_rank_that_does_not_come_to_the_opening(tmp_path: Path) -> None:
     """Its machine has no artifact, say. What it finds itself is what it raises."""
     pool = Pool(3)
     try:
+        pool.run(rank_work.describe, 3, path(SMALL))  # imports everything
         paths = [path(SMALL), str(tmp_path / "nothing"), path(SMALL)]
         each = [(artifact, {"timeout": 1.0}) for artifact in paths]
         outcomes = pool.outcomes(rank_work.open_each, 3, *each)
