@@ -38,7 +38,7 @@ struct Shape {
     return (loop == 0 ? 1 * strides[0] : loop == 1 ? 1 : 1 * strides[1]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 400);
+static_assert(sizeof(BoxOf<Shape>) == 384);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {
