@@ -65,7 +65,7 @@ def fits(spec: Spec, topology: Topology) -> bool:
     sizes = [*(index.extent for index in shuffle.declared.domain), *shuffle.declared.source.dims]
     if target.kind == "dense":
         sizes.append(target.length)
-    elif target.placement.kind == "block" and target.num_keys % topology.num_ranks:
+    elif target.placement.kind == "block" and target.num_keys // target.group % topology.num_ranks:
         return False
     scope = Scope(builtin_extents(0, topology.num_ranks))
     divisors = [each.rhs for each in divisions(shuffle) if _is_known(each.rhs, scope)]
