@@ -36,16 +36,17 @@ def expected_runs(field: FieldSpec, source: SourceSpec) -> FieldRuns:
     one's stride times its count.
     """
     loops: list[tuple[int, Stride]] = [(1, (1, ()))]  # innermost first; the first is the run
-    stride: Stride = (1, ())
-    for subscript, dim in zip(reversed(source.subscripts), reversed(source.dims), strict=True):
-        length = subscript.length or 1
+    strides: list[Stride] = [(1, ())]
+    for dim in reversed(source.dims[1:]):
+        strides.insert(0, _times(strides[0], dim))
+    for at in reversed(source.order or range(len(source.subscripts))):
+        length = source.subscripts[at].length or 1
         count, inner = loops[-1]
         if length > 1:
-            if stride == (inner[0] * count, inner[1]):
+            if strides[at] == (inner[0] * count, inner[1]):
                 loops[-1] = (count * length, inner)
             else:
-                loops.append((length, stride))
-        stride = _times(stride, dim)
+                loops.append((length, strides[at]))
     run_cells, dims = loops[0][0], []
     cells, names = run_cells, [each for _, each in reversed(loops[1:]) if each[1]]
     for count, each in loops[1:]:
