@@ -105,11 +105,11 @@ def _candidates(place: Place) -> Iterator[Fix | None]:
 
 
 def _separators(found: Lexeme, place: Place) -> Iterator[Fix]:
-    """A comma where one belongs, else none: declarations have nothing between them."""
+    """A comma where one belongs, else none: declarations and shuffles have nothing between them."""
     if "," in place.symbols:
         needed = place.tried(Fix(found.span, " ", "leave it out"), ahead=2) is None
         yield Fix(found.span, ",", "write `,`", safe=needed)
-    if "CONST" in place.accepted or found.text == ";":
+    if place.accepted & {"CONST", "SHUFFLE"} or found.text == ";":
         safe = not joins_words(place.text, found.span)
         yield Fix(found.span, "", SEPARATORS, safe)
     elif place.before and place.before[-1].text == ",":

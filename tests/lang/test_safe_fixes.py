@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -121,12 +122,23 @@ def test_what_can_only_mean_one_thing_is_restored(text: str, data: st.DataObject
     assert len(applied) == 1
 
 
+ENDS = re.compile(r"(?<=[\w\])}])[ \t]*\n(?=\s*(?:\w|}))")
+"""Where a line ends behind a declaration or a shuffle, and another one or a brace follows."""
+
+
+def leaves_out(mark: str, at: int, text: str) -> bool:
+    """Whether a separator at a place of a text is mended."""
+    fixed, _ = fix_source(SourceFile("test.fsc", text[:at] + mark + text[at:]), found_in)
+    return found(fixed.text) == found(text)
+
+
 @given(good, st.data())
 def test_separators_are_left_out(text: str, data: st.DataObject) -> None:
     """Behind any declaration that a line ends in."""
-    ends = [m.start() for m in re.finditer(r"(?<=[\w\])}])[ \t]*\n(?=\s*(?:\w|}))", code(text))]
-    at = data.draw(st.sampled_from(ends))
-    mark = data.draw(st.sampled_from(";,"))
-    broken = text[:at] + mark + text[at:]
-    fixed, _ = fix_source(SourceFile("test.fsc", broken), found_in)
-    assert found(fixed.text) == found(text)
+    at = data.draw(st.sampled_from([m.start() for m in ENDS.finditer(code(text))]))
+    assert leaves_out(data.draw(st.sampled_from(";,")), at, text)
+
+
+@pytest.mark.parametrize("mark", [";", ","])
+def test_separators_between_shuffles_are_left_out(mark: str) -> None:
+    assert leaves_out(mark, PENCIL.index("\n}\n") + 2, PENCIL)
