@@ -89,7 +89,8 @@ def compare(
     """What differs between the dispatchers: the output, and the gradients of tokens, probabilities
     and experts. ``keep``: share of the routed points that are not dropped. ``fixed``: whether
     fuscoc's rows have a fixed capacity. ``recompute``: whether the backward pass calls fuscoc's
-    dispatcher once more, as of a layer that is recomputed."""
+    dispatcher once more, as of a layer that is recomputed; else experts of a fixed capacity are
+    given all of it, and the host would not wait on a GPU."""
     with on_cpu():
         from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
@@ -102,7 +103,9 @@ def compare(
         most = num_tokens if fixed else None
         shuffle = Shuffle(artifact, group=groups.tp_ep, timeout=TIMEOUT, max_sources=most)
         theirs = MoEAlltoAllTokenDispatcher(num_local, indices, config, groups)
-        ours = megatron.token_dispatcher(shuffle, num_local, indices, config, groups)
+        experts = torch.nn.Module() if fixed and not recompute else None
+        with experts_that_take_all_rows():
+            ours = megatron.token_dispatcher(shuffle, num_local, indices, config, groups, experts)
         want = run(theirs, groups, layout, num_tokens, keep)
         got = run(ours, groups, layout, num_tokens, keep, recompute)
     return [
@@ -110,6 +113,12 @@ def compare(
         for name in want
         if not torch.allclose(got[name], want[name], atol=1e-5)
     ]
+
+
+def experts_that_take_all_rows() -> Any:
+    """Any are taken for such, and stay what they are."""
+    known = {"can_stay_on_device": lambda _: True, "keep_on_device": lambda _: None}
+    return mock.patch.multiple(megatron, **known)
 
 
 def run(
@@ -135,11 +144,14 @@ def run(
         rows, row_probs = dispatcher.dispatch_preprocess(hidden, routing, probs)
         rows, row_probs = dispatcher.token_dispatch(rows, row_probs)
         rows, counts, row_probs = dispatcher.dispatch_postprocess(rows, row_probs)
-        parts, sizes = [], counts.tolist()
-        for i, mine in enumerate(zip(rows.split(sizes), row_probs.split(sizes), strict=True)):
-            up, down = (weight[i] for weight in parameters)
-            inner = torch.nn.functional.silu(mine[0] @ up) * mine[1].unsqueeze(-1)
+        sizes = counts.tolist()
+        sizes.append(len(rows) - sum(sizes))  # of no expert
+        *mine, others = zip(rows.split(sizes), row_probs.split(sizes), strict=True)
+        parts = []
+        for (x, gate), up, down in zip(mine, *parameters, strict=True):
+            inner = torch.nn.functional.silu(x @ up) * gate.unsqueeze(-1)
             parts.append(inner @ down)
+        parts.append(torch.full_like(others[0], torch.nan))
         output = dispatcher.combine_preprocess(torch.cat(parts))
         return dispatcher.combine_postprocess(dispatcher.token_combine(output))
 

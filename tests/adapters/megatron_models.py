@@ -14,13 +14,14 @@ from torch import Tensor
 from fuscoc.torch import megatron_dispatchers
 from fuscoc_runtime.errors import AdapterError
 from tests.adapters.megatron_layers import EXPERTS, HIDDEN, TIMEOUT, TOPK, WIDTH, Layout, on_cpu
+from tests.adapters.ranks import device_of
 
 VOCABULARY, LENGTH, SEQUENCES, RATE = 32, 8, 2, 0.1
 
 
 @contextmanager
-def megatron_on_cpu(layout: Layout) -> Iterator[None]:
-    """Megatron's process groups for all ranks, and what it needs besides where there is no GPU."""
+def megatron_for(layout: Layout, device: torch.device) -> Iterator[None]:
+    """Megatron's process groups for all ranks, and what it needs besides, also without a GPU."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
@@ -37,7 +38,7 @@ def megatron_on_cpu(layout: Layout) -> Iterator[None]:
     )
     try:
         with (
-            on_cpu(),
+            on_cpu() if device.type == "cpu" else nullcontext(),
             mock.patch.multiple(random, **instead),
             mock.patch.object(random.CudaRNGStatesTracker, "fork", nullcontext),
             # Without Transformer Engine the router reads a name that nobody has defined.
@@ -77,12 +78,14 @@ def train(
 ) -> list[str]:
     """What differs of losses, gradients and weights after ``steps`` steps on this rank's batches,
     between the dispatchers; nothing differs by more than rounding, 1e-5."""
-    with megatron_on_cpu(layout):
-        theirs, ours = build(layout, settings), build(layout, settings)
+    device = device_of(group)
+    with megatron_for(layout, device):
+        theirs, ours = (build(layout, settings).to(device) for _ in range(2))
         megatron_dispatchers(ours, timeout=TIMEOUT, **options)
+        assert {each.waits for each in dispatchers(ours)} == {"max_sources" not in options}
         wrong = []
         for step in range(steps):
-            want, got = (one_step(model, step, layout) for model in (theirs, ours))
+            want, got = (one_step(model, step, layout, device) for model in (theirs, ours))
             assert want.keys() == got.keys()
             wrong += [
                 f"step {step}: {name} is off by {float((got[name] - want[name]).abs().max()):.1e}"
@@ -92,13 +95,30 @@ def train(
     return wrong
 
 
-def one_step(model: Any, step: int, layout: Layout) -> dict[str, Tensor]:
-    """The loss of every token, gradients, and weights after a step of plain descent."""
+def dispatchers(model: Any) -> list[Any]:
+    """Those of all layers with experts."""
+    return [each.token_dispatcher for each in moe_layers(model)]
+
+
+def moe_layers(model: Any) -> list[Any]:
+    from megatron.core.transformer.moe.moe_layer import MoELayer
+
+    return [each for each in model.modules() if isinstance(each, MoELayer)]
+
+
+def batch(step: int, layout: Layout, device: torch.device) -> tuple[Tensor, ...]:
+    """Tokens, their places, what they must not see, and the tokens that follow."""
     torch.manual_seed(100 * step + dist.get_rank() // layout.tensor)
-    tokens = torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH + 1))
-    places = torch.arange(LENGTH).expand(SEQUENCES, -1)
-    later = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    losses = model(tokens[:, :-1], places, later, labels=tokens[:, 1:])
+    tokens = torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH + 1)).to(device)
+    places = torch.arange(LENGTH, device=device).repeat(SEQUENCES, 1)
+    later = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
+    return tokens[:, :-1].contiguous(), places, later, tokens[:, 1:].contiguous()
+
+
+def one_step(model: Any, step: int, layout: Layout, device: torch.device) -> dict[str, Tensor]:
+    """The loss of every token, gradients, and weights after a step of plain descent."""
+    *given, labels = batch(step, layout, device)
+    losses = model(*given, labels=labels)
     losses.mean().backward()
     found = {"losses": losses.detach()}
     with torch.no_grad():
@@ -112,17 +132,15 @@ def one_step(model: Any, step: int, layout: Layout) -> dict[str, Tensor]:
 
 def refused(group: Any, setting: Mapping[str, Any]) -> str:
     """Why a model of these settings keeps its own dispatchers."""
-    from megatron.core.transformer.moe.moe_layer import MoELayer
-
-    with megatron_on_cpu(Layout(1, dist.get_world_size(group))):
-        model = build(Layout(1, dist.get_world_size(group)), {})
-        layers = [each for each in model.modules() if isinstance(each, MoELayer)]
-        before = [layer.token_dispatcher for layer in layers]
+    layout = Layout(1, dist.get_world_size(group))
+    with megatron_for(layout, torch.device("cpu")):
+        model = build(layout, {})
+        before = dispatchers(model)
         for name, value in setting.items():  # unchecked by Megatron
-            setattr(layers[-1].config, name, value)
+            setattr(before[-1].config, name, value)
         try:
             megatron_dispatchers(model)
         except AdapterError as error:
-            assert [layer.token_dispatcher for layer in layers] == before
+            assert dispatchers(model) == before
             return str(error)
     return "nothing was refused"

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,6 @@ from tests.engine.pool import Pool
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
 
-from megatron.core.transformer.enums import CudaGraphScope
 from megatron.core.transformer.moe import moe_layer, moe_utils, token_dispatcher
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -30,9 +30,10 @@ def artifact(tensor: int = 1, align: int = 1, experts: int = EXPERTS) -> str:
     return str(specs.artifact(text).path)
 
 
-def test_the_installed_version_is_the_one_that_was_read() -> None:
-    assert metadata.version("megatron-core") == megatron.DISPATCHER.version
+def test_the_installed_version_is_one_that_was_read() -> None:
+    assert metadata.version("megatron-core") in ("0.16.1", megatron.DISPATCHER.version)
     megatron.DISPATCHER.load()
+    megatron.LAYER.load()
 
 
 @pytest.mark.parametrize(
@@ -75,20 +76,37 @@ def test_tokens_that_are_projected_before_they_travel(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("impl", "scope", "served"),
     [
-        ("none", [], True),
-        ("local", [], False),  # the whole layer
-        ("local", ["attn", "mlp"], True),
-        ("local", ["moe_router"], False),
-        ("transformer_engine", ["attn", "moe_router"], True),
-        ("transformer_engine", ["moe_router", "moe_preprocess"], False),
-        ("transformer_engine", "full", False),
+        ("none", [], "always"),
+        ("local", [], "never"),  # the whole layer
+        ("local", ["attn", "mlp"], "always"),
+        ("local", ["moe_router"], "never"),
+        ("local", ["full_iteration"], "without waits"),
+        ("full_iteration", [], "without waits"),
+        ("transformer_engine", ["attn", "moe_router"], "always"),
+        ("transformer_engine", ["moe_router", "moe_preprocess"], "never"),
+        ("transformer_engine", "full", "never"),
     ],
 )
-def test_graphs_of_other_parts_of_a_model(impl: str, scope: str | list[str], served: bool) -> None:
+def test_graphs_of_parts_of_a_model(impl: str, scope: str | list[str], served: str) -> None:
     config = megatron_layers.configuration(Layout(1, 4))
-    parts = scope if isinstance(scope, str) else [CudaGraphScope[part] for part in scope]
-    config.cuda_graph_impl, config.cuda_graph_scope = impl, parts
-    assert (find_refused(config) is None) == served
+    parts = scope if isinstance(scope, str) else [SimpleNamespace(name=part) for part in scope]
+    config.cuda_graph_impl, config.cuda_graph_scope, config.cuda_graph_modules = impl, parts, None
+    assert (find_refused(config, waits=True) is None) == (served == "always")
+    assert (find_refused(config, waits=False) is None) == (served != "never")
+
+
+def test_padding_that_experts_count_on() -> None:
+    config = megatron_layers.configuration(Layout(1, 4))
+    config.moe_token_dispatcher_type, config.moe_flex_dispatcher_backend = "flex", "hybridep"
+    assert find_refused(config, waits=True) is None
+    config.fp8 = "e4m3"
+    assert "count on its padding" in str(find_refused(config, waits=True))
+
+
+def test_dispatchers_of_an_inference_engine() -> None:
+    config = megatron_layers.configuration(Layout(1, 4))
+    config.transformer_impl = "inference_optimized"
+    assert "transformer_impl cannot be" in str(find_refused(config, waits=True))
 
 
 def test_an_option_that_nobody_has_looked_at() -> None:
@@ -98,11 +116,16 @@ def test_an_option_that_nobody_has_looked_at() -> None:
         moe_twins: list[int] = field(default_factory=list)
 
     newer = Newer(num_layers=1, hidden_size=HIDDEN, num_attention_heads=4)
-    assert find_refused(newer) is None
+    assert find_refused(newer, waits=True) is None
     newer.moe_dispatch_twice = True
-    assert find_refused(newer) == "moe_dispatch_twice is an option that the adapter does not know"
+    assert (
+        find_refused(newer, waits=True)
+        == "moe_dispatch_twice is an option that the adapter does not know"
+    )
     newer.moe_dispatch_twice, newer.moe_twins = False, [1]
-    assert find_refused(newer) == "moe_twins is an option that the adapter does not know"
+    assert (
+        find_refused(newer, waits=True) == "moe_twins is an option that the adapter does not know"
+    )
 
 
 def test_every_option_that_dispatchers_read_is_on_a_list() -> None:

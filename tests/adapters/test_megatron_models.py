@@ -40,6 +40,7 @@ def test_two_steps(pool: Pool) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
+        {},
         {"num_layers": 4, "moe_layer_freq": 1},
         SIGMOID,
         BIASES,
@@ -47,7 +48,15 @@ def test_two_steps(pool: Pool) -> None:
         LAYER_AGAIN,
         ALL_AGAIN,
     ],
-    ids=["four layers", "sigmoid", "biases", "drops", "recomputed layer", "all recomputed"],
+    ids=[
+        "as it is",
+        "four layers",
+        "sigmoid",
+        "biases",
+        "drops",
+        "recomputed layer",
+        "all recomputed",
+    ],
 )
 def test_settings(pool: Pool, settings: dict[str, Any], options: dict[str, Any]) -> None:
     assert pool.run(megatron_models.train, 4, FOUR, settings, options, 2) == [[]] * 4

@@ -19,6 +19,7 @@ from fuscoc_runtime.adapters.transformers_model import find_moe
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.process import ProcessEngine
+from tests.adapters.ranks import device_of, far_apart
 from tests.adapters.transformers_models import (
     EXPERTS,
     FIRST,
@@ -41,11 +42,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "beams": {"do_sample": False, "num_beams": 2},
     "static": {"do_sample": False, "cache_implementation": "static"},
 }
-
-
-def device_of(group: Any) -> torch.device:
-    on_gpu = dist.get_backend(group) == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def alone_and_spread(group: Any, name: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -317,15 +313,6 @@ def experts_in_bf16(group: Any, name: str, options: Mapping[str, Any]) -> list[s
         expected = exact.get_parameter(label).grad.narrow(0, first, weight.shape[0]) / num_ranks
         pairs[label] = (weight.grad, expected)
     return far_apart(pairs)
-
-
-def far_apart(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> list[str]:
-    """Pairs that differ by more than a few roundings of bf16, all their elements together."""
-    errors = {
-        label: ((one - other).norm() / other.norm().clamp(min=2**-60)).item()
-        for label, (one, other) in pairs.items()
-    }
-    return [f"{label} is off by {each:.1e}" for label, each in errors.items() if not each <= 2**-6]
 
 
 def first_experts(model: Any) -> Any:

@@ -75,6 +75,14 @@ class Interface:
         )
 
 
+def specialise(module: Any, mixin: type) -> None:
+    """Give an ``nn.Module`` a class of the same name, with the methods of ``mixin`` before its
+    own."""
+    kind = type(module)
+    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    module.__class__ = type(kind.__name__, (mixin, kind), members)
+
+
 def _parameters(found: Any) -> tuple[str, ...]:
     if isinstance(found, staticmethod | classmethod):
         found = found.__func__

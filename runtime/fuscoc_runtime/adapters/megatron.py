@@ -15,13 +15,14 @@ from torch import nn
 
 from fuscoc_runtime.adapters.interface import Interface
 from fuscoc_runtime.adapters.megatron_dispatcher import Dispatcher
+from fuscoc_runtime.adapters.megatron_experts import can_stay_on_device, keep_on_device
 from fuscoc_runtime.adapters.megatron_options import find_refused
 from fuscoc_runtime.adapters.moe import MoeShuffle, Sizes
 from fuscoc_runtime.face.shuffle import Shuffle
 
 Model = TypeVar("Model", bound=nn.Module)
 
-VERSION = "0.16.1"
+VERSION = "0.19.2"
 
 DISPATCHER = Interface(
     "megatron-core",
@@ -44,7 +45,7 @@ LAYER = Interface(
     VERSION,
     "megatron.core.transformer.moe.moe_layer",
     {
-        "MoELayer": ("config", "submodules", "layer_number", "pg_collection"),
+        "MoELayer": None,
         "MoELayer.dispatch": ("hidden_states", "probs"),
         "MoELayer.routed_experts_compute": ("hidden_states", "probs"),
         "MoELayer.combine": ("output",),
@@ -58,6 +59,7 @@ def token_dispatcher(
     local_expert_indices: list[int],
     config: Any,
     pg_collection: Any,
+    experts: nn.Module | None = None,
 ) -> Any:
     """A ``MoETokenDispatcher`` on ``shuffle``, to be a ``MoELayer``'s ``token_dispatcher``.
 
@@ -65,15 +67,36 @@ def token_dispatcher(
     ``hidden``, ``experts`` and ``topk`` of the layer, the latter two times the expert tensor
     parallel size. Routing probabilities are applied by combine, in f32: experts get ones.
 
+    With ``max_sources`` and the layer's ``experts``, if they are of a class that
+    ``megatron_experts`` knows, these are changed to take counts on the device, and the host waits
+    for nothing. Without, or of another class, it waits for the counts of every dispatch.
+
     Raises:
         AdapterError: Megatron-Core is missing or its interface has changed; the spec does not fit
             the layer; or ``config`` asks for what cannot be done.
     """
+    made = _dispatcher(
+        shuffle, num_local_experts, local_expert_indices, config, pg_collection, experts
+    )
+    if experts is not None and not made.waits:
+        keep_on_device(experts)
+    return made
+
+
+def _dispatcher(
+    shuffle: Shuffle,
+    num_local_experts: int,
+    local_expert_indices: list[int],
+    config: Any,
+    pg_collection: Any,
+    experts: nn.Module | None,
+) -> Any:
     base = DISPATCHER.load().MoETokenDispatcher
-    _check(config)
     moe = MoeShuffle(shuffle, "megatron-core")
+    on_device = experts is not None and moe.is_fixed and can_stay_on_device(experts)
+    _check(config, waits=not on_device)
     made = DISPATCHER.implement(Dispatcher, base)(
-        moe, num_local_experts, local_expert_indices, config, pg_collection
+        moe, not on_device, num_local_experts, local_expert_indices, config, pg_collection
     )
     moe.expect(
         num_experts=made.tp_size * config.num_moe_experts,
@@ -100,8 +123,9 @@ def replace_dispatchers(model: Model, open_shuffle: Callable[[Sizes, Any], Shuff
     if not layers:
         raise LAYER.problem(f"{type(model).__name__} has no MoELayer")
     for layer in layers:
-        _check(layer.config)
+        _check(layer.config, waits=False)
     shuffles: dict[tuple[Sizes, Any], Shuffle] = {}
+    made = []
     for layer in layers:
         old, config = layer.token_dispatcher, layer.config
         sizes = Sizes(
@@ -114,13 +138,16 @@ def replace_dispatchers(model: Model, open_shuffle: Callable[[Sizes, Any], Shuff
         if key not in shuffles:
             shuffles[key] = open_shuffle(*key)
         groups = SimpleNamespace(ep=old.ep_group, expt_tp=old.tp_group, tp_ep=old.tp_ep_group)
-        layer.token_dispatcher = token_dispatcher(
-            shuffles[key], layer.num_local_experts, layer.local_expert_indices, config, groups
-        )
+        place = layer.num_local_experts, layer.local_expert_indices
+        made.append(_dispatcher(shuffles[key], *place, config, groups, layer.experts))
+    for layer, dispatcher in zip(layers, made, strict=True):
+        layer.token_dispatcher = dispatcher
+        if not dispatcher.waits:
+            keep_on_device(layer.experts)
     return model
 
 
-def _check(config: Any) -> None:
-    refused = find_refused(config)
+def _check(config: Any, waits: bool) -> None:
+    refused = find_refused(config, waits)
     if refused is not None:
         raise DISPATCHER.problem(refused)

@@ -14,6 +14,10 @@ from fuscoc_runtime.adapters.moe import MoeShuffle
 class Dispatcher:
     """``MoETokenDispatcher`` on a shuffle. One batch is between dispatch and combine at a time.
 
+    Attributes:
+        waits: whether the experts split rows on the host, which then waits for their numbers; else
+            rows have a fixed capacity.
+
     The shuffle's experts are the parts of the layer's: expert tensor parallelism of size n makes n
     parts, on neighbouring ranks, every token goes to all of them, and what they return adds up.
     """
@@ -23,6 +27,7 @@ class Dispatcher:
     def __init__(
         self,
         moe: MoeShuffle,
+        waits: bool,
         num_local_experts: int,
         local_expert_indices: list[int],
         config: Any,
@@ -31,6 +36,7 @@ class Dispatcher:
         super().__init__(config=config, pg_collection=pg_collection)  # type: ignore[call-arg]
         self.num_local_experts = num_local_experts
         self.local_expert_indices = local_expert_indices
+        self.waits = waits
         self._moe = moe
         self._topk_idx: Tensor | None = None
         self._handle: Any = None
@@ -63,16 +69,19 @@ class Dispatcher:
         """Rows of this rank's experts, by expert, and ones for probabilities."""
         assert self._topk_idx is not None, "dispatch_preprocess comes first"
         rows, self._handle = self._moe.dispatch(hidden_states, self._topk_idx, probs)
-        # Padding belongs to the expert before it. All kinds of experts read this on the host.
-        self._tokens_per_expert = self._handle.key_offsets.diff().cpu()
+        # Padding belongs to the expert before it.
+        self._tokens_per_expert = self._handle.key_offsets.diff()
         self._num_slots = rows.shape[0]
-        rows = rows[: int(self._tokens_per_expert.sum())]  # of a fixed capacity, what came
+        if self.waits:
+            self._tokens_per_expert = self._tokens_per_expert.cpu()
+            rows = rows[: int(self._tokens_per_expert.sum())]  # of a fixed capacity, what came
         return rows, torch.ones(rows.shape[0], device=rows.device)
 
     def dispatch_postprocess(
         self, hidden_states: Tensor, probs: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The rows as they are; int64 [num_local_experts] on the CPU, padding included."""
+        """The rows as they are; int64 [num_local_experts], padding included, on the CPU if the
+        host waits."""
         return hidden_states, self._tokens_per_expert, probs
 
     def combine_preprocess(self, hidden_states: Tensor) -> Tensor:

@@ -84,6 +84,11 @@ class MoeShuffle:
         """What executes the calls; its ``members`` has this rank's place, and the group."""
         return self._shuffle.engine
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether rows have a fixed capacity, and nothing waits for the host on GPUs."""
+        return isinstance(self.engine, NodeEngine)
+
     def expect(self, **sizes: int) -> None:
         """Check that the layer's sizes are the spec's: attributes of this, by name."""
         for name, size in sizes.items():
@@ -118,7 +123,7 @@ class MoeShuffle:
     def num_slots_for(self, num_tokens: int, num_slots: int) -> int:
         """How many of a dispatch's slots can be used if no rank has more than ``num_tokens``: work
         and combine need no others."""
-        if not isinstance(self.engine, NodeEngine):
+        if not self.is_fixed:
             return num_slots  # as many as came
         return min(num_slots, self._shuffle.capacity_for(num_tokens))
 

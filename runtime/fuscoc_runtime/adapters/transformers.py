@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch import nn
 
+from fuscoc_runtime.adapters.interface import specialise
 from fuscoc_runtime.adapters.moe import MoeShuffle, Sizes
 from fuscoc_runtime.adapters.transformers_blocks import EXPERTS, find_experts
 from fuscoc_runtime.adapters.transformers_experts import ParallelExperts
@@ -63,12 +64,12 @@ def expert_parallel(
     # DistributedDataParallel would make the experts of all ranks those of rank 0.
     ignored = [*getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
     for name, (experts, sizes) in found.items():
-        _specialise(experts, ParallelExperts)
+        specialise(experts, ParallelExperts)
         experts.keep_own(shuffles[sizes], same)
         ignored += [f"{name}.{weight}" for weight, _ in experts.named_parameters()]
-    _specialise(model, ParallelModel)
+    specialise(model, ParallelModel)
     if isinstance(model, generation.GenerationMixin):
-        _specialise(model, ParallelGeneration)
+        specialise(model, ParallelGeneration)
     model._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
     return model
 
@@ -78,10 +79,3 @@ def _num_ranks(group: Group | None) -> int:
     if dist.is_initialized():
         return dist.get_world_size(process_group(group))
     return int(os.environ["WORLD_SIZE"]) if "RANK" in os.environ else 1
-
-
-def _specialise(module: nn.Module, mixin: type) -> None:
-    """Give the module a class of the same name, with the methods of ``mixin`` before its own."""
-    kind = type(module)
-    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    module.__class__ = type(kind.__name__, (mixin, kind), members)

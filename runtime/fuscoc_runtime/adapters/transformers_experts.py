@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fuscoc_runtime.adapters.grouped import bias_of_rows
 from fuscoc_runtime.adapters.moe import MoeShuffle
 from fuscoc_runtime.adapters.transformers_replicas import Replicas
 from fuscoc_runtime.errors import AdapterError
@@ -56,10 +57,7 @@ class ParallelExperts(nn.Module):
         outputs = F.grouped_mm(rows, weight, offs=ends.to(torch.int32))
         if not self.has_bias:
             return outputs
-        slots = torch.arange(rows.shape[0], device=rows.device)
-        expert = torch.searchsorted(ends, slots, right=True)
-        bias = F.pad(self._averaged(f"{name}_bias"), (0, 0, 0, 1))
-        return outputs + bias[expert]
+        return outputs + bias_of_rows(self._averaged(f"{name}_bias"), ends, rows.shape[0])
 
     def _averaged(self, name: str) -> Tensor:
         parameter = getattr(self, name)
