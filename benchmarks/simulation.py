@@ -99,7 +99,8 @@ def details(rows: list[Row]) -> list[str]:
         by_call[key][found.part] = row
     for (table, routing, tokens, contender), parts in by_call.items():
         cells = [_cell(parts.get(part)) for part in get_args(Part)]
-        lines.append(f"| {table} | {routing}, {tokens} | {contender} | {' | '.join(cells)} |")
+        inputs = f"{routing}, {tokens}" if tokens else routing
+        lines.append(f"| {table} | {inputs} | {contender} | {' | '.join(cells)} |")
     return lines
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import moe_cases, network_cases
-from benchmarks.simulation_tables import Measured
+from benchmarks import layouts, moe_cases, network_cases
+from benchmarks.simulation_tables import LAYOUTS, Measured
 from fuscoc.planning.command import open_shuffle
 from fuscoc.simulate.clusters import Cluster, load_cluster
 from fuscoc.simulate.command import Workload
@@ -40,7 +40,11 @@ REWRITES: Mapping[str, Rewrite] = {
 
 @cache
 def open_shape(name: str) -> tuple[ShuffleSpec, Any]:
-    """The compiled shuffle of a model, and its module; ``compact`` may stand behind its name."""
+    """The compiled shuffle of a model, and its module; ``compact`` may stand behind its name. Or an
+    example of ``benchmarks/layouts.py``."""
+    if name in LAYOUTS:
+        example, constants = layouts.SPECS[LAYOUTS[name]]
+        return open_shuffle(layouts.EXAMPLES / f"{example}.fsc", None, dict(constants))
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "moe.fsc"
         model, _, compact = name.partition(" ")
@@ -64,6 +68,16 @@ def expert_ids(shape: str, kind: str, tokens: int, topology: Topology, rank: int
         )  # fmt: skip
     generator = torch.Generator().manual_seed(1000 + rank)
     return moe_cases.routing(kind, tokens, model, topology.num_ranks, generator)
+
+
+def layout_inputs(shape: str, topology: Topology, rank: int) -> RankData:
+    """What the benchmark gives a layout's shuffle besides its source."""
+    if shape != "kv_pages":
+        return RankData({}, {}, {})
+    inputs = layouts.pages(rank, topology.num_ranks, torch.device("cpu")).inputs
+    tables = {name: each for name, each in inputs.items() if isinstance(each, torch.Tensor)}
+    moves = len(tables["destination"])
+    return RankData({}, tables, {"moves": moves, "slots": moves, "pages": layouts.PAGES})
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,9 @@ class Case:
     def _ranks(self) -> list[RankData]:
         topology, found = self._workload.topology, list[RankData]()
         for rank in range(topology.num_ranks):
+            if self.shape in LAYOUTS:
+                found.append(layout_inputs(self.shape, topology, rank))
+                continue
             idx = expert_ids(self.shape, self.routing, self.tokens, topology, rank)
             weights = torch.ones(idx.shape)
             inputs = {"topk_idx": idx, "topk_weights": weights}

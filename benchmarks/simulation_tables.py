@@ -90,6 +90,8 @@ TABLES = (
     Table("2 GPUs, compact targets", "judged", "nvlink.md", "## Compact targets", 0,
           "testbed-nvlink-2", 1e-6, contender="fuscoc cuda"),
     Table("2 H100", "judged", "nvlink.md", "## Two GPUs", 1, "testbed-nvlink-2-h100", 1e-6),
+    Table("2 H100, other layouts", "judged", "layouts.md", "## Two H100", 0,
+          "testbed-nvlink-2-h100", 1e-6),
     Table("NICs, another version", "judged", "versions.md",
           "## Two nodes of one rank, a NIC of 3.5 GB/s each, 4096 tokens, ms", 0,
           "testbed-nics-2x1", 1e-3, tokens=4096, contender="fuscoc"),
@@ -103,13 +105,13 @@ LEFT_OUT = {
     "Triton kernels": "they plan and expand in kernels of their own, which are no steps of L2",
     "all-gather with reduce-scatter, torch's all_to_all_vdev_2d": "no program of this IR",
     "kernels on few SMs": "the simulator has no resource for instructions",
-    "rows of f8e4m3 with scales": "their casts are instructions, which the simulator has no resource for",
-    "a graph of 128 tokens": "latencies inside kernels, not flows",
+    "rows of f8e4m3 with scales": "casts are instructions",
+    "a graph of 128 tokens, layouts of 4 MB and less": "latencies inside kernels, not flows",
     "NICs: raw sends": "they are the rate of the NIC, not a prediction",
     "the loopback device, shared": "cores and one device that ranks contend for: no network",
-    "other layouts than rows of experts": "one GPU, limited by instructions where it is not HBM",
+    "other layouts on one GPU, patches of 42 bytes": "limited by instructions where it is not HBM",
     "an idle GPU; ranks that share GPUs": "the host's own work, and time slices of GPUs",
-    "fast wires, exact sizes": "hosts, not wires: the same call took 6.9 ms on one machine and 4.1 on another",
+    "fast wires, exact sizes": "slow hosts: 512 tokens took 6.9 ms, and 4.1 on another machine",
 }
 """What no row is made of, and why."""
 
@@ -141,8 +143,8 @@ def measured() -> Iterator[Measured]:
 
 
 def read_table(page: str, heading: str, number: int) -> list[dict[str, str]]:
-    """The ``number``-th table behind a heading: its rows by the
-    names of their columns.
+    """The ``number``-th table behind a heading: its rows by the names of their columns, which
+    have a number behind them from the second of a name on.
 
     Raises LookupError if there is no such heading.
     """
@@ -158,7 +160,9 @@ def read_table(page: str, heading: str, number: int) -> list[dict[str, str]]:
         inside = line.startswith("|")
         if inside:
             tables[-1].append(cells)
-    names, _, *rows = tables[number]
+    columns, _, *rows = tables[number]
+    before = [columns[:place].count(name) for place, name in enumerate(columns)]
+    names = [f"{name} {n + 1}" if n else name for name, n in zip(columns, before, strict=True)]
     for above, row in pairwise(rows):
         row[0] = row[0] or above[0]  # said once for the rows below
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -187,8 +191,8 @@ def _first_rows(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
 
 
 def _compact(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
-    """The last column of a name is that of compact targets."""
-    for part, column in (("dispatch", "compact: dispatch"), ("combine", "combine")):
+    """Those of compact targets."""
+    for part, column in (("dispatch", "compact: dispatch"), ("combine", "combine 2")):
         yield replace(
             _measured(table, row["routing"], int(row["tokens"]), "fuscoc", part, row[column]),
             shape=f"{table.shape} compact",
@@ -248,12 +252,24 @@ def _two_h100(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
             yield _measured(table, routing, int(tokens), row["contender"], part, row[part])
 
 
+def _layouts(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
+    """CUDA's kernels on all SMs; every example is a shape."""
+    if row["SMs"] == "all" and row["µs"] in LAYOUTS:
+        for part, column in (("dispatch", "CUDA there"), ("combine", "back")):
+            if cell := row[column].strip("*"):
+                found = _measured(table, row["µs"], 0, "fuscoc", part, cell)
+                yield replace(found, shape=row["µs"])
+
+
+LAYOUTS = {"ulysses": "ulysses", "fft": "fft", "redistribute": "redistribute", "kv_pages": "kv"}
+"""Layouts that links limit: names of tables -> those of ``benchmarks/layouts.py``."""
 PARTS: tuple[Part, ...] = ("dispatch", "combine", "total")
 _READERS: Mapping[str, Callable[[Table, Mapping[str, str]], Iterator[Measured]]] = {
     "2 GPUs, another version": _before_and_after,
     "2 GPUs, the first rows": _first_rows,
     "2 GPUs, compact targets": _compact,
     "2 H100": _two_h100,
+    "2 H100, other layouts": _layouts,
     "NICs, one rank a node": _one_rank_a_node,
     "NICs, another version": _another_version,
     "fast wires, few tokens": _fast_wire,

@@ -19,6 +19,10 @@ from fuscoc_runtime.manifest.program import Program
 DESTINATION, AT_ONCE = "destination", "at once"
 
 
+class SimulationError(ValueError):
+    """What is asked for cannot be simulated; the message says why."""
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """``None``: as the spec says. ``dedup``: the tiers that a segment crosses once. ``balance``,

@@ -1,9 +1,9 @@
 """A path as kernels of a fixed capacity carry it out inside one node: all at once.
 
 Such kernels plan by themselves and pass rows on as they come, so that copies inside a rank's memory
-go beside those to other ranks; what is not hidden of planning and of the ends is before ``begin``. Of
-what every rank reads and writes, caches hold what ``benchmarks/moe_bound.py`` says: a segment is
-read once, however many ranks it goes to, and sums of a rank's own segments never leave the chip.
+go beside those to other ranks; what is not hidden of planning and of the ends comes before. Of what
+every rank reads and writes, caches hold what ``benchmarks/moe_bound.py`` says: a segment is read
+once, however many ranks it goes to, and sums of a rank's own segments never leave the chip.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def build_dispatch(wires: Wires, counts: Counts, begin: Int64Array) -> Int64Arra
     away = counts.shared.copy()
     np.fill_diagonal(away, 0)
     further = np.asarray((counts.points - counts.pairs).sum(axis=0) * float(target))
-    if "local" not in [each.name for each in wires.program.dispatch.lists]:
+    is_copied = "local" in [each.name for each in wires.program.dispatch.lists]
+    if wires.program.is_compact or not is_copied:
         further = away = np.zeros_like(further)
     wires.hbm(copies, ranks, further + away.sum(axis=0) * float(target))
     return _end(builder, ranks, sends, copies)
@@ -46,8 +47,8 @@ def build_combine(
     result: str = "result",
     further: Int64Array | int = 0,
 ) -> Int64Array:
-    """Sums to their sources, and sums of these into the buffer ``result``, likewise. ``further`` [R]:
-    rows of staging that sums take besides."""
+    """Sums to their sources, and sums of these into the buffer ``result``, likewise. ``further``
+    [R]: rows of staging that sums take besides."""
     ranks, builder = np.arange(wires.cluster.num_ranks), wires.builder
     rows, staging = wires.row_bytes("rows"), wires.row_bytes("staging")
     sends = _Sends(builder, begin, counts.pairs.T, "reduce direct")

@@ -79,7 +79,7 @@ def build(
     """The tasks of one path: of kernels inside one node, a pipeline, or separate operators."""
     builder = Builder()
     wires = Wires(cluster, contender.program, builder)
-    amounts = ListAmounts(counts, plan)
+    amounts = ListAmounts(counts, plan, contender.program.is_compact)
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
     if execution == "staged":

@@ -1,5 +1,5 @@
-"""A path as calls of fixed capacity carry it out between nodes: slabs along rails, and the kernels of
-one node for what they bring (``fuscoc_runtime/engine/node/rails.py``).
+"""A path as calls of fixed capacity carry it out between nodes: slabs along rails, and the kernels
+of one node for what they bring (``fuscoc_runtime/engine/node/rails.py``).
 
 Every rank packs a slab for each other node and sends it to the rank of its own place there, which
 takes the segments on as if they were its own. All slabs have one size, and everything is in one
@@ -14,22 +14,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fuscoc.simulate import in_node
+from fuscoc.simulate.contenders import SimulationError
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.steps import Wires
 from fuscoc_runtime.engine.node.slabs import HEADER_BYTES, POINT_BYTES
+from fuscoc_runtime.face.choice import MAX_SLAB_BYTES
+from fuscoc_runtime.manifest.program import Program
+from fuscoc_runtime.plan.links import row_bytes
+from fuscoc_runtime.plan.summary import human_bytes
 
 Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
+FLAG_BYTES = 4
 PACKING, LANDING, FORWARDING = 2, 4, 1
 """Kernels of a dispatch: relation and packing; landing, counting, exchanging and assigning; moving.
 A combine has one before the wire and one behind it."""
 
 
-def slab_bytes(wires: Wires, counts: Counts) -> float:
-    """Of a dispatch: a place for every segment of the rank that has most."""
-    place = wires.row_bytes("slices") + wires.program.fanout * POINT_BYTES
-    return float(HEADER_BYTES + int(counts.sources.max(initial=0)) * place)
+def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
+    """Of a slab of dispatch and of one of combine: a place for every segment of the rank that has
+    most.
+
+    Raises SimulationError where the runtime would take exact sizes.
+    """
+    places = int(counts.sources.max(initial=0))
+    point = program.fanout * POINT_BYTES
+    forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
+    back = HEADER_BYTES + places * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
+    sent = forth * (counts.topology.num_nodes - 1)
+    if sent > MAX_SLAB_BYTES:
+        raise SimulationError(
+            f"slabs of fixed capacity would be {human_bytes(sent)} a rank and call, and beyond "
+            f"{human_bytes(MAX_SLAB_BYTES)} the runtime takes exact sizes"
+        )
+    return forth, back
+
+
+def num_bytes(program: Program, counts: Counts) -> int:
+    """Of all slabs of a rank."""
+    return 2 * counts.topology.num_nodes * sum(slab_bytes(program, counts))
 
 
 def taken_on(counts: Counts) -> Counts:
@@ -72,6 +96,7 @@ class Slabs:
         self._wires, self._builder, self._counts = wires, wires.builder, counts
         self._ranks = np.arange(wires.cluster.num_ranks)
         self._own, self._taken_on = own(counts), taken_on(counts)
+        self._forth, self._back = slab_bytes(wires.program, counts)
 
     def dispatch(self) -> Int64Array:
         """Pack, send, land and plan, move; the last task of every rank, [R]."""
@@ -80,7 +105,7 @@ class Slabs:
         packed = self._kernels("pack", PACKING)
         kept = (counts.near + counts.flows.sum(axis=1)) * row
         wires.hbm(packed, self._ranks, counts.sources * float(wires.row_bytes("source")) + kept)
-        landed = self._cross(packed, slab_bytes(wires, counts))
+        landed = self._cross(packed, self._forth)
         planned = self._kernels("land and plan", LANDING + FORWARDING)
         self._builder.after(self._of_node(landed), planned)  # all of a node plan together
         both = replace(
@@ -97,9 +122,7 @@ class Slabs:
         wires, counts = self._wires, self._counts
         begin = self._kernels("collect", 1)
         collected = in_node.build_combine(wires, self._taken_on, begin, "staging")
-        place = wires.row_bytes("staging") + 4  # and a flag
-        size = float(HEADER_BYTES + int(counts.sources.max(initial=0)) * place)
-        back = self._cross(collected, size)
+        back = self._cross(collected, self._back)
         finish = self._kernels("finish", 1)
         self._builder.after(back, finish)
         result = replace(self._own, sources=counts.sources)
@@ -110,14 +133,14 @@ class Slabs:
         latency = number * self._wires.cluster.costs.slab_kernel
         return self._builder.add(self._ranks, "kernels", (name,), latency)
 
-    def _cross(self, ready: Int64Array, size: float) -> Int64Array:
+    def _cross(self, ready: Int64Array, size: int) -> Int64Array:
         """Slabs to all ranks of a rail at once, behind ``ready`` [R]; done by rank, [R]."""
         builder, topology = self._builder, self._counts.topology
         n, m = topology.num_nodes, topology.ranks_per_node
         sender, node = np.nonzero(self._ranks[:, None] // m != np.arange(n))
         receiver = node * m + sender % m
         ids = builder.add(sender, "wire 0", ("slabs",), self._wires.cluster.latency)
-        self._wires.network(ids, sender, receiver, np.full(len(ids), size))
+        self._wires.network(ids, sender, receiver, np.full(len(ids), float(size)))
         done = builder.add(self._ranks)
         for rank in (sender, receiver):
             builder.after(ready[rank], ids)
