@@ -19,7 +19,6 @@ from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.kernels.commands import Command, Launch, carry_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
-from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 SHARED = ("codes", "key_counts", "key_starts")
 """Of the memory of a handle, what is that of the dispatch."""
@@ -38,7 +37,8 @@ class AnsweringNode(TritonNode):
         num_sms: int | None,
     ) -> None:
         reply = asks.shuffle.reply
-        assert reply is not None and reply.node is not None, "kernels are there for both or none"
+        assert reply is not None
+        assert reply.node is not None, "kernels are there for both or none"
         self._asks, self._share = asks, asks.shuffle.segments_answered
         most = asks.limits.max_sources // self._share
         limits = replace(asks.limits, max_sources=most)
