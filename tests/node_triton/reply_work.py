@@ -83,6 +83,39 @@ def exact(group: Any, artifact: str, sizes: Sequence[Sequence[int]]) -> None:
         batches(group, shuffle, sizes)
 
 
+def questions(group: Any, artifact: str, is_fixed: bool) -> None:
+    """Answers of two fields to queries that go to two places: gradients of what was sent, as of the
+    same in one process, where every place answers alike."""
+    opened = (
+        open_shuffle(group, artifact, max_sources=5) if is_fixed else open_exact(group, artifact)
+    )
+    with opened as shuffle:
+        for number, size in enumerate((3, 0, 4) if shuffle.rank else (2, 5, 1)):
+            random = torch.Generator().manual_seed(10 * number + shuffle.rank)
+            parts = torch.randint(-1, 8, (size, 2), generator=random)
+            ours = torch.randn(size, 3, generator=random).requires_grad_()
+            rows, handle = shuffle.dispatch(ours, parts=parts)
+            index = handle.row_index
+            held = rows if index is None else rows[index.clamp(min=0)]
+            sums = shuffle.combine(_answer(held), handle)
+            plain = ours.detach().clone().requires_grad_()
+            count = (parts >= 0).sum(1, keepdim=True)
+            expected = {name: each * count for name, each in _answer(plain).items()}
+            for result in (sums, expected):
+                weighed = [
+                    each.double() * torch.arange(1.0, 1 + each.shape[1]) for each in result.values()
+                ]
+                sum(each.square().sum() for each in weighed).backward()
+            for name, want in expected.items():
+                torch.testing.assert_close(sums[name], want)
+            torch.testing.assert_close(ours.grad, plain.grad)
+        shuffle.check()
+
+
+def _answer(rows: Tensor) -> dict[str, Tensor]:
+    return {"y": (rows * rows)[:, :2], "n": rows.double().sum(1, keepdim=True)}
+
+
 def mistakes(group: Any, artifact: str) -> list[str]:
     """An id that is no row's, refused calls, and a good call behind each."""
     shuffle = open_shuffle(group, artifact, max_sources=4 * BAG)
