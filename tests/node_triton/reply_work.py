@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from fuscoc_runtime.engine.node import exact as exact_node
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
@@ -81,6 +83,13 @@ def fixed(group: Any, artifact: str, sizes: Sequence[Sequence[int]], most: int) 
 def exact(group: Any, artifact: str, sizes: Sequence[Sequence[int]]) -> None:
     with open_exact(group, artifact) as shuffle:
         batches(group, shuffle, sizes)
+
+
+def left_out(group: Any, artifact: str) -> None:
+    """Calls that kernels do not count are the general engine's, and so are their ways back."""
+    with open_exact(group, artifact) as shuffle, mock.patch.object(exact_node, "MAX_POINTS", 0):
+        batches(group, shuffle, [(2, 1), (0, 3)])
+        assert shuffle.memory().window_bytes > 0
 
 
 def questions(group: Any, artifact: str, is_fixed: bool) -> None:

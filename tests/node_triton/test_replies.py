@@ -46,6 +46,11 @@ def test_exact_sizes(pool: Pool, embedding: str) -> None:
     pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0)])
 
 
+@pytest.mark.nightly
+def test_calls_that_kernels_leave_out(pool: Pool, embedding: str) -> None:
+    pool.run(reply_work.left_out, 2, embedding)
+
+
 @pytest.mark.parametrize(
     ("packing", "is_fixed"),
     [
