@@ -65,6 +65,7 @@ def into_json(
     return {
         **declared_into_json(into),
         "argument": op.read("argument"),
+        "kind": op.read("kind"),
         "inputs": [
             each.read("sym_name")
             for each in ops_of(module, DefInput)

@@ -151,6 +151,7 @@ class _Builder:
         op = Into.build(
             argument=given.layout,
             parts=_fields(given.parts.fields),
+            kind=given.kind,
             indices=[index.name for index in given.parts.domain],
             num_source_dims=given.parts.num_source_dims,
             fanout=given.parts.fanout,

@@ -14,7 +14,8 @@ class Into(Op, name="into", traits=[ir.IsIsolatedFromAboveTrait]):
 
     A point of the domain is a part of a row, with the fields ``parts``; points are in the order of
     memory, by slot first. The relation has its place among as many parts of the tensors, on the
-    same rank. ``kernel`` is the relation as a kernel, which specialise-kernels adds.
+    same rank. Parts are copied there, or added in that order to what is there,
+    as ``kind`` says. ``kernel`` is the relation as a kernel, which specialise-kernels adds.
 
     ::
 
@@ -26,13 +27,15 @@ class Into(Op, name="into", traits=[ir.IsIsolatedFromAboveTrait]):
         ^bb0(%s: i64, %l: i64):
           ...
           "fsc.relate"(%rank, %page, %s, %l, %slots, %layers) {lengths = [1, 1]} : (...) -> ()
-        }) {argument = "cache", fanout = 1 : i64, indices = ["s", "l"], num_source_dims = 2 : i64,
+        }) {argument = "cache", fanout = 1 : i64, indices = ["s", "l"],
+            kind = "copy", num_source_dims = 2 : i64,
             parts = [{name = "x", type = tensor<16x2x8x128xbf16>}], ragged = 0 : i64} : () -> ()
     """
 
     attrs = attributes(
         argument=Text(),
         parts=FIELDS,
+        kind=Text("copy", "sum"),
         **RELATION,
         kernel=Ref("kernel", optional=True),
     )

@@ -93,7 +93,8 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         lines.append(f"`{target.layout}` has the slots that the spec computes.")
     if shuffle.into is not None:
         memory = f"`{shuffle.into.argument}`, memory that the call is given"
-        lines.append(f"Rows land in a window; from there each rank copies them into {memory}.")
+        does = "copies them into" if shuffle.into.kind == "copy" else "adds them to"
+        lines.append(f"Rows land in a window; from there each rank {does} {memory}.")
     if shuffle.declared.casts:
         casts = ", ".join(
             each.field + (f" by {each.scales}" if each.scales else "")

@@ -307,9 +307,11 @@ class Cast(Node):
 
 @dataclass(frozen=True)
 class Into(Node):
-    """``into cache[block(s)]``: the caller's memory that a row goes to from its slot."""
+    """``into cache[block(s)]``: the caller's memory that a row goes to from its slot, or
+    ``into sums[node(s)] reduce sum``: that it is added to."""
 
     access: Access
+    reduce: Reduce | None = None
 
 
 @dataclass(frozen=True)

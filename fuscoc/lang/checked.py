@@ -255,13 +255,15 @@ class Into:
     A call is given it under the name of its ``layout``, for every one of ``fields`` a tensor
     [*dims, *cell shape]. Rows are cut into parts that lie one behind the other there. ``parts`` is
     a shuffle of a rank to itself: its source are the slots of the target, its segments parts of
-    rows, and its slots as many parts of the memory.
+    rows, and its slots as many parts of the memory. Of ``kind`` ``copy`` they are put there, of
+    ``sum`` added to what is there.
     """
 
     layout: str
     dims: tuple[Scalar, ...]
     fields: tuple[Field, ...]
     parts: CheckedShuffle
+    kind: str
     span: Span
 
 

@@ -63,7 +63,7 @@ def check_combine(
         return _copy(combine, path, scope)
     kind = reduce.op.name
     reduction = REDUCTIONS[kind]
-    reducible = [_can_reduce(reduce, reduction, field, scope) for field in path.source.fields]
+    reducible = [can_reduce(reduce, reduction, field, scope) for field in path.source.fields]
     if not all(reducible):
         return None
     if weight is None:
@@ -191,7 +191,8 @@ def _two_rows(reply: ast.Reply, path: Path) -> list[str]:
     ]
 
 
-def _can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:
+def can_reduce(reduce: ast.Reduce, reduction: Reduction, field: Field, scope: Scope) -> bool:
+    """Whether a field can be reduced so; reported if not."""
     declared = [Label(field.span, "declared here")]
     if field.is_complex and not reduction.sums:
         scope.sink.report(

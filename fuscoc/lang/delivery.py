@@ -8,7 +8,7 @@ for all that were tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fuscoc.lang.presburger import System
 
 MAX_TRIED = 3  # numbers of ranks
+WRONG = ("FSC059", "FSC092")
+"""What can be wrong: two segments in a slot, and none."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ def check_delivery(
     layout: LayoutInfo,
     scope: Scope,
     *,
-    fills: bool = True,
+    codes: Collection[str] = WRONG,
 ) -> None:
-    """Report two segments in one slot, or warn about a slot without any, if that ``fills`` all."""
+    """Report two segments in one slot, or warn about a slot without any: those of the ``codes``."""
     known = {name for scalar in delivery.scalars for name in extents(scalar)} <= {"rank", "ranks"}
     if not known or any(loads(scalar) for scalar in delivery.scalars) or _is_bijective(delivery):
         return
@@ -85,12 +87,13 @@ def check_delivery(
         outcomes = list(islice(tried, MAX_TRIED))
     except TooHardError:
         return
-    codes = {outcome.code for outcome in outcomes}
+    agreed = {outcome.code for outcome in outcomes}
     messages = {
         "FSC059": f"two segments go to one slot of `{layout.ident.name}`",
         "FSC092": f"no segment goes to some slots of `{layout.ident.name}`",
     }
-    if len(codes) == 1 and (code := codes.pop()) is not None and (fills or code != "FSC092"):
+    code = agreed.pop() if len(agreed) == 1 else None
+    if code is not None and code in codes:
         notes = [outcomes[0].note]
         scope.sink.report(code, dispatch.target.span, messages[code], notes=notes)
 

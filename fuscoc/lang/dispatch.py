@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -21,7 +22,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.lang.context import check_indices
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
-from fuscoc.lang.delivery import Delivery, check_delivery
+from fuscoc.lang.delivery import WRONG, Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
@@ -47,8 +48,10 @@ class Path:
     dropping: tuple[Scalar, ...] = ()
 
 
-def check_dispatch(dispatch: ast.Dispatch, scope: Scope, *, fills: bool = True) -> Path | None:
-    """The path of a dispatch, which ``fills`` its target or may leave parts of it as they are.
+def check_dispatch(
+    dispatch: ast.Dispatch, scope: Scope, *, codes: Collection[str] = WRONG
+) -> Path | None:
+    """The path of a dispatch; of what can be wrong with its slots, only ``codes`` are reported.
     Mistakes of source and target are reported independently."""
     source = _source(dispatch.source, scope)
     target = _target(dispatch, scope)
@@ -70,7 +73,7 @@ def check_dispatch(dispatch: ast.Dispatch, scope: Scope, *, fills: bool = True) 
         places = Delivery(
             domain, target.rank, target.places, target.dims, layout.extents, is_clipped
         )
-        check_delivery(places, dispatch, layout, scope, fills=fills)
+        check_delivery(places, dispatch, layout, scope, codes=codes)
     origin = Source(
         layout=access.layout.ident.name,
         fields=matched.cells,

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.checked import CheckedShuffle, Into
+from fuscoc.lang.combine import can_reduce
 from fuscoc.lang.dispatch import Path, check_dispatch
+from fuscoc.lang.policy import unknown_option
+from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.lang.scope import VIEW, LayoutInfo, Scope
 
 
@@ -29,7 +32,8 @@ class IntoPath:
         if self.memory.segment is None:
             fields = (replace(fields[0], name=parts.fields[0].name),)
         name, extents = self.memory.ident.name, self.memory.extents
-        return Into(name, extents, fields, parts, self.clause.span)
+        kind = "copy" if self.clause.reduce is None else self.clause.reduce.op.name
+        return Into(name, extents, fields, parts, kind, self.clause.span)
 
 
 def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
@@ -66,7 +70,11 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
                 help=f"declare its slots as an index: `index {unnamed} : …`",
             )
         return None
-    path = check_dispatch(_of_itself(dispatch, target, clause), scope, fills=False)
+    if clause.reduce is not None and not _adds(clause.reduce, memory, scope):
+        return None
+    # Some of the memory may stay as it is; rows that are added up may share a place.
+    codes = ("FSC059",) if clause.reduce is None else ()
+    path = check_dispatch(_of_itself(dispatch, target, clause), scope, codes=codes)
     if path is None:
         return None
     if path.num_source_dims != len(path.domain):
@@ -109,6 +117,21 @@ def _has_slots(
         help="dispatch to a dense layout, whose slots the spec computes",
     )
     return False
+
+
+def _adds(reduce: ast.Reduce, memory: LayoutInfo, scope: Scope) -> bool:
+    """Whether rows can be added to what is there."""
+    if reduce.op.name not in REDUCTIONS:
+        unknown_option(reduce.op, "reduce", ["sum"], scope)
+        return False
+    reduction = REDUCTIONS[reduce.op.name]
+    if not reduction.sums or reduce.weight is not None:
+        what = "a weighed sum" if reduction.sums else reduction.noun
+        message = f"not yet supported: {what} of what goes into memory of the caller's"
+        scope.sink.report("FSC063", reduce.span, message, help="write `reduce sum`")
+        return False
+    reducible = [can_reduce(reduce, reduction, field, scope) for field in memory.fields]
+    return all(reducible)
 
 
 def _of_itself(dispatch: ast.Dispatch, target: LayoutInfo, clause: ast.Into) -> ast.Dispatch:

@@ -151,6 +151,8 @@ def texts(draw: st.DrawFn, topology: Topology | None = None, *, into: bool = Fal
             declared, goes_to = draw(memory_of(cast.arriving))
             lines += declared
             target += f" into {goes_to}"
+            adds = all(each.dtype in SUMMABLE for each in cast.arriving)
+            target += " reduce sum" if adds and draw(st.booleans()) else ""
     else:
         is_compact = draw(st.booleans())
         declared, target = draw(packed_target(params, topology, is_compact))

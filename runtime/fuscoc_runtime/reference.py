@@ -156,7 +156,8 @@ def put(
 ) -> dict[str, Tensor]:
     """What memory of the caller's must hold on a rank, by field, when ``rows`` have arrived.
 
-    Two parts of rows in one place are none of this function's business.
+    Parts of rows are added to what is there, in f32 or f64 and rounded once, where the spec says
+    so; elsewhere two of them in one place are none of this function's business.
     """
     into = shuffle.into
     assert into is not None
@@ -165,6 +166,7 @@ def put(
     scope = Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
     memory = {name: tensor.cpu().clone() for name, tensor in data.memory.items()}
     arrived, drops = rows[rank], into.declared.drops
+    sums: dict[tuple[str, int], Tensor] = {}
     points = [scope.at(at) for at in _domain(into.declared.domain, scope)]
     for number, here in enumerate(points):
         slot = number * len(arrived.written) // len(points)
@@ -173,7 +175,15 @@ def put(
         place = evaluate(into.declared.target.slot, here)
         for part in into.declared.fields:
             cut = arrived.fields[part.name].reshape(len(points), *part.shape)
-            memory[part.name].view(-1, *part.shape)[place] = cut[number]
+            there = memory[part.name].view(-1, *part.shape)
+            if into.kind == "copy":
+                there[place] = cut[number]
+                continue
+            wide = torch.promote_types(there.dtype, torch.float32)
+            before = sums.setdefault((part.name, place), there[place].to(wide))
+            sums[part.name, place] = before + cut[number].to(wide)
+    for (name, place), value in sums.items():
+        memory[name].view(-1, *value.shape)[place] = value.to(memory[name].dtype)
     return memory
 
 

@@ -144,6 +144,7 @@ ROWS: dict[str, dict[str, str]] = {
         "views, static": VIEWED,
         "views, places from an input": example("vit_unpack"),
         "into memory of the caller's": example("kv_cache"),
+        "into memory of the caller's, `reduce sum`": example("scatter_add"),
     },
     "Destinations of a segment": {
         "up to 32": spec(fan=32),

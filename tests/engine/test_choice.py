@@ -51,6 +51,8 @@ from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
+from tests.engine.specs import artifact
+from tests.engine.test_replies import QUERIES
 from tests.specs import moe, moe_fp8, redistribute, repeating, vit_patches
 
 HOPPER, AMPERE, ADA = (
@@ -174,6 +176,18 @@ def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) ->
     chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
     assert isinstance(chosen, str)
     assert reason in chosen
+
+
+def test_what_replies_leave_to_the_general_engine() -> None:
+    plain, compact = (
+        artifact(QUERIES.replace("ALIGN", packing)).shuffle() for packing in ("", "compact")
+    )
+    assert plain.reply is not None
+    assert plain.reply.node is not None
+    assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
+    assert choose_triton(compact, NODE, 8) == compact.node
+    assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
+    assert "it has a reply" in str(choose_triton(plain, Topology(2, 4), 8))
 
 
 def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:

@@ -156,7 +156,7 @@ KEPT = """
       view entry[m] = memory[m, 0 .. 2]
       route to(t) -> (rank, slot) = input destination : int64[2]
       route at(s) -> m = input entry_idx : int64
-      dispatch given[t] -> arrived[to(t).slot] on to(t).rank into entry[at(s)]
+      dispatch given[t] -> arrived[to(t).slot] on to(t).rank into entry[at(s)] reduce sum
     }"""
 
 BAGS = """

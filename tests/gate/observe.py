@@ -27,6 +27,7 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.steps import PreparedStep
+from fuscoc_runtime.face import into
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import load_artifact
@@ -187,6 +188,7 @@ def _round_trip(shuffle: LockstepShuffle, data: Data) -> None:
 def _watched(log: Log) -> Iterator[None]:
     """Tell ``log`` what the engine does."""
     prepare, launch, ring = PreparedStep.__init__, Machine.launch, Machine.ring
+    accumulate = into.accumulate_rows
     signalled, start, finish = (
         Machine.signalled,
         LockstepShuffle._start_round,
@@ -246,6 +248,10 @@ def _watched(log: Log) -> Iterator[None]:
             log.add("start", rank, request.number, request.lane, *sides)
         return start(self, requests)
 
+    def adds(rows: torch.Tensor, index: torch.Tensor, memory: torch.Tensor) -> None:
+        log.add("add", index.tolist())
+        accumulate(rows, index, memory)
+
     def finishes(self: LockstepShuffle, requests: Any) -> Any:
         log.add("finish", [request.number for request in requests])
         return finish(self, requests)
@@ -257,6 +263,7 @@ def _watched(log: Log) -> Iterator[None]:
         (Machine, "signalled", signals),
         (LockstepShuffle, "_start_round", starts),
         (LockstepShuffle, "_finish_round", finishes),
+        (into, "accumulate_rows", adds),
     )
     with ExitStack() as stack:
         for owner, name, method in watched:

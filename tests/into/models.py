@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "kv_cache.fsc"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE = EXAMPLES / "kv_cache.fsc"
 LAYERS, PAGE, HEADS, WIDTH = 3, 2, 2, 5
 
 TABLE = """
@@ -197,10 +198,33 @@ def tiles_call(random: torch.Generator, sizes: torch.Generator, num_ranks: int) 
     return Call(arguments, "picture", wanted, found.num_parts(p))
 
 
+def sums_call(random: torch.Generator, sizes: torch.Generator, num_ranks: int) -> Call:
+    """Messages that are added up at few nodes, in the order of their slots."""
+    num_nodes = 3
+    found = routes(random, sizes, num_ranks, 6, num_nodes)
+    places = [torch.randint(-1, num_nodes, (len(each),), generator=random) for each in found.places]
+    found = Routes(found.destination, places)
+    x = [torch.randn(len(each), WIDTH, generator=random) for each in found.destination]
+    nodes = [torch.randn(num_nodes, WIDTH, generator=random) for _ in range(num_ranks)]
+    wanted = [each.clone() for each in nodes]
+    arrived = [
+        (rank, int(found.destination[source][number, 1]), node, x[source][number])
+        for source, number, rank, node in found.arrivals()
+    ]
+    for rank, _, node, message in sorted(arrived, key=lambda each: each[:2]):
+        wanted[rank].index_add_(0, torch.tensor([node]), message[None])
+    arguments = [
+        {"x": one, "destination": d, "heads": at, "sums": node}
+        for one, d, at, node in zip(x, found.destination, found.places, nodes, strict=True)
+    ]
+    return Call(arguments, "sums", wanted, found.num_parts(1))
+
+
 _MODELS: Mapping[str, Callable[[torch.Generator, torch.Generator, int], Call]] = {
     "kv_cache": cache_call,
     "table": table_call,
     "tiles": tiles_call,
+    "scatter_add": sums_call,
 }
 MODELS = [*_MODELS]
 
@@ -212,20 +236,23 @@ def draw(name: str, num_ranks: int, seed: int, sizes: int | None = None) -> Call
     return _MODELS[name](random, own, num_ranks)
 
 
-SIZES = {"layers": LAYERS, "page": PAGE, "heads": HEADS, "width": WIDTH}
+SIZES = {
+    "kv_cache": {"layers": LAYERS, "page": PAGE, "heads": HEADS, "width": WIDTH},
+    "scatter_add": {"width": WIDTH},
+}
 
 
 def build(folder: Path, *, triton: bool = False) -> dict[str, str]:
     """The artifacts by name; those for ``triton`` have no CUDA kernels."""
     import fuscoc
 
-    texts = {"kv_cache": EXAMPLE.read_text(), "table": TABLE, "tiles": TILES}
+    texts = {"table": TABLE, "tiles": TILES}
+    texts |= {name: (EXAMPLES / f"{name}.fsc").read_text() for name in SIZES}
     built = {}
     for name, text in texts.items():
         if triton:
             text = text.replace("  into ", "  backend triton  into ")
-        sizes = SIZES if name == "kv_cache" else {}
-        built[name] = str(fuscoc.compile(text, folder / name, **sizes))
+        built[name] = str(fuscoc.compile(text, folder / name, **SIZES.get(name, {})))
     return built
 
 

@@ -13,6 +13,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.into.models import differences, draw
 
+TABLES = ("block_table", "entry_idx", "tile_idx", "heads")
 FIXED = {"max_sources": 16, "capacity": 64}
 
 
@@ -45,7 +46,7 @@ def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
         wrong += differences(call.wanted[shuffle.rank], memory)
         wrong += differences(call.wanted[shuffle.rank], again[call.memory])
         assert memory is not given[call.memory]
-        table = next(n for n in ("block_table", "entry_idx", "tile_idx") if n in again)
+        table = next(n for n in TABLES if n in again)
         again[table] = again[table][:-1]
         with pytest.raises(InputError, match=r"`handle` on rank \d is of a dispatch with"):
             shuffle.dispatch(**again, handle=handle)

@@ -138,6 +138,29 @@ def test_gradients(shuffle: Shuffle) -> None:
     assert before._version > version  # autograd notices what it has saved
 
 
+def test_rows_are_added_in_the_order_of_their_slots(tmp_path: Path) -> None:
+    """Memory of 16 bits is rounded once, f64 is summed in f64; gradients are those of torch."""
+    text = ROWS.replace("into entry[at(s)]", "into entry[at(s)] reduce sum")
+    x = torch.rand(4, 2, 3)
+    slots, places = torch.tensor([3, 0, 2, 1]), torch.tensor([2, 2, -1, 2])
+    for kind, dtype in (("bf16", torch.bfloat16), ("f64", torch.float64)):
+        artifact = fuscoc.compile(text.replace("f32", kind), tmp_path / kind)
+        with Shuffle(artifact) as adding:
+            given = x.to(dtype).requires_grad_()
+            memory = torch.rand(5, 2, 3).to(dtype).requires_grad_()
+            found, _ = adding.dispatch(given, slot_idx=slots, place_idx=places, memory=memory * 1)
+            wide = torch.promote_types(dtype, torch.float32)
+            wanted = memory.detach().to(wide)
+            for row in (1, 3, 0):  # slots 0, 1 and 3
+                wanted[2] += given[row].detach().to(wide)
+            assert torch.equal(found, wanted.to(dtype))
+            upstream = torch.rand(5, 2, 3).to(dtype)
+            of_rows, of_memory = torch.autograd.grad(found, (given, memory), upstream)
+            assert torch.equal(of_memory, upstream)
+            expected = torch.where(torch.tensor([1, 1, 0, 1]).bool()[:, None, None], upstream[2], 0)
+            assert torch.equal(of_rows, expected)
+
+
 def test_memory_in_a_decorated_function(tmp_path: Path) -> None:
     artifact = fuscoc.compile(ROWS, tmp_path / "rows")
 

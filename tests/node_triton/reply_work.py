@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from fuscoc_runtime.engine.node import exact as exact_node
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
@@ -81,6 +83,46 @@ def fixed(group: Any, artifact: str, sizes: Sequence[Sequence[int]], most: int) 
 def exact(group: Any, artifact: str, sizes: Sequence[Sequence[int]]) -> None:
     with open_exact(group, artifact) as shuffle:
         batches(group, shuffle, sizes)
+
+
+def left_out(group: Any, artifact: str) -> None:
+    """Calls that kernels do not count are the general engine's, and so are their ways back."""
+    with open_exact(group, artifact) as shuffle, mock.patch.object(exact_node, "MAX_POINTS", 0):
+        batches(group, shuffle, [(2, 1), (0, 3)])
+        assert shuffle.memory().window_bytes > 0
+
+
+def questions(group: Any, artifact: str, is_fixed: bool) -> None:
+    """Answers of two fields to queries that go to two places: gradients of what was sent, as of the
+    same in one process, where every place answers alike."""
+    opened = (
+        open_shuffle(group, artifact, max_sources=5) if is_fixed else open_exact(group, artifact)
+    )
+    with opened as shuffle:
+        for number, size in enumerate((3, 0, 4) if shuffle.rank else (2, 5, 1)):
+            random = torch.Generator().manual_seed(10 * number + shuffle.rank)
+            parts = torch.randint(-1, 8, (size, 2), generator=random)
+            ours = torch.randn(size, 3, generator=random).requires_grad_()
+            rows, handle = shuffle.dispatch(ours, parts=parts)
+            index = handle.row_index
+            held = rows if index is None else rows[index.clamp(min=0)]
+            sums = shuffle.combine(_answer(held), handle)
+            plain = ours.detach().clone().requires_grad_()
+            count = (parts >= 0).sum(1, keepdim=True)
+            expected = {name: each * count for name, each in _answer(plain).items()}
+            for result in (sums, expected):
+                weighed = [
+                    each.double() * torch.arange(1.0, 1 + each.shape[1]) for each in result.values()
+                ]
+                sum(each.square().sum() for each in weighed).backward()
+            for name, want in expected.items():
+                torch.testing.assert_close(sums[name], want)
+            torch.testing.assert_close(ours.grad, plain.grad)
+        shuffle.check()
+
+
+def _answer(rows: Tensor) -> dict[str, Tensor]:
+    return {"y": (rows * rows)[:, :2], "n": rows.double().sum(1, keepdim=True)}
 
 
 def mistakes(group: Any, artifact: str) -> list[str]:

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.pool import Pool
+from tests.engine.specs import artifact
+from tests.engine.test_replies import QUERIES
 from tests.node_triton import reply_work
 from tests.static import specs
 
@@ -41,7 +43,25 @@ def test_bags_and_their_gradients(
 
 def test_exact_sizes(pool: Pool, embedding: str) -> None:
     """Windows grow for rows of the reply, too."""
-    pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0), (0, 3)])
+    pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0)])
+
+
+@pytest.mark.nightly
+def test_calls_that_kernels_leave_out(pool: Pool, embedding: str) -> None:
+    pool.run(reply_work.left_out, 2, embedding)
+
+
+@pytest.mark.parametrize(
+    ("packing", "is_fixed"),
+    [
+        pytest.param("", True, id="fixed", marks=pytest.mark.nightly),
+        pytest.param("compact", True, id="compact"),
+        pytest.param("", False, id="exact", marks=pytest.mark.nightly),
+    ],
+)
+def test_what_was_sent_has_gradients(pool: Pool, packing: str, is_fixed: bool) -> None:
+    path = str(artifact(QUERIES.replace("ALIGN", packing)).path)
+    pool.run(reply_work.questions, 2, path, is_fixed)
 
 
 def test_mistakes(pool: Pool, embedding: str) -> None:

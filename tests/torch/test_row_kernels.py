@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from triton.compiler import ASTSource
 
 from fuscoc_runtime.engine import row_kernels
-from fuscoc_runtime.engine.row_kernels import add_rows, put_rows, take_rows, weigh_rows
+from fuscoc_runtime.engine.row_kernels import (
+    accumulate_rows,
+    add_rows,
+    put_rows,
+    take_rows,
+    weigh_rows,
+)
 from fuscoc_runtime.kernels.loader import device_module
 from tests.codegen.ptx import TARGET
 
@@ -93,6 +99,31 @@ def test_put_rows(shape: tuple[int, tuple[int, ...]], seed: int, offset: int) ->
     places[index[index >= 0]] = rows[index >= 0]
     put_rows(rows, index, whole[offset : offset + num_places * width].view(num_places, *cell))
     assert torch.equal(whole, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=6)
+@given(shape=SHAPES, seed=st.integers(0, 99), num_places=st.integers(1, 40))
+def test_accumulate_rows(
+    dtype: torch.dtype, shape: tuple[int, tuple[int, ...]], seed: int, num_places: int
+) -> None:
+    """To the bit what a loop makes of numbers that are far apart; nothing else changes."""
+    random = torch.Generator().manual_seed(seed)
+    num_rows, width = shape[0], torch.Size(shape[1]).numel()
+
+    def numbers(num: int) -> torch.Tensor:
+        exponents = torch.randint(-12, 13, (num, width), generator=random)
+        return torch.ldexp(torch.randn(num, width, generator=random), exponents).to(dtype)
+
+    rows, memory = numbers(num_rows), numbers(num_places)
+    memory[0] = float("nan")
+    index = torch.randint(-3, num_places, (num_rows,), generator=random)
+    wide = memory.to(torch.promote_types(dtype, torch.float32))
+    for place, row in zip(index.tolist(), rows, strict=True):
+        if place >= 0:
+            wide[place] += row
+    accumulate_rows(rows, index, memory)
+    torch.testing.assert_close(memory, wide.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -183,6 +214,18 @@ def test_rows_that_are_added_compile_for_sm_90(begun: int) -> None:
     fixed: dict[str, Any] = {"tile_rows": 1, "tile_words": 1024, "num_terms": 8}
     fixed |= dict.fromkeys(("first", "second")[begun:])
     signature = {each: "constexpr" if each in fixed else types[each] for each in function.arg_names}
+    compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
+    assert ".local" not in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+def test_rows_that_are_accumulated_compile_for_sm_90(dtype: str) -> None:
+    function = device_module("rows", interpreted=False).accumulate
+    types = dict.fromkeys(("rows", "memory"), f"*{dtype}") | {"order": "*i64", "places": "*i64"}
+    types |= {"num_rows": "i32", "width": "i32"}
+    signature = {each: types.get(each, "constexpr") for each in function.arg_names}
+    accumulator = tl.float64 if dtype == "fp64" else tl.float32
+    fixed = {"tile_rows": 16, "tile_words": 64, "accumulator": accumulator}
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
 

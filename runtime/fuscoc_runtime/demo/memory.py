@@ -13,7 +13,6 @@ from torch import Tensor
 from fuscoc_runtime.demo.packing import NoDataError, domain_points
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import size_scalars
-from fuscoc_runtime.manifest.declared import Declared
 from fuscoc_runtime.manifest.schema import IntoSpec, ShuffleSpec
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import (
@@ -34,7 +33,8 @@ TRIES = 8
 
 def with_memory(shuffle: ShuffleSpec, ranks: Sequence[RankData], seed: int) -> list[RankData]:
     """The data of every rank, with memory for its rows and tables by which some of them go there:
-    each to places of its own, in no order, and some nowhere. The same for the same ``seed``.
+    each to places of its own, in no order, and some nowhere; those that are added up share some.
+    The same for the same ``seed``.
 
     Raises:
         NoDataError: rows go where an entry says that only some of them read.
@@ -45,11 +45,12 @@ def with_memory(shuffle: ShuffleSpec, ranks: Sequence[RankData], seed: int) -> l
     for rank, (data, here) in enumerate(zip(ranks, on_their_ranks(ranks), strict=True)):
         random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
         extents = {**_extents(shuffle, shuffle.into), **here.extents}
-        inputs = _tables(shuffle, shuffle.into.declared, Scope(extents, data.inputs), random)
+        inputs = _tables(shuffle, shuffle.into, Scope(extents, data.inputs), random)
+        held = _bits if shuffle.into.kind == "copy" else _numbers
         own = {name: extents[name] for name in shuffle.into.declared.extents}
         shape = [evaluate(dim, Scope(extents)) for dim in shuffle.into.dims]
         memory = {
-            field.name: _bits((*shape, *field.shape), TORCH_DTYPES[field.dtype], random)
+            field.name: held((*shape, *field.shape), TORCH_DTYPES[field.dtype], random)
             for field in shuffle.into.fields
         }
         known = {**data.extents, **own}
@@ -89,10 +90,10 @@ def _extents(shuffle: ShuffleSpec, into: IntoSpec) -> dict[str, int]:
 
 
 def _tables(
-    shuffle: ShuffleSpec, declared: Declared, scope: Scope, random: torch.Generator
+    shuffle: ShuffleSpec, into: IntoSpec, scope: Scope, random: torch.Generator
 ) -> dict[str, Tensor]:
     """All inputs, with those that say where rows go filled in."""
-    known = dict(scope.inputs)
+    known, declared = dict(scope.inputs), into.declared
     mine = [item for item in declared.inputs if item.name not in known]
     for item in mine:
         shape = [evaluate(size, scope) for size in item.shape]
@@ -102,22 +103,24 @@ def _tables(
     names = {item.name for item in mine}
     read = [part for part in subexpressions(slot) if isinstance(part, Load)]
     loads = [*dict.fromkeys(load for load in read if load.input in names)]
-    _fill(known, declared, loads, scope, random)
+    _fill(known, into, loads, scope, random)
     return known
 
 
 def _fill(
     inputs: dict[str, Tensor],
-    declared: Declared,
+    into: IntoSpec,
     loads: Sequence[Load],
     scope: Scope,
     random: torch.Generator,
 ) -> None:
-    """Give the entries that a row asks for places that nothing else has, if some are found.
+    """Give the entries that a row asks for places that nothing else has, if some are found, or any
+    places that rows are added to.
 
     Raises:
         NoDataError: rows share an entry, and not all of them.
     """
+    declared = into.declared
     assert declared.target.kind == "dense"
     slot, length = declared.target.slot, evaluate(declared.target.length, scope)
     groups: dict[tuple[tuple[int, ...], ...], list[Scope]] = {}
@@ -134,11 +137,17 @@ def _fill(
                 limit = max(1, evaluate(limits.get(load, length), points[0]))
                 inputs[load.input][entry] = int(torch.randint(limit, (), generator=random))
             found = [evaluate(slot, here) for here in points]
-            if taken.isdisjoint(found) and all(0 <= place < length for place in found):
+            apart = into.kind == "sum" or taken.isdisjoint(found)
+            if apart and all(0 <= place < length for place in found):
                 taken.update(found)
                 break
             for load, entry in zip(loads, entries, strict=True):
                 inputs[load.input][entry] = -1
+
+
+def _numbers(shape: Sequence[int], dtype: torch.dtype, random: torch.Generator) -> Tensor:
+    """Any numbers, for rows to be added to them."""
+    return torch.randn(shape, generator=random).to(dtype)
 
 
 def _bits(shape: Sequence[int], dtype: torch.dtype, random: torch.Generator) -> Tensor:

@@ -195,14 +195,16 @@ class Into:
     def _of_their_own(
         self, places: Tensor, inputs: Mapping[str, Tensor], extents: Mapping[str, int]
     ) -> Tensor:
-        """The places that a part of an earlier slot has not taken; the rest is counted, or raised.
+        """The places that a part of an earlier slot has not taken, if not sums are made; the rest
+        is counted, or raised.
 
         A sort takes memory of the table's size, and no mark for every place that there is.
         """
-        found, order = places.sort(stable=True)
-        again = (found[1:] == found[:-1]) & (found[1:] >= 0)
-        taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
-        places = torch.where(taken, TAKEN, places)
+        if self.spec.kind == "copy":
+            found, order = places.sort(stable=True)
+            again = (found[1:] == found[:-1]) & (found[1:] >= 0)
+            taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
+            places = torch.where(taken, TAKEN, places)
         by_row = places.view(-1, self.parts_of_row)
         lost = [(by_row == fault).any(1).sum() for fault in (OUT_OF_RANGE, TAKEN)]
         if not self._raises:

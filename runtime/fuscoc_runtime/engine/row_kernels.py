@@ -67,6 +67,23 @@ def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
         _launch("put", len(index), source, index, target, len(index), width, words=words)
 
 
+def accumulate_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
+    """``memory[index[i]] += rows[i]``, one ``i`` after the other, but where ``index`` (int64
+    [num_rows]) is -1 or below: in f32, or f64 for f64, and rounded once.
+
+    Both are contiguous, and of one floating-point type. A program adds up all rows of a place, so
+    the order of additions is that of the rows.
+    """
+    if rows.numel() and memory.numel():
+        places, order = index.sort(stable=True)
+        width = rows.shape[1:].numel()
+        words = min(TILE_WORDS, 1 << (width - 1).bit_length())
+        _launch(
+            "accumulate", len(index), rows, order, places, memory, len(index), width,
+            _triton_dtype(_accumulator(rows.dtype)), words=words,
+        )  # fmt: skip
+
+
 def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:
     """Whether rows of so many bytes are whole words, where the tensors lie."""
     starts = (each.storage_offset() * each.element_size() | each.data_ptr() for each in tensors)

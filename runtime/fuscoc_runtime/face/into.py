@@ -10,25 +10,48 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import NOWHERE, Given, Into
-from fuscoc_runtime.engine.row_kernels import put_rows, take_rows
+from fuscoc_runtime.engine.row_kernels import accumulate_rows, put_rows, take_rows
 
 
 def put(
     into: Into, given: Given, rows: Mapping[str, Tensor], handle: Any
 ) -> Tensor | dict[str, Tensor]:
-    """Put rows [num_slots, *field shape] that a dispatch has brought where they go: the memory that
-    the call was given, which is changed in place.
+    """Put rows [num_slots, *field shape] that a dispatch has brought where they go, or add them to
+    what is there: the memory that the call was given, which is changed in place.
 
-    Its gradient is masked where rows are put, and is theirs there.
+    Its gradient is theirs where they go. Where rows are put, the memory's own is masked.
     """
     filled = handle.row_of_slot >= 0 if isinstance(handle, Handle) else handle.launched.filled
     by_slot = given.places.view(-1, into.parts_of_row)
     places = into.latest = torch.where(filled[:, None], by_slot, NOWHERE).flatten()
+    way = _Put if into.spec.kind == "copy" else _Add
     done = {
-        name: _Put.apply(memory, rows[name], places)  # type: ignore[no-untyped-call]
+        name: way.apply(memory, rows[name], places)  # type: ignore[no-untyped-call]
         for name, memory in given.memory.items()
     }
     return next(iter(done.values())) if len(done) == 1 else done
+
+
+class _Add(torch.autograd.Function):
+    """``memory`` with the parts of ``rows`` added to it at ``places``, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.mark_dirty(memory)
+        ctx.save_for_backward(places)
+        ctx.shape = rows.shape
+        if rows.numel():
+            cut = rows.contiguous().view(len(places), -1)
+            accumulate_rows(cut, places, memory.view(-1, cut.shape[1]))
+        return memory
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (places,) = ctx.saved_tensors
+        if not ctx.shape.numel():
+            return gradient, gradient.new_empty(ctx.shape), None
+        parts = gradient.contiguous().view(-1, ctx.shape.numel() // len(places))
+        return gradient, take_rows(parts, places).view(ctx.shape), None
 
 
 class _Put(torch.autograd.Function):

@@ -106,10 +106,12 @@ class IntoSpec:
     ``fields``. Nothing else depends on ``inputs`` and ``extents``. ``kernel``, ``block`` points a
     program, says for every part of a row, with the fields ``parts``, in which of as many parts of
     that memory it goes. ``declared`` says the same: a point of its domain is a part of a row, by
-    slot first, and its slots are the parts of the memory.
+    slot first, and its slots are the parts of the memory. Parts of rows of ``kind`` ``sum`` are
+    added to what is there, in this order.
     """
 
     argument: str
+    kind: Literal["copy", "sum"]
     dims: tuple[Scalar, ...]
     fields: tuple[FieldSpec, ...]
     declared: Declared

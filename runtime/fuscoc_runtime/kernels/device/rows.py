@@ -60,6 +60,40 @@ def put(
 
 
 @triton.jit
+def accumulate(
+    rows,
+    order,
+    places,
+    memory,
+    num_rows,
+    width,
+    accumulator: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_words: tl.constexpr,
+):
+    """``memory[places[i]] += rows[order[i]]`` for ascending ``places``, of which those below 0 are
+    none: the first of a place adds up all of them, one after the other, and rounds once."""
+    for first in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        place = tl.load(places + first)
+        before = tl.load(places + first - 1, mask=first > 0, other=-1)
+        if (place >= 0) & (place != before):
+            for start in range(0, width, tile_words):
+                column = start + tl.arange(0, tile_words)
+                wide = column < width
+                to = memory + place * width + column
+                total = tl.load(to, mask=wide, other=0).to(accumulator)
+                at = first
+                here = place
+                while here == place:
+                    source = tl.load(order + at)
+                    row = tl.load(rows + source * width + column, mask=wide, other=0)
+                    total += row.to(accumulator)
+                    at += 1
+                    here = tl.load(places + at, mask=at < num_rows, other=-1)
+                tl.store(to, total.to(memory.dtype.element_ty), mask=wide)
+
+
+@triton.jit
 def add(
     rows,
     index,
