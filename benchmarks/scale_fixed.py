@@ -93,8 +93,8 @@ class FakedRails(Rails):
         self._natives: dict[CommandList, NativeList] = {}
         super().__init__(members)
 
-    def command(self, what: StartRound) -> Exchange:
-        return Exchange(self._transfers(what), lambda: None, what)
+    def command(self, what: StartRound, is_told: bool = False) -> Exchange:
+        return Exchange(self._transfers(what, is_told), lambda: None, what)
 
     def submit(
         self,

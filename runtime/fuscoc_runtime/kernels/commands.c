@@ -43,7 +43,9 @@ typedef struct {
 typedef struct {
     communicator_t *communicator;
     i64 *number; /* of the exchange before this one */
-    uint64_t words; /* of the host, two of 32 bits: numbers of the exchanges begun and ended */
+    /* Of the host, two of 32 bits: numbers of the exchanges begun and ended. 0 if kernels around it
+     * tell. */
+    uint64_t words;
     i64 num_transfers;
     const transfer_t *transfers;
 } exchange_t;
@@ -124,6 +126,10 @@ static int carry_out(const calls_t *calls, const command_t *command, void *strea
                                     command->threads, 1, 1, command->shared_bytes, stream,
                                     command->arguments, NULL);
         return LAUNCH;
+    }
+    if (!exchange->words) {
+        *status = post_if_open(calls, exchange, stream);
+        return NETWORK;
     }
     uint32_t number = (uint32_t)++*exchange->number;
     *status = calls->write_word(stream, exchange->words, number, 0);

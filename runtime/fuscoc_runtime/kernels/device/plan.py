@@ -49,11 +49,22 @@ def tile_of(number, tiles: tl.constexpr):
 
 
 @triton.jit
-def load_keys(call, point, live):
-    """Keys of points, -1 of those that go nowhere, their ranks, and which should go somewhere that
-    does not exist."""
-    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
-    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+def load_keys(call, source, point, live, fanout: tl.constexpr):
+    """Keys of points of a tile that begins with a segment, -1 of those that go nowhere, their
+    ranks, and which should go somewhere that does not exist. What has landed from nodes is laid out
+    for the kernels behind this one."""
+    keys = sync.array(call, words.KEYS, tl.int64) + point
+    ranks = sync.array(call, words.RANKS, tl.int64) + point
+    if sync.word(call, words.NUM_NODES) > 1:
+        word = slabs.load_points(call, source, point, live, fanout)
+        rank, key = slabs.rank_of(word), slabs.key_of(word)
+        tl.store(ranks, rank, mask=live)
+        tl.store(keys, key, mask=live)
+        weights = sync.array(call, words.WEIGHTS, tl.int32) + point
+        tl.store(weights, slabs.weight_of(word), mask=live)
+    else:
+        key = tl.load(keys, mask=live, other=-1)
+        rank = tl.load(ranks, mask=live, other=-1)
     absent = is_absent(rank, key).to(tl.int32)
     return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
 
@@ -86,6 +97,8 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
+    if sync.word(call, words.NUM_NODES) > 1:
+        slabs.tell_exchange(call, 1)
     counts = counts_of_program(call, keys)
     for first in range(0, keys, block):
         tl.store(counts + first + tl.arange(0, block), tl.full((block,), 0, tl.int32))
@@ -103,7 +116,7 @@ def count_tile(
 ):  # fmt: skip
     size: tl.constexpr = tile[0] * tile[1]
     point, live = tile_points(tile_index, num_sources, fanout, tile)
-    key, rank, absent = load_keys(call, point, live)
+    key, rank, absent = load_keys(call, tile_index * tile[0], point, live, fanout)
     note_absent(call, absent)
     within = tl.load(counts + key, mask=key >= 0, other=0)
     place = tl.arange(0, size)
@@ -115,7 +128,7 @@ def count_tile(
         for first in range(0, size, chunk):
             other = first + tl.arange(0, chunk)
             at, exists = points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
-            their, _, _ = load_keys(call, at, exists)
+            their, _, _ = load_keys(call, tile_index * tile[0], at, exists, fanout)
             before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
             within += vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)

@@ -93,7 +93,8 @@ BACK_BYTES = tl.constexpr(79)
 BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
 RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes]: points of each that had no slot here,
 RECEIPTS_IN = tl.constexpr(82)  # and of this rank's that had none there
-NUM_WORDS = tl.constexpr(83)
+EXCHANGES = tl.constexpr(83)  # address of i32 [2] of the host: calls whose slabs travel, or have
+NUM_WORDS = tl.constexpr(84)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
