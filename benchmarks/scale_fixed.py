@@ -150,7 +150,7 @@ def counts() -> Counter[str]:
 
 def native(commands: CommandList) -> NativeList:
     """The list as C has it, of kernels that are loaded nowhere."""
-    code = SimpleNamespace(function=1, threads=128, shared_bytes=0)
+    code = SimpleNamespace(function=1, threads=128, shared_bytes=0, can_follow=True)
     made = [
         replace(each, kernel=SimpleNamespace(spec=each.kernel.spec, machine_code=lambda: code))
         if isinstance(each, Launch)

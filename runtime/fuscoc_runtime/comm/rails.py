@@ -124,7 +124,7 @@ class Rails:
             raise ClosedError("the process group")
         return group
 
-    def _transfers(self, what: StartRound, is_told: bool) -> Transfers:
+    def _transfers(self, what: StartRound, is_told: bool = False) -> Transfers:
         made = []
         for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
             for peer, part in ((each.peer, part) for each in rows for part in each.fields):

@@ -243,10 +243,10 @@ class RailNode(TritonNode):
         program, rails, slabs = self._program, self._rails, self._slabs
         commands: list[Command] = [
             *program.evaluating(),
-            Launch(program.kernels["pack"], "programs", OWN),
+            Launch(program.kernels["pack"], "programs", OWN, follows=True),
             rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
             *program.planning(),
-            Launch(program.kernels["forward"], "programs"),
+            Launch(program.kernels["forward"], "programs", follows=True),
         ]
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
@@ -258,9 +258,9 @@ class RailNode(TritonNode):
         """A combine, on both sides of the network."""
         kernels, rails, slabs = self._program.kernels, self._rails, self._slabs
         return [
-            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}),
+            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}, follows=True),
             rails.command(rails.between(slabs.back_out, slabs.back), is_told=True),
-            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}),
+            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}, follows=True),
         ]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:

@@ -170,7 +170,10 @@ class TritonProgram:
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
         told = {"programs": "sorting"}  # those whose counts are exchanged
-        return [Launch(self.kernels[role], number, told) for role, number in programs.items()]
+        follows = self.num_nodes > 1
+        return [
+            Launch(self.kernels[role], number, told, follows) for role, number in programs.items()
+        ]
 
     def moving(self) -> Launch:
         """What moves the rows of a dispatch that has been planned, with the numbers of `sizes`."""

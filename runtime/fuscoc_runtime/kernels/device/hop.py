@@ -23,6 +23,7 @@ def pack(
     weighted: tl.constexpr, strided: tl.constexpr = False,
 ):  # fmt: skip
     """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
+    sync.follow()
     slabs.tell_exchange(call, 0)
     begin = tl.program_id(0).to(tl.int64)
     for place in range(begin, num_sources, tl.num_programs(0)):

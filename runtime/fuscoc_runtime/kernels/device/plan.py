@@ -97,6 +97,7 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
+    sync.follow(True)
     if sync.word(call, words.NUM_NODES) > 1:
         slabs.tell_exchange(call, 1)
     counts = counts_of_program(call, keys)
@@ -171,6 +172,7 @@ def exchange(
 ):
     """Prefix sums over what programs have counted, and the counts of all ranks: a block of columns
     a program."""
+    sync.follow(True)
     key = tl.program_id(0) * block + tl.arange(0, block)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     size: tl.constexpr = tile[0] * tiles
@@ -289,6 +291,7 @@ def assign(
     padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
     """Slot codes of this program's tiles; the first one also says what this rank receives."""
+    sync.follow(True)
     counted = counts_of_program(call, keys)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
     failed = place_keys(
