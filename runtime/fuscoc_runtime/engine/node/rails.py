@@ -311,4 +311,5 @@ class RailNode(TritonNode):
 
     def _words(self, index: int) -> dict[str, int]:
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
+        own["node_keys"] = address(self._program.node_keys)
         return super()._words(index) | own | self._slabs.words | {"exchanges": self._rails.told}

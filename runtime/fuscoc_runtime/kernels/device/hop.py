@@ -63,7 +63,9 @@ def pack_place(
         bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
     num_ranks = sync.word(call, words.NUM_RANKS)
     to = tl.where(rank >= 0, rank // num_ranks, -1)
-    word = slabs.point_word(rank % num_ranks, key, bits)
+    numbers = sync.array(call, words.NODE_KEYS, tl.int64)
+    number = tl.load(numbers + key, mask=exists & (rank >= 0), other=0)
+    word = slabs.point_word(rank % num_ranks, number, bits)
     for node in range(sync.word(call, words.NUM_NODES)):
         of_points = slabs.point_words(slabs.leaving(call, node)) + at
         tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
