@@ -193,9 +193,7 @@ def exchange(
 
 
 @triton.jit
-def add_up(
-    counted, num_programs, key, columns, keys: tl.constexpr, block: tl.constexpr
-):
+def add_up(counted, num_programs, key, columns, keys: tl.constexpr, block: tl.constexpr):
     """Make a block of columns of what programs have counted sums over those before; all sums."""
     sums = tl.full((block,), 0, tl.int32)
     chunk: tl.constexpr = COUNTS // block
