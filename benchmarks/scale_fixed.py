@@ -93,8 +93,8 @@ class FakedRails(Rails):
         self._natives: dict[CommandList, NativeList] = {}
         super().__init__(members)
 
-    def command(self, what: StartRound) -> Exchange:
-        return Exchange(self._transfers(what), lambda: None, what)
+    def command(self, what: StartRound, is_told: bool = False) -> Exchange:
+        return Exchange(self._transfers(what, is_told), lambda: None, what)
 
     def submit(
         self,
@@ -150,7 +150,7 @@ def counts() -> Counter[str]:
 
 def native(commands: CommandList) -> NativeList:
     """The list as C has it, of kernels that are loaded nowhere."""
-    code = SimpleNamespace(function=1, threads=128, shared_bytes=0)
+    code = SimpleNamespace(function=1, threads=128, shared_bytes=0, can_follow=True)
     made = [
         replace(each, kernel=SimpleNamespace(spec=each.kernel.spec, machine_code=lambda: code))
         if isinstance(each, Launch)

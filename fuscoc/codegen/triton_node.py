@@ -174,8 +174,6 @@ class _Printer:
     def plan(self) -> list[str]:
         sizes: dict[str, object] = {
             "fanout": self.shuffle.fanout,
-            "num_keys": self.shuffle.num_keys,
-            "columns": self.columns,
             "keys": self.keys,
             "align": self.shuffle.align,
             "padding": f"padding.{self.shuffle.padding}",
@@ -185,8 +183,8 @@ class _Printer:
             "compact": self.shuffle.compact,
         }
         used = {
-            "count": ("fanout", "num_keys", "keys", "block", "tile", "tiles", "compact"),
-            "exchange": ("columns", "keys", "tile", "tiles", "block"),
+            "count": ("fanout", "keys", "block", "tile", "tiles", "compact"),
+            "exchange": ("keys", "tile", "tiles", "block", "compact"),
             "assign": tuple(sizes),
         }
         given = {"assign": {"key_to_rank": "key_to_rank"}}

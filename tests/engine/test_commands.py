@@ -35,6 +35,28 @@ TRANSFER = [ADDRESS, SIZE, INT, INT, ADDRESS, ADDRESS]
 IN_PROGRESS, REFUSED = 7, 5
 
 
+class Attribute(ctypes.Structure):
+    """As in cuda.h, where the value is 64 bytes from an offset of 8."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("flag", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+class Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", UNSIGNED * 3),
+        ("block", UNSIGNED * 3),
+        ("shared_bytes", UNSIGNED),
+        ("stream", ADDRESS),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("num_attributes", UNSIGNED),
+    )
+
+
 class Kernel:
     """Known by the address of its function."""
 
@@ -43,7 +65,8 @@ class Kernel:
         self.function, self._started = function, started
 
     def machine_code(self) -> Any:
-        return SimpleNamespace(function=self.function, threads=self.function % 7, shared_bytes=9)
+        sizes = {"threads": self.function % 7, "shared_bytes": 9}
+        return SimpleNamespace(function=self.function, **sizes, can_follow=self.function % 2 == 0)
 
     def start(self, arguments: list[int], programs: int) -> None:
         self._started.append((self.function, programs, *arguments))
@@ -65,7 +88,7 @@ class Recorded:
         self._meanwhile = meanwhile
         self._num_arguments, self._good, self._polls = num_arguments, good, polls
         self._made = [
-            self._function(self._launch, [ADDRESS, *[UNSIGNED] * 7, *[ADDRESS] * 3]),
+            self._function(self._launch, [ctypes.POINTER(Config), *[ADDRESS] * 3]),
             self._function(self._noting("word"), [ADDRESS, SIZE, ctypes.c_uint32, UNSIGNED]),
             self._function(self._noting("start"), []),
             self._function(self._noting("end"), []),
@@ -92,18 +115,25 @@ class Recorded:
             return REFUSED
         return IN_PROGRESS if self._polls > 0 and said[0] in ("send", "receive", "end") else 0
 
-    def _launch(self, kernel: int, *rest: Any) -> int:
-        *sizes, stream, arguments, extra = rest
+    def _launch(self, given: Any, kernel: int, arguments: int, extra: int | None) -> int:
+        config = given.contents
+        attributes = [config.attributes[i] for i in range(config.num_attributes)]
+        assert [(each.id, each.flag) for each in attributes] in ([], [(6, 1)])
+        shape = *config.grid, *config.block, config.shared_bytes, len(attributes)
         count = self._num_arguments[kernel] + NUM_SCRATCH
         places = ctypes.cast(arguments, ctypes.POINTER(ctypes.POINTER(ctypes.c_int64)))
         given = [places[i].contents.value for i in range(count)]
-        return self._note(("launch", kernel, *sizes, stream, *given, extra))
+        return self._note(("launch", kernel, *shape, config.stream, *given, extra))
 
     def _async_error(self, comm: int, status: int) -> int:
         waits = self._polls > 0
         self._polls -= waits
         ctypes.cast(status, ctypes.POINTER(INT)).contents.value = IN_PROGRESS if waits else 0
         return 0 if waits else self._note(("error", comm))
+
+
+class Told(list[Any]):
+    """Sends and receives that kernels tell the host of."""
 
 
 launches = st.tuples(
@@ -113,6 +143,7 @@ exchanges = st.lists(
     st.tuples(st.integers(1, 1 << 40), st.integers(1, 1 << 33), st.integers(0, 999), st.booleans()),
     max_size=3,
 )
+told = exchanges.map(Told)
 numbers = st.fixed_dictionaries(
     {name: st.integers(-(1 << 63), (1 << 63) - 1) for name in NAMES}
     | {"programs": st.integers(-1, 1 << 31)}
@@ -130,10 +161,11 @@ def made(
             names, programs, renames = kind
             kernel: Any = Kernel(0x1000 + len(commands), names, started)
             taken[kernel.function] = len(names)
-            commands.append(Launch(kernel, programs, {"a": "c"} if renames else {}))
+            commands.append(Launch(kernel, programs, {"a": "c"} if renames else {}, renames))
             continue
         transfers = (Transfer * len(kind))(*(Transfer(*each) for each in kind))
-        given = ctypes.addressof(number), WORDS, len(kind), transfers
+        words = (0, 0) if isinstance(kind, Told) else (ctypes.addressof(number), WORDS)
+        given = *words, len(kind), transfers
         communicator = ctypes.pointer(Communicator(COMM))
         commands.append(Exchange(Transfers(communicator, *given), lambda: None, None))
     return commands, taken
@@ -147,22 +179,26 @@ def expected(kinds: list[Any], values: dict[str, int], first: int) -> list[tuple
             names, programs, renames = kind
             function, grid = 0x1000 + place, values[programs]
             given = [values["c" if renames and name == "a" else name] for name in names]
-            sizes = (grid, 1, 1, function % 7, 1, 1, 9)
+            sizes = (grid, 1, 1, function % 7, 1, 1, 9, int(renames and function % 2 == 0))
             if grid > 0:
                 scratch = [0] * NUM_SCRATCH
                 notes.append(("launch", function, *sizes, STREAM, *given, *scratch, None))
             continue
-        first += 1
-        notes += [("word", STREAM, WORDS, first, 0), ("start",)]
+        is_told = isinstance(kind, Told)
+        first += not is_told
+        notes += [("start",)] if is_told else [("word", STREAM, WORDS, first, 0), ("start",)]
         for at, num_bytes, peer, is_sent in kind:
             name = "send" if is_sent else "receive"
             notes.append((name, at, num_bytes, 1, peer, COMM, STREAM))
-        notes += [("end",), ("error", COMM), ("word", STREAM, WORDS + 4, first, 0)]
+        notes += [("end",), ("error", COMM)]
+        notes += [] if is_told else [("word", STREAM, WORDS + 4, first, 0)]
     return notes
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.one_of(launches, exchanges), max_size=5), numbers, numbers, st.integers(0, 3))
+@given(
+    st.lists(st.one_of(launches, exchanges, told), max_size=5), numbers, numbers, st.integers(0, 3)
+)
 def test_c_calls_what_the_list_says(
     kinds: list[Any], values: dict[str, int], others: dict[str, int], polls: int
 ) -> None:
@@ -177,7 +213,7 @@ def test_c_calls_what_the_list_says(
     driver = Recorded(taken, polls=polls)
     names = CommandList(torch.device("cpu"), commands).names
     native = NativeList(commands, names, driver.calls)
-    num_exchanges = sum(isinstance(kind, list) for kind in kinds)
+    num_exchanges = sum(type(kind) is list for kind in kinds)
     for turn, each in enumerate(sane):
         driver.notes.clear()
         native.submit([each[name] for name in names], STREAM)
@@ -186,7 +222,7 @@ def test_c_calls_what_the_list_says(
         on_cpu = CommandList(torch.device("cpu"), commands)
         on_cpu.submit(on_cpu.numbers(each))
         launched = [note for note in driver.notes if note[0] == "launch"]
-        found = [(n[1], n[2], *n[10 : 10 + taken[n[1]]]) for n in launched]
+        found = [(n[1], n[2], *n[11 : 11 + taken[n[1]]]) for n in launched]
         assert [tuple(each) for each in started] == found
 
 

@@ -84,9 +84,26 @@ def test_rows_with_gaps_are_refused() -> None:
         OneRail(Group())._transfers(StartRound(0, 0, (Rows(3, (gaps,)),), ()))
 
 
+def test_who_tells_how_far_the_stream_is() -> None:
+    rail, nothing = OneRail(Group()), StartRound(0, 0, (), ())
+    assert rail._transfers(nothing).words == rail._words.address
+    assert rail._transfers(nothing, is_told=True).words == 0
+    rail._is_watched = True  # as on a GPU
+    for words in (rail._words, rail._told):
+        words.write(0, 7)
+        assert rail.under_way() == 7
+        words.write(1, 7)
+        assert rail.under_way() == 0
+
+
 def test_what_nccl_says_is_told() -> None:
+    """And what it has not posted is not waited for."""
+    rail = OneRail(Group())
+    rail._is_watched = True
+    rail._told.write(0, 7)
     with pytest.raises(NetworkError, match=r"network hop.*unhandled system error"):
-        OneRail(Group()).submit(CommandList(CPU, [Exchange(None, failing, None)]), ())
+        rail.submit(CommandList(CPU, [Exchange(None, failing, None)]), ())
+    assert rail.under_way() == 0
 
 
 def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

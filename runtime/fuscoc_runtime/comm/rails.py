@@ -2,8 +2,9 @@
 
 One group of sends and receives, posted in the order of the current stream: no host waits for
 another, and none says how much it sends. On a GPU they are commands of a list, which C hands to
-NCCL, and words of the host tell how far the stream has got; on the CPU, where gloo moves bytes
-while the host waits, a call waits for them.
+NCCL, and words of the host tell how far the stream has got: between kernels these write them, as a
+write of the stream's own would be waited for. On the CPU, where gloo moves bytes while the host
+waits, a call waits for them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Rails:
 
     Attributes:
         peers: these ranks, by node; this rank itself is not among them.
+        told: address of two words that kernels write, int32: numbers of calls that have come to an
+            exchange, and beyond it.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -47,6 +50,10 @@ class Rails:
         self.peers = {node: peer for node, peer in forwarders.items() if peer != rank}
         [self._known_group] = network_groups(members, 1)
         self._words, self._number = StreamWords(2, members.device), ctypes.c_int64()
+        self._told = StreamWords(2, members.device)
+        self.told = self._told.address
+        # The CPU waits by itself, and what could not be posted is not waited for.
+        self._is_watched = self._is_gpu
         # Who has not sent anything yet is not connected.
         there = torch.zeros(2, topology.num_nodes, 1, dtype=torch.int64, device=members.device)
         self.exchange(self.between(there[0], there[1]))
@@ -60,9 +67,10 @@ class Rails:
         )
         return StartRound(0, 0, sends, receives)
 
-    def command(self, what: StartRound) -> Exchange:
-        """It as a command of lists, which `submit` enqueues. Its tensors are contiguous."""
-        transfers = self._transfers(what) if self._is_gpu else None
+    def command(self, what: StartRound, is_told: bool = False) -> Exchange:
+        """It as a command of lists, which `submit` enqueues. Its tensors are contiguous. Where it
+        ``is_told`` kernels before and behind it write the words."""
+        transfers = self._transfers(what, is_told) if self._is_gpu else None
         return Exchange(transfers, partial(self._wait_for, what), what)
 
     def exchange(self, what: StartRound) -> None:
@@ -87,12 +95,16 @@ class Rails:
         try:
             commands.submit(numbers, stream, turn)
         except NcclError as error:
+            self._is_watched = False
             raise self._explain(started, error) from error
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
-        begun, ended = self._words[0], self._words[1]
-        return begun if begun != ended else 0
+        for words in (self._words, self._told):
+            begun, ended = words[0], words[1]
+            if begun != ended and self._is_watched:
+                return begun
+        return 0
 
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
@@ -112,7 +124,7 @@ class Rails:
             raise ClosedError("the process group")
         return group
 
-    def _transfers(self, what: StartRound) -> Transfers:
+    def _transfers(self, what: StartRound, is_told: bool = False) -> Transfers:
         made = []
         for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
             for peer, part in ((each.peer, part) for each in rows for part in each.fields):
@@ -121,8 +133,8 @@ class Rails:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
             ctypes.pointer(communicator_of(self._group(), self._members.device)),
-            ctypes.addressof(self._number),
-            self._words.address,
+            0 if is_told else ctypes.addressof(self._number),
+            0 if is_told else self._words.address,
             len(made),
             (Transfer * len(made))(*made),
         )

@@ -12,10 +12,27 @@ typedef int64_t i64;
 
 enum { NCCL_UINT8 = 1, NCCL_IN_PROGRESS = 7, ABORTED = -1 };
 
+/* CUlaunchAttribute and CUlaunchConfig. */
 typedef struct {
-    int (*launch)(void *kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x,
-                  unsigned threads_y, unsigned threads_z, unsigned shared, void *stream,
-                  void **arguments, void **extra);
+    int id;
+    char padding[4];
+    union {
+        int flag;
+        char bytes[64];
+    } value;
+} attribute_t;
+
+typedef struct {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    attribute_t *attributes;
+    unsigned num_attributes;
+} config_t;
+
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+
+typedef struct {
+    int (*launch)(const config_t *config, void *kernel, void **arguments, void **extra);
     int (*write_word)(void *stream, uint64_t address, uint32_t value, unsigned flags);
     int (*group_start)(void);
     int (*group_end)(void);
@@ -43,17 +60,20 @@ typedef struct {
 typedef struct {
     communicator_t *communicator;
     i64 *number; /* of the exchange before this one */
-    uint64_t words; /* of the host, two of 32 bits: numbers of the exchanges begun and ended */
+    /* Of the host, two of 32 bits: numbers of the exchanges begun and ended. 0 if kernels around it
+     * tell. */
+    uint64_t words;
     i64 num_transfers;
     const transfer_t *transfers;
 } exchange_t;
 
-/* Of one that launches `exchange` is NULL; a kernel without programs is left out. */
+/* Of one that launches `exchange` is NULL; a kernel without programs is left out. One that `follows`
+ * waits by itself for what the stream has before it. */
 typedef struct {
     void *kernel;
     const i64 *programs;
     void **arguments;
-    uint32_t threads, shared_bytes;
+    uint32_t threads, shared_bytes, follows;
     exchange_t *exchange;
 } command_t;
 
@@ -115,15 +135,29 @@ int fuscoc_close(communicator_t *communicator)
     return atomic_compare_exchange_strong(&communicator->state, &found, CLOSED) || found == CLOSED;
 }
 
+static int launch(const calls_t *calls, const command_t *command, void *stream)
+{
+    attribute_t early = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value.flag = 1};
+    config_t config = {.grid = {(unsigned)*command->programs, 1, 1},
+                       .block = {command->threads, 1, 1},
+                       .shared_bytes = command->shared_bytes,
+                       .stream = stream,
+                       .attributes = &early,
+                       .num_attributes = command->follows};
+    return calls->launch(&config, command->kernel, command->arguments, NULL);
+}
+
 static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
 {
     exchange_t *exchange = command->exchange;
     if (!exchange) {
         if (*command->programs > 0)
-            *status = calls->launch(command->kernel, (unsigned)*command->programs, 1, 1,
-                                    command->threads, 1, 1, command->shared_bytes, stream,
-                                    command->arguments, NULL);
+            *status = launch(calls, command, stream);
         return LAUNCH;
+    }
+    if (!exchange->words) {
+        *status = post_if_open(calls, exchange, stream);
+        return NETWORK;
     }
     uint32_t number = (uint32_t)++*exchange->number;
     *status = calls->write_word(stream, exchange->words, number, 0);

@@ -23,7 +23,7 @@ from fuscoc_runtime.native import NativeLibrary
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _NETWORK = 3
-_FAILED = {1: "cuLaunchKernel", 2: "cuStreamWriteValue32_v2", 4: "an event"}
+_FAILED = {1: "cuLaunchKernelEx", 2: "cuStreamWriteValue32_v2", 4: "an event"}
 _CLOSED = 2
 
 
@@ -48,11 +48,13 @@ def prepare(exchanges: bool) -> None:
 class Launch:
     """A launch of ``kernel`` with as many programs as the number named ``programs`` says; with
     none it is left out. ``names``: of arguments that take another number than that of their own
-    name."""
+    name. One that ``follows`` waits by itself for what comes before it (`sync.follow`), so that it
+    may be there already when that ends."""
 
     kernel: Kernel
     programs: str
     names: Mapping[str, str] = field(default_factory=dict)
+    follows: bool = False
 
     @property
     def arguments(self) -> list[str]:
@@ -92,9 +94,10 @@ class Communicator(ctypes.Structure):
 
 
 class Transfers(ctypes.Structure):
-    """Sends and receives that are posted as one group, through a communicator of NCCL. Two words of
-    the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
-    ``number`` is the address of that of the latest, int64."""
+    """Sends and receives that are posted as one group, through a communicator of NCCL. Two words
+    of the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
+    ``number`` is the address of that of the latest, int64. Both are 0 where kernels before and
+    behind it tell the host."""
 
     _fields_ = (
         ("communicator", ctypes.POINTER(Communicator)),
@@ -182,6 +185,7 @@ class _Command(ctypes.Structure):
         ("arguments", _ADDRESS),
         ("threads", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint32),
+        ("follows", ctypes.c_uint32),
         ("exchange", ctypes.POINTER(Transfers)),
     )
 
@@ -216,7 +220,7 @@ class NativeCalls(ctypes.Structure):
 @cache
 def native_calls(exchanges: bool) -> NativeCalls:
     """Those that there are; NCCL's only for lists with ``exchanges``."""
-    found = [driver.function("cuLaunchKernel"), driver.function("cuStreamWriteValue32_v2")]
+    found = [driver.function("cuLaunchKernelEx"), driver.function("cuStreamWriteValue32_v2")]
     names = ("GroupStart", "GroupEnd", "Send", "Recv", "CommGetAsyncError")
     found += [nccl.function(f"nccl{name}") if exchanges else None for name in names]
     found += [driver.function("cuEventRecord"), driver.function("cuStreamWaitEvent")]
@@ -252,6 +256,7 @@ class NativeList:
                     ctypes.addressof(arguments),
                     code.threads,
                     code.shared_bytes,
+                    command.follows and code.can_follow,
                 )
             )
         self._commands = (_Command * len(made))(*made)

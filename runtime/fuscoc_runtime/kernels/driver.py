@@ -11,6 +11,7 @@ _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_uint
 _SIGNATURES = {
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": [_ADDRESS, _ADDRESS, _SIZE, ctypes.c_size_t],
     "cuLaunchKernel": [_ADDRESS, *[_SIZE] * 7, *[_ADDRESS] * 3],
+    "cuLaunchKernelEx": [_ADDRESS] * 4,
     "cuStreamWriteValue32_v2": [_ADDRESS, ctypes.c_uint64, ctypes.c_uint32, _SIZE],
     "cuEventRecord": [_ADDRESS, _ADDRESS],
     "cuStreamWaitEvent": [_ADDRESS, _ADDRESS, _SIZE],

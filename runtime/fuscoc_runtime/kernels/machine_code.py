@@ -27,6 +27,7 @@ class MachineCode:
     Attributes:
         function: the driver's own.
         threads, shared_bytes: of a program.
+        can_follow: whether it waits by itself for what its stream has before it.
     """
 
     def __init__(self, compiled: Any, num_arguments: int) -> None:
@@ -40,6 +41,8 @@ class MachineCode:
         self.function, self.shared_bytes = compiled.function, metadata.shared
         self.threads = metadata.num_warps * WARP_THREADS
         self._device = torch.cuda.current_device()
+        # Code from a cache may have been made where `sync.follow` knew of no device.
+        self.can_follow = "griddepcontrol.wait" in compiled.asm["ptx"]
         self._num_arguments = num_arguments
         self._values: Any = (ctypes.c_int64 * (num_arguments + NUM_SCRATCH))()
         first, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_int64)

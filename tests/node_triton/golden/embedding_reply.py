@@ -86,7 +86,6 @@ def embedding_reply_node_count(call: tl.int64, num_sources: tl.int64):
         call,
         num_sources,
         fanout=32,
-        num_keys=256,
         keys=256,
         block=256,
         tile=(4, 32),
@@ -99,7 +98,7 @@ def embedding_reply_node_count(call: tl.int64, num_sources: tl.int64):
 def embedding_reply_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=256, keys=256, tile=(4, 32), tiles=1, block=8)
+    plan.exchange(call, num_sources, keys=256, tile=(4, 32), tiles=1, block=8, compact=False)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -112,8 +111,6 @@ def embedding_reply_node_assign(call: tl.int64, num_sources: tl.int64, key_to_ra
         num_sources,
         key_to_rank,
         fanout=32,
-        num_keys=256,
-        columns=256,
         keys=256,
         align=1,
         padding=padding.fewest,

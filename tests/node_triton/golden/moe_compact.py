@@ -86,7 +86,6 @@ def moe_compact_node_count(call: tl.int64, num_sources: tl.int64):
         call,
         num_sources,
         fanout=8,
-        num_keys=256,
         keys=512,
         block=512,
         tile=(16, 8),
@@ -99,7 +98,7 @@ def moe_compact_node_count(call: tl.int64, num_sources: tl.int64):
 def moe_compact_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=264, keys=512, tile=(16, 8), tiles=1, block=8)
+    plan.exchange(call, num_sources, keys=512, tile=(16, 8), tiles=1, block=8, compact=True)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -112,8 +111,6 @@ def moe_compact_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: 
         num_sources,
         key_to_rank,
         fanout=8,
-        num_keys=256,
-        columns=264,
         keys=512,
         align=128,
         padding=padding.fewest,

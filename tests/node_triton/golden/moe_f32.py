@@ -82,24 +82,14 @@ def store_result(part, result, source, tiles):
 def moe_node_count(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.count(
-        call,
-        num_sources,
-        fanout=2,
-        num_keys=12,
-        keys=16,
-        block=16,
-        tile=(64, 2),
-        tiles=1,
-        compact=False,
-    )
+    plan.count(call, num_sources, fanout=2, keys=16, block=16, tile=(64, 2), tiles=1, compact=False)
 
 
 @triton.jit(do_not_specialize=range(2))
 def moe_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=12, keys=16, tile=(64, 2), tiles=1, block=8)
+    plan.exchange(call, num_sources, keys=16, tile=(64, 2), tiles=1, block=8, compact=False)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -112,8 +102,6 @@ def moe_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64
         num_sources,
         key_to_rank,
         fanout=2,
-        num_keys=12,
-        columns=12,
         keys=16,
         align=1,
         padding=padding.fewest,

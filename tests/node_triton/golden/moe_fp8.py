@@ -107,7 +107,6 @@ def moe_fp8_node_count(call: tl.int64, num_sources: tl.int64):
         call,
         num_sources,
         fanout=8,
-        num_keys=256,
         keys=256,
         block=256,
         tile=(16, 8),
@@ -120,7 +119,7 @@ def moe_fp8_node_count(call: tl.int64, num_sources: tl.int64):
 def moe_fp8_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=256, keys=256, tile=(16, 8), tiles=1, block=8)
+    plan.exchange(call, num_sources, keys=256, tile=(16, 8), tiles=1, block=8, compact=False)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -133,8 +132,6 @@ def moe_fp8_node_assign(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.i
         num_sources,
         key_to_rank,
         fanout=8,
-        num_keys=256,
-        columns=256,
         keys=256,
         align=128,
         padding=padding.fewest,

@@ -86,7 +86,6 @@ def moe_replicated_node_count(call: tl.int64, num_sources: tl.int64):
         call,
         num_sources,
         fanout=8,
-        num_keys=288,
         keys=512,
         block=512,
         tile=(16, 8),
@@ -99,7 +98,7 @@ def moe_replicated_node_count(call: tl.int64, num_sources: tl.int64):
 def moe_replicated_node_exchange(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    plan.exchange(call, num_sources, columns=288, keys=512, tile=(16, 8), tiles=1, block=8)
+    plan.exchange(call, num_sources, keys=512, tile=(16, 8), tiles=1, block=8, compact=False)
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -112,8 +111,6 @@ def moe_replicated_node_assign(call: tl.int64, num_sources: tl.int64, key_to_ran
         num_sources,
         key_to_rank,
         fanout=8,
-        num_keys=288,
-        columns=288,
         keys=512,
         align=128,
         padding=padding.fewest,

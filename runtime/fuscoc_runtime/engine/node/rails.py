@@ -40,7 +40,6 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
-POINTS_LANDED = 256  # by a program at once
 OWN = {"num_sources": "own_sources", "weights": "own_weights"}
 """What a kernel is given of this rank's own segments, where others are given those taken on."""
 PLAN_EPOCH = 0  # a word of the state
@@ -244,11 +243,10 @@ class RailNode(TritonNode):
         program, rails, slabs = self._program, self._rails, self._slabs
         commands: list[Command] = [
             *program.evaluating(),
-            Launch(program.kernels["pack"], "programs", OWN),
-            rails.command(rails.between(slabs.out, slabs.landed)),
-            Launch(program.load("hop", "land", ("call", "fanout")), "landing_programs"),
+            Launch(program.kernels["pack"], "programs", OWN, follows=True),
+            rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
             *program.planning(),
-            Launch(program.kernels["forward"], "programs"),
+            Launch(program.kernels["forward"], "programs", follows=True),
         ]
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
@@ -260,24 +258,21 @@ class RailNode(TritonNode):
         """A combine, on both sides of the network."""
         kernels, rails, slabs = self._program.kernels, self._rails, self._slabs
         return [
-            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}),
-            rails.command(rails.between(slabs.back_out, slabs.back)),
-            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}),
+            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}, follows=True),
+            rails.command(rails.between(slabs.back_out, slabs.back), is_told=True),
+            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}, follows=True),
         ]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
-        taken_on, fanout = self._taken_on.max_sources, self.shuffle.program.fanout
-        programs = -(-self._stride * fanout // POINTS_LANDED)
+        taken_on = self._taken_on.max_sources
         return {
             **super()._lasting_numbers(index),
             **{name: address(column) for name, column in self._own[index].items()},
             **self._slabs.rows_at,
             "call": self._tables[index].data_ptr(),
-            "fanout": fanout,
             "num_sources": taken_on,
             "weights": address(self._buffers[index]["weights"]),
             **self._program.sizes(taken_on, self._programs),
-            "landing_programs": min(programs, self._programs.dispatch),
         }
 
     def _someone_joined(self) -> bool:
@@ -316,4 +311,5 @@ class RailNode(TritonNode):
 
     def _words(self, index: int) -> dict[str, int]:
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
-        return super()._words(index) | own | self._slabs.words
+        own["node_keys"] = address(self._program.node_keys)
+        return super()._words(index) | own | self._slabs.words | {"exchanges": self._rails.told}

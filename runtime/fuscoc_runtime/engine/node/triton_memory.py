@@ -95,6 +95,7 @@ class TritonMemory:
             "node": self._program.node,
             "stride": self.limits.max_sources // self._program.num_nodes,
             "num_known": self._program.num_known,
+            "num_keys": self._program.num_keys,
             "max_sources": self.limits.max_sources,
             "capacity": self.limits.capacity,
             "long_wait": LONG_WAIT[self._program.device.type],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
@@ -25,6 +26,16 @@ ACROSS = {"pack", "forward", "collect", "finish"}
 """Kernels that take the place of these where there are several nodes."""
 
 
+def numbered(groups: Tensor) -> Tensor:
+    """int64, of each how many before it are of its group."""
+    order = groups.argsort(stable=True)
+    inside = groups[order]
+    numbers = torch.empty_like(order)
+    places = torch.arange(len(order), device=groups.device)
+    numbers[order] = places - torch.searchsorted(inside, inside)
+    return numbers
+
+
 class TritonProgram:
     """What does not depend on how large calls are; one rank's.
 
@@ -34,6 +45,8 @@ class TritonProgram:
         num_known: ranks of all nodes, or more, of which troubles are counted.
         interpreted: on the CPU, one program at a time.
         is_dense, is_compact, combines: what kind of shuffle it is.
+        num_keys: that planning counts rows of; of several nodes those of this one.
+        node_keys: of several nodes, the number of every key in the node that it is of.
         row_bytes: of a row of every field of the target.
     """
 
@@ -66,10 +79,16 @@ class TritonProgram:
             TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in self._fields
         ]
         self._key_to_rank: Tensor | None = None
+        self.num_keys = self.target.num_keys if self.target.kind == "packed" else 1
+        self.node_keys = self._node_owners = torch.empty(0, dtype=torch.int64)
         if self.target.kind == "packed" and self.target.placement.kind != "table":
-            self._key_to_rank = key_to_rank(
-                self.target, members.topology, members.rank, {}, self.device
+            self._key_to_rank = owners = key_to_rank(
+                self.target, topology, members.rank, {}, self.device
             )
+            if self.num_nodes > 1:
+                nodes = owners // self.num_ranks
+                self.node_keys, self._node_owners = numbered(nodes), owners[nodes == self.node]
+                self.num_keys = len(self._node_owners)
 
     def load(self, module: str, name: str, arguments: Sequence[str]) -> Kernel:
         """A device function that is a kernel by itself, compiled."""
@@ -81,9 +100,7 @@ class TritonProgram:
     def num_columns(self) -> int:
         """What planning counts rows of: every key and, for a compact target, every rank; or what
         ranks tell of a dense one: their slots."""
-        if self.target.kind == "dense":
-            return 1
-        return self.target.num_keys + (MAX_RANKS if self.is_compact else 0)
+        return self.num_keys + (MAX_RANKS if self.is_compact else 0)
 
     @property
     def place(self) -> str:
@@ -99,7 +116,7 @@ class TritonProgram:
     @property
     def plan_blocks(self) -> int:
         """Programs that exchange counts."""
-        return self.spec.padded_keys // self.spec.key_block
+        return max(1, -(-self.num_columns // self.spec.key_block))
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""
@@ -125,7 +142,10 @@ class TritonProgram:
         owners = self._key_to_rank
         if owners is None and self.target.kind == "packed":
             owners = inputs[self.target.placement.table or ""]
-        return {} if owners is None else {"key_to_rank": address(owners)}
+        if owners is None:
+            return {}
+        given = {"key_to_rank": address(owners)}
+        return given if self.num_nodes == 1 else given | {"node_owners": address(self._node_owners)}
 
     def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
         """What a dispatch is given of every field: its tensor, and where rows go in a window."""
@@ -170,7 +190,11 @@ class TritonProgram:
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
         told = {"programs": "sorting"}  # those whose counts are exchanged
-        return [Launch(self.kernels[role], number, told) for role, number in programs.items()]
+        if follows := self.num_nodes > 1:
+            told["key_to_rank"] = "node_owners"
+        return [
+            Launch(self.kernels[role], number, told, follows) for role, number in programs.items()
+        ]
 
     def moving(self) -> Launch:
         """What moves the rows of a dispatch that has been planned, with the numbers of `sizes`."""

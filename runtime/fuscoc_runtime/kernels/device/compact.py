@@ -20,6 +20,7 @@ def dispatch(
     weighted: tl.constexpr, strided: tl.constexpr = False,
     cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
+    sync.follow()
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)

@@ -101,6 +101,7 @@ def dispatch(
     cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
     """``cell_of`` says where a segment is read; ``cells``, of a tile of them: see ``many.copy``."""
+    sync.follow()
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)

@@ -1,5 +1,5 @@
-"""A dispatch across nodes, on both sides of the network: rows are packed into slabs, and points of
-slabs that have come are laid out for planning, as if their segments were this rank's own.
+"""A dispatch across nodes: rows are packed into slabs. What has come of others is planned with this
+rank's own (`plan`).
 
 Nothing here depends on what peers do, and nothing is counted before it is sent: a segment has its
 place in every slab, whether it goes there or not.
@@ -13,7 +13,7 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, plan = load("slabs"), load("points"), load("plan")
 
-POINTS = tl.constexpr(256)  # that a program lays out, or drops, at once
+POINTS = tl.constexpr(256)  # that a program drops at once
 
 
 @triton.jit
@@ -23,6 +23,8 @@ def pack(
     weighted: tl.constexpr, strided: tl.constexpr = False,
 ):  # fmt: skip
     """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
+    sync.follow()
+    slabs.tell_exchange(call, 0)
     begin = tl.program_id(0).to(tl.int64)
     for place in range(begin, num_sources, tl.num_programs(0)):
         pack_place(
@@ -61,7 +63,9 @@ def pack_place(
         bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
     num_ranks = sync.word(call, words.NUM_RANKS)
     to = tl.where(rank >= 0, rank // num_ranks, -1)
-    word = (bits.to(tl.int64) << 32) | (rank % num_ranks << words.SLOT_BITS) | key
+    numbers = sync.array(call, words.NODE_KEYS, tl.int64)
+    number = tl.load(numbers + key, mask=exists & (rank >= 0), other=0)
+    word = slabs.point_word(rank % num_ranks, number, bits)
     for node in range(sync.word(call, words.NUM_NODES)):
         of_points = slabs.point_words(slabs.leaving(call, node)) + at
         tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
@@ -72,32 +76,6 @@ def pack_place(
             for node in range(sync.word(call, words.NUM_NODES)):
                 if vectors.largest((to == node).to(tl.int32), 0) == 1:
                     store_row(part, slabs.leaving(call, node), slab_at, place, tiles)
-
-
-@triton.jit(do_not_specialize=range(2))
-def land(call: tl.int64, fanout: tl.int64):
-    """A kernel that lays out the points of all slabs for planning, and their weights."""
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    num_points = sync.word(call, words.STRIDE) * fanout
-    tag = slabs.epoch_of(call)
-    keys = sync.array(call, words.KEYS, tl.int64)
-    ranks = sync.array(call, words.RANKS, tl.int64)
-    weights = sync.array(call, words.WEIGHTS, tl.int32)
-    stride = tl.num_programs(0).to(tl.int64) * POINTS
-    for node in range(sync.word(call, words.NUM_NODES)):
-        slab = slabs.landed(call, node)
-        come = tl.where(slabs.is_of(slab, tag), num_points, 0)
-        for first in range(tl.program_id(0).to(tl.int64) * POINTS, num_points, stride):
-            at = first + tl.arange(0, POINTS).to(tl.int64)
-            inside = at < num_points
-            word = tl.load(slabs.point_words(slab) + at, mask=at < come, other=-1)
-            code = word.to(tl.int32)
-            rank = tl.where(code >= 0, code >> words.SLOT_BITS, -1).to(tl.int64)
-            key = tl.where(code >= 0, code & words.SLOT_MASK, -1).to(tl.int64)
-            to = node * num_points + at
-            tl.store(ranks + to, rank, mask=inside)
-            tl.store(keys + to, key, mask=inside)
-            tl.store(weights + to, (word >> 32).to(tl.int32), mask=inside)
 
 
 @triton.jit(do_not_specialize=range(1))

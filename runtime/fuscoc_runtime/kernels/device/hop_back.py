@@ -37,6 +37,8 @@ def collect(
 ):  # fmt: skip
     """Before the network, for so many segments of other nodes. ``rows_ticket`` as in `combine`, -1
     if this rank refuses."""
+    sync.follow()
+    slabs.tell_exchange(call, 0)
     turn = back.begin(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
     if joins == 1:
@@ -110,6 +112,8 @@ def finish(
     weighted: tl.constexpr, places: tl.constexpr = False, strided: tl.constexpr = False,
 ):  # fmt: skip
     """Behind the network: the results, as `combine` has them."""
+    sync.follow()
+    slabs.tell_exchange(call, 1)
     turn = back.look(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
     if joins == 1:

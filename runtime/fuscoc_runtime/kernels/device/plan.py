@@ -13,7 +13,8 @@ keys, one for each rank: the columns of a table of counts are the keys, then the
 
 Of several nodes a rank plans its own segments and those that have landed here, those of each node
 by programs of their own. It tells the counts of each, in the name of the rank that they are of: so
-slots are dealt out by the order of all ranks.
+slots are dealt out by the order of all ranks. What has landed has keys of this node alone, numbered
+there: so ranks tell each other no more than these.
 """
 
 import triton
@@ -49,11 +50,22 @@ def tile_of(number, tiles: tl.constexpr):
 
 
 @triton.jit
-def load_keys(call, point, live):
-    """Keys of points, -1 of those that go nowhere, their ranks, and which should go somewhere that
-    does not exist."""
-    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
-    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+def load_keys(call, source, point, live, fanout: tl.constexpr):
+    """Keys of points of a tile that begins with a segment, -1 of those that go nowhere, their
+    ranks, and which should go somewhere that does not exist. What has landed from nodes is laid out
+    for the kernels behind this one."""
+    keys = sync.array(call, words.KEYS, tl.int64) + point
+    ranks = sync.array(call, words.RANKS, tl.int64) + point
+    if sync.word(call, words.NUM_NODES) > 1:
+        word = slabs.load_points(call, source, point, live, fanout)
+        rank, key = slabs.rank_of(word), slabs.key_of(word)
+        tl.store(ranks, rank, mask=live)
+        tl.store(keys, key, mask=live)
+        weights = sync.array(call, words.WEIGHTS, tl.int32) + point
+        tl.store(weights, slabs.weight_of(word), mask=live)
+    else:
+        key = tl.load(keys, mask=live, other=-1)
+        rank = tl.load(ranks, mask=live, other=-1)
     absent = is_absent(rank, key).to(tl.int32)
     return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
 
@@ -78,7 +90,6 @@ def count(
     call,
     num_sources,
     fanout: tl.constexpr,
-    num_keys: tl.constexpr,
     keys: tl.constexpr,
     block: tl.constexpr,
     tile: tl.constexpr,
@@ -86,8 +97,12 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
+    sync.follow(True)
+    if sync.word(call, words.NUM_NODES) > 1:
+        slabs.tell_exchange(call, 1)
     counts = counts_of_program(call, keys)
-    for first in range(0, keys, block):
+    num_keys = sync.word(call, words.NUM_KEYS)
+    for first in range(0, num_columns(call, compact), block):
         tl.store(counts + first + tl.arange(0, block), tl.full((block,), 0, tl.int32))
     for number in range(tiles):
         tl.debug_barrier()  # what was counted before is there
@@ -98,12 +113,12 @@ def count(
 
 @triton.jit
 def count_tile(
-    call, counts, tile_index, num_sources, fanout: tl.constexpr, num_keys: tl.constexpr,
-    tile: tl.constexpr, compact: tl.constexpr,
+    call, counts, tile_index, num_sources, fanout: tl.constexpr, num_keys, tile: tl.constexpr,
+    compact: tl.constexpr,
 ):  # fmt: skip
     size: tl.constexpr = tile[0] * tile[1]
     point, live = tile_points(tile_index, num_sources, fanout, tile)
-    key, rank, absent = load_keys(call, point, live)
+    key, rank, absent = load_keys(call, tile_index * tile[0], point, live, fanout)
     note_absent(call, absent)
     within = tl.load(counts + key, mask=key >= 0, other=0)
     place = tl.arange(0, size)
@@ -115,7 +130,7 @@ def count_tile(
         for first in range(0, size, chunk):
             other = first + tl.arange(0, chunk)
             at, exists = points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
-            their, _, _ = load_keys(call, at, exists)
+            their, _, _ = load_keys(call, tile_index * tile[0], at, exists, fanout)
             before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
             within += vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
@@ -141,6 +156,12 @@ def count_rows(call, counts, rank, tile: tl.constexpr):
 
 
 @triton.jit
+def num_columns(call, compact: tl.constexpr):
+    """What rows are counted of."""
+    return sync.word(call, words.NUM_KEYS) + (words.MAX_RANKS if compact else 0)
+
+
+@triton.jit
 def counts_of_program(call, keys: tl.constexpr):
     """This program's row of the counts of all programs."""
     return sync.array(call, words.TILE_COUNTS, tl.int32) + tl.program_id(0).to(tl.int64) * keys
@@ -150,15 +171,17 @@ def counts_of_program(call, keys: tl.constexpr):
 def exchange(
     call,
     num_sources,
-    columns: tl.constexpr,
     keys: tl.constexpr,
     tile: tl.constexpr,
     tiles: tl.constexpr,
     block: tl.constexpr,
+    compact: tl.constexpr,
 ):
     """Prefix sums over what programs have counted, and the counts of all ranks: a block of columns
     a program."""
+    sync.follow(True)
     key = tl.program_id(0) * block + tl.arange(0, block)
+    columns = num_columns(call, compact)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     size: tl.constexpr = tile[0] * tiles
     num_nodes = sync.word(call, words.NUM_NODES)
@@ -170,9 +193,7 @@ def exchange(
 
 
 @triton.jit
-def add_up(
-    counted, num_programs, key, columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr
-):
+def add_up(counted, num_programs, key, columns, keys: tl.constexpr, block: tl.constexpr):
     """Make a block of columns of what programs have counted sums over those before; all sums."""
     sums = tl.full((block,), 0, tl.int32)
     chunk: tl.constexpr = COUNTS // block
@@ -187,14 +208,14 @@ def add_up(
 
 
 @triton.jit
-def tell_counts(call, num_sources, column, counts, columns: tl.constexpr):
+def tell_counts(call, num_sources, column, counts, columns):
     """Exchange the counts of this program's columns with all peers, and wait for theirs."""
     store_counts(call, 0, told_sources(call, 0, num_sources), column, counts, columns)
     flag_counts(call)
 
 
 @triton.jit
-def store_counts(call, node, sources, column, counts, columns: tl.constexpr):
+def store_counts(call, node, sources, column, counts, columns):
     """Store the counts of this program's columns to all ranks, as those of the rank of a node that
     has this one's place there, and how many source segments it has."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
@@ -271,15 +292,18 @@ def store_report(call, at, value):
 
 @triton.jit
 def assign(
-    call, num_sources, key_to_rank, fanout: tl.constexpr, num_keys: tl.constexpr,
-    columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr,
-    padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
+    call, num_sources, key_to_rank, fanout: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
+    align: tl.constexpr, padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
+    compact: tl.constexpr,
 ):  # fmt: skip
     """Slot codes of this program's tiles; the first one also says what this rank receives."""
+    sync.follow(True)
     counted = counts_of_program(call, keys)
+    num_keys = sync.word(call, words.NUM_KEYS)
+    columns = num_columns(call, compact)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
     failed = place_keys(
-        call, node, counted, key_to_rank, num_keys, columns, keys, block, align, padding, compact
+        call, node, counted, key_to_rank, num_keys, columns, block, align, padding, compact
     )
     tl.debug_barrier()
     for number in range(tiles):
@@ -291,9 +315,8 @@ def assign(
 
 @triton.jit
 def place_keys(
-    call, node, counted, key_to_rank, num_keys: tl.constexpr, columns: tl.constexpr,
-    keys: tl.constexpr, block: tl.constexpr, align: tl.constexpr, padding: tl.constexpr,
-    compact: tl.constexpr,
+    call, node, counted, key_to_rank, num_keys, columns, block: tl.constexpr, align: tl.constexpr,
+    padding: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
     """Make what this program has ``counted`` before its rows, of every key, their first slots. The
     first one says what this rank receives. Whether the call fails, and nothing of it is moved."""
@@ -301,7 +324,7 @@ def place_keys(
     counts = counts_of_ranks(call, columns)
     begins = tl.full((words.MAX_RANKS,), 0, tl.int32)  # of the block's first key on every rank
     num_own = tl.full((), 0, tl.int32)
-    for first in range(0, keys, block):
+    for first in range(0, columns, block):
         key = first + tl.arange(0, block)
         base, begins, num_own = starts(
             call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align,
@@ -320,7 +343,7 @@ def place_keys(
 
 
 @triton.jit
-def rows_here(call, counts, columns: tl.constexpr):
+def rows_here(call, counts, columns):
     """Rows of a compact target on this rank."""
     rows = tl.full((), 0, tl.int32)
     for peer in range(num_source_ranks(call)):
@@ -336,8 +359,8 @@ def num_source_ranks(call):
 
 @triton.jit
 def starts(
-    call, node, key, begins, num_own, counts, key_to_rank, num_keys: tl.constexpr,
-    columns: tl.constexpr, block: tl.constexpr, align: tl.constexpr, padding: tl.constexpr, failed,
+    call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block: tl.constexpr,
+    align: tl.constexpr, padding: tl.constexpr, failed,
 ):  # fmt: skip
     """The first slot of the rows of a block of keys that are this rank's, or have landed from a
     node; then where the next block begins on every rank, and how many keys of this rank were before
@@ -372,8 +395,8 @@ def starts(
 
 @triton.jit
 def assign_tile(
-    call, node, counted, tile_index, num_sources, failed, fanout: tl.constexpr,
-    num_keys: tl.constexpr, tile: tl.constexpr, compact: tl.constexpr,
+    call, node, counted, tile_index, num_sources, failed, fanout: tl.constexpr, num_keys,
+    tile: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
@@ -415,7 +438,7 @@ def note_overflow(call, node, times):
 
 
 @triton.jit
-def counts_of_ranks(call, columns: tl.constexpr):
+def counts_of_ranks(call, columns):
     """What this rank's window has of the running call's counts, of the ranks of all nodes:
     [ranks][columns + 1]."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
@@ -424,7 +447,7 @@ def counts_of_ranks(call, columns: tl.constexpr):
 
 
 @triton.jit
-def store_sources(call, counts, columns: tl.constexpr, failed):
+def store_sources(call, counts, columns, failed):
     """Source segments of every rank, and which ranks have refused the call; by one program."""
     routing = sync.array(call, words.ROUTING, tl.int32)
     num_ranks = sync.word(call, words.NUM_RANKS)

@@ -60,6 +60,16 @@ def store_header(slab, tag, status):
 
 
 @triton.jit
+def tell_exchange(call, place: tl.constexpr):
+    """Let the host know that the stream has come to where the slabs of the running call travel, 0,
+    or beyond, 1; by one program."""
+    if tl.program_id(0) == 0:
+        state = sync.array(call, words.STATE, tl.int32)
+        calls = tl.load(state + words.PLAN_EPOCH) + tl.load(state + words.NUM_COMBINES)
+        tl.store(sync.array(call, words.EXCHANGES, tl.int32) + place, calls + 1)
+
+
+@triton.jit
 def status_of(slab):
     """Where a header has its status."""
     return slab.to(tl.pointer_type(tl.int32)) + STATUS
@@ -97,6 +107,43 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
 def point_words(slab):
     """The words of a slab's points."""
     return (slab + HEADER_BYTES).to(tl.pointer_type(tl.int64))
+
+
+@triton.jit
+def load_points(call, source, point, mask, fanout: tl.constexpr):
+    """Words of points, among those of all nodes, of the node that a segment has landed from; -1 if
+    its slab is of another call."""
+    node = source // sync.word(call, words.STRIDE)
+    slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
+    at = point - node * num_points
+    come = tl.where(is_of(slab, epoch_of(call)), num_points, 0)
+    return tl.load(point_words(slab) + at, mask=mask & (at < come), other=-1)
+
+
+@triton.jit
+def point_word(rank, key, bits):
+    """What says where a point goes in its node, with the bits of its weight."""
+    return (bits.to(tl.int64) << 32) | (rank << words.SLOT_BITS) | key
+
+
+@triton.jit
+def rank_of(word):
+    """The rank that a point goes to, -1 if to none."""
+    code = word.to(tl.int32)
+    return tl.where(code >= 0, code >> words.SLOT_BITS, -1).to(tl.int64)
+
+
+@triton.jit
+def key_of(word):
+    """Its key, likewise."""
+    code = word.to(tl.int32)
+    return tl.where(code >= 0, code & words.SLOT_MASK, -1).to(tl.int64)
+
+
+@triton.jit
+def weight_of(word):
+    """The bits of its weight."""
+    return (word >> 32).to(tl.int32)
 
 
 @triton.jit

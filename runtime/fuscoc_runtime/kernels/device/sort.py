@@ -80,7 +80,7 @@ def dispatch(
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     counted = plan.counts_of_program(call, keys)
     failed = plan.place_keys(
-        call, 0, counted, key_to_rank, num_keys, num_keys, keys, keys, align, padding, False
+        call, 0, counted, key_to_rank, num_keys, num_keys, keys, align, padding, False
     )
     tl.debug_barrier()
     key = tl.arange(0, keys)

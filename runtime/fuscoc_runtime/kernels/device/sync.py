@@ -9,6 +9,8 @@ import time
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.target_info import cuda_capability_geq
 
 from fuscoc_runtime.kernels.device import load
 
@@ -20,11 +22,23 @@ if triton.knobs.runtime.interpret:
         """Leave the processor to the ranks that are waited for."""
         time.sleep(2e-3)
 
+    def follow(leads=False):
+        """Wait for the kernel before, of which this one may be a programmatic dependent, and let
+        the next one, if this one ``leads``, come when all programs of this one run. What waits for
+        peers does not lead one that fills the GPU: it may keep theirs from running."""
+
 else:
 
     @triton.jit
     def pause():
         pass
+
+    @triton.jit
+    def follow(leads: tl.constexpr = False):
+        if cuda_capability_geq(9, 0):
+            gdc_wait()
+            if leads:
+                gdc_launch_dependents()
 
 
 @triton.jit

@@ -82,7 +82,7 @@ NODE = tl.constexpr(68)  # this rank's
 STRIDE = tl.constexpr(69)  # source segments of node n, and of this place there, are from n * STRIDE
 NUM_KNOWN = tl.constexpr(70)  # ranks of all nodes, or more
 OWN_RANKS = tl.constexpr(71)  # address of i64 [points] of this rank, as RANKS, of all nodes,
-OWN_KEYS = tl.constexpr(72)  # and as KEYS
+OWN_KEYS = tl.constexpr(72)  # and their keys, where KEYS are numbers in this node
 WEIGHTS = tl.constexpr(73)  # address of f32 [max_sources][fanout] that have come with the segments
 SLABS_OUT = tl.constexpr(74)  # address of a slab for every node, and how many bytes it has,
 SLABS_IN = tl.constexpr(75)  # of one from every node
@@ -93,7 +93,10 @@ BACK_BYTES = tl.constexpr(79)
 BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
 RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes]: points of each that had no slot here,
 RECEIPTS_IN = tl.constexpr(82)  # and of this rank's that had none there
-NUM_WORDS = tl.constexpr(83)
+EXCHANGES = tl.constexpr(83)  # address of i32 [2] of the host: calls whose slabs travel, or have
+NUM_KEYS = tl.constexpr(84)  # that are counted: of all, or of several nodes those of this one
+NODE_KEYS = tl.constexpr(85)  # address of i64 [keys], the number of each in the node that it is of
+NUM_WORDS = tl.constexpr(86)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
