@@ -196,7 +196,9 @@ def expected(kinds: list[Any], values: dict[str, int], first: int) -> list[tuple
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.one_of(launches, exchanges, told), max_size=5), numbers, numbers, st.integers(0, 3))
+@given(
+    st.lists(st.one_of(launches, exchanges, told), max_size=5), numbers, numbers, st.integers(0, 3)
+)
 def test_c_calls_what_the_list_says(
     kinds: list[Any], values: dict[str, int], others: dict[str, int], polls: int
 ) -> None:

@@ -94,7 +94,7 @@ class Communicator(ctypes.Structure):
 
 
 class Transfers(ctypes.Structure):
-    """Sends and receives that are posted as one group, through a communicator of NCCL. Two ``words``
+    """Sends and receives that are posted as one group, through a communicator of NCCL. Two words
     of the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
     ``number`` is the address of that of the latest, int64. Both are 0 where kernels before and
     behind it tell the host."""

@@ -79,7 +79,7 @@ class TritonProgram:
             TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in self._fields
         ]
         self._key_to_rank: Tensor | None = None
-        self.num_keys = 1 if self.is_dense else self.target.num_keys
+        self.num_keys = self.target.num_keys if self.target.kind == "packed" else 1
         self.node_keys = self._node_owners = torch.empty(0, dtype=torch.int64)
         if self.target.kind == "packed" and self.target.placement.kind != "table":
             self._key_to_rank = owners = key_to_rank(
@@ -115,8 +115,8 @@ class TritonProgram:
 
     @property
     def plan_blocks(self) -> int:
-        """Programs that exchange counts."""
-        return max(1, -(-self.num_columns // self.spec.key_block))
+        """Programs that exchange counts: those of a block of keys and a node."""
+        return max(1, -(-self.num_columns // self.spec.key_block)) * self.num_nodes
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""

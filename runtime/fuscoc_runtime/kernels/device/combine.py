@@ -431,11 +431,12 @@ def sum_rows(
         size = tile_rows
     num_items = points.num_remote_items(call, size) * reduces
     num_groups = (num_sources + size - 1) // size
-    reduces_first = tl.program_id(0) < sync.word(call, words.NUM_REDUCERS) * reduces
-    group = num_groups
+    left = (num_items > 0).to(tl.int32)  # whether there may be something to reduce
+    takes = (left == 1) | (num_groups > tl.num_programs(0))
+    reduces_first = (tl.program_id(0) < sync.word(call, words.NUM_REDUCERS)) & (left == 1)
+    group = num_groups.to(tl.int64)
     if reduces_first == 0:
-        group = sync.take(state, words.NEXT_GROUP)
-    left = reduces  # whether there may be something to reduce
+        group = sync.first_item(state, words.NEXT_GROUP, takes)
     while (left == 1) | (group < num_groups):
         there = False
         absent = refusing
@@ -464,7 +465,7 @@ def sum_rows(
                         add_row, add_partial, store_partial, store_result, lost, partial_bytes,
                         fanout, lanes, parts, weighted, places, strided,
                     )  # fmt: skip
-            group = sync.take(state, words.NEXT_GROUP)
+            group = sync.next_item(state, words.NEXT_GROUP, num_groups, takes)
         elif reduces:  # then something may be left
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
