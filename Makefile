@@ -46,7 +46,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-golden: $(READY)  ## rewrite golden files after a deliberate change; read the diff
+golden: $(READY)  ## rewrite golden files and the parser's tables after a deliberate change; read the diff
+	$(BIN)/python -m fuscoc.lang.tables
 	FUSCOC_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/errors tests/passes tests/dialect tests/codegen \
 		tests/node_triton/test_text.py
 

@@ -4,13 +4,14 @@
     torchrun --nproc-per-node 2 -m benchmarks.embedding
 
 ``--compile`` writes the artifact into ``build/embedding`` and needs no GPU. Every rank looks up
-bags of random ids; sums, and the gradients of table and weights, are compared with those of
-``torch.nn.functional.embedding_bag`` on the whole table, and sums have to repeat to the bit.
-Torch's own way over several ranks is compared, too: ids sorted by owner, all-to-all,
-``index_select``, rows back, permuted and summed up, where fuscoc sums up at the owner. Ranks share
-GPUs where there are fewer, each as a node of its own. All are warmed up, and take turns. Time is
-the host's between two waits for the GPU, behind a barrier, the median of turns, of the rank that
-takes longest.
+bags of random ids, by memory of a fixed size and by sizes that are exact; sums, and the gradients
+of table and weights, are compared with those of ``torch.nn.functional.embedding_bag`` on the whole
+table, and sums have to repeat to the bit, also as a replayed graph. Torch's own way over several
+ranks is compared, too: ids sorted by owner, all-to-all, ``index_select``, rows back, permuted and
+summed up, where fuscoc sums up at the owner. Ranks share GPUs where there are fewer, each as a node
+of its own; then sizes are exact in both ways. All are warmed up, and take turns. Time is the
+host's between two waits for the GPU, behind a barrier, the median of turns, of the rank that takes
+longest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,20 +50,35 @@ def join() -> torch.device:
     return device
 
 
-def by_torch(ids: Tensor, weights: Tensor, mine: Tensor, first: int, ranks: int) -> Tensor:
+class Torch:
     """Bags by permute, all-to-all and ``index_select``, over ranks that have equal parts."""
-    flat = ids.flatten()
-    owner = flat // len(mine)
-    order = owner.argsort(stable=True)
-    counts = torch.bincount(owner, minlength=ranks)
-    theirs = counts if ranks == 1 else torch.empty_like(counts)
-    if ranks > 1:
-        dist.all_to_all_single(theirs, counts)
-    send, receive = counts.tolist(), theirs.tolist()
-    asked = moved(flat[order], send, receive)
-    came = moved(mine.index_select(0, asked - first), receive, send)
-    rows = torch.empty_like(came).index_copy_(0, order, came).view(*ids.shape, -1)
-    return (rows * weights.unsqueeze(2)).sum(1)
+
+    def __init__(self, ids: Tensor, weights: Tensor, mine: Tensor, first: int, ranks: int) -> None:
+        self._weights, self._mine, self._first = weights, mine, first
+        flat = ids.flatten()
+        owner = flat // len(mine)
+        self._order = owner.argsort(stable=True)
+        counts = torch.bincount(owner, minlength=ranks)
+        theirs = counts if ranks == 1 else torch.empty_like(counts)
+        if ranks > 1:
+            dist.all_to_all_single(theirs, counts)
+        self._send, self._receive = counts.tolist(), theirs.tolist()
+        self._asked = moved(flat[self._order], self._send, self._receive)
+
+    def sums(self) -> Tensor:
+        """As ``embedding_bag`` of the whole table."""
+        rows = self._mine.index_select(0, self._asked - self._first)
+        came = moved(rows, self._receive, self._send)
+        back = torch.empty_like(came).index_copy_(0, self._order, came)
+        self._rows = back.view(*self._weights.shape, -1)
+        return (self._rows * self._weights.unsqueeze(2)).sum(1)
+
+    def gradients(self, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        """Of this rank's part of the table, and of the weights."""
+        of_rows = (self._weights.unsqueeze(2) * upstream.unsqueeze(1)).flatten(0, 1)
+        came = moved(of_rows[self._order], self._send, self._receive)
+        of_table = torch.zeros_like(self._mine).index_add_(0, self._asked - self._first, came)
+        return of_table, (self._rows * upstream.unsqueeze(1)).sum(2)
 
 
 def medians_ms(calls: Mapping[str, Callable[[], object]], ranks: int) -> dict[str, float]:
@@ -83,66 +100,121 @@ def medians_ms(calls: Mapping[str, Callable[[], object]], ranks: int) -> dict[st
     return {name: statistics.median(each) for name, each in times.items()}
 
 
+class Fuscoc:
+    """The same by the example; ``options`` are those of ``Shuffle``."""
+
+    def __init__(self, device: torch.device, ids: Tensor, first: int, **options: int) -> None:
+        self.shuffle = Shuffle(FOLDER, device=device, timeout=60.0, **options)
+        self._ids, self._first = ids, first
+
+    def dispatch(self, weights: Tensor) -> tuple[Tensor, object]:
+        """Ids in the slots of this rank, any in those that have none."""
+        asked, handle = self.shuffle.dispatch(
+            self._ids, indices=self._ids, per_sample_weights=weights
+        )
+        return asked, handle
+
+    def sums(self, mine: Tensor, weights: Tensor) -> Tensor:
+        asked, handle = self.dispatch(weights)
+        places = (asked - self._first).clamp_(0, len(mine) - 1)
+        result: Tensor = self.shuffle.combine(mine.index_select(0, places), handle)
+        return result
+
+    def gradients(
+        self, mine: Tensor, weights: Tensor, upstream: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums, and the gradients of ``Torch``."""
+        held, weighed = mine.detach().requires_grad_(), weights.detach().requires_grad_()
+        sums = self.sums(held, weighed)
+        of_table, of_weights = torch.autograd.grad(sums, [held, weighed], upstream)
+        return sums.detach(), of_table, of_weights
+
+    def captured(self, mine: Tensor, weights: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """``sums`` as a graph, and where its result is."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result = self.sums(mine, weights)
+        return graph, result
+
+
 def main(bags: int) -> None:
     device = join()
-    shuffle = Shuffle(FOLDER, device=device, timeout=60.0)
-    rank, ranks = shuffle.rank, shuffle.topology.num_ranks
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(3)
     table = torch.randn(ROWS, WIDTH, device=device)
     torch.manual_seed(17 + rank)
     ids = torch.randint(ROWS, (bags, BAG), device=device)
     weights = torch.rand(bags, BAG, device=device)
+    upstream = torch.randn(bags, WIDTH, device=device)
     first = rank * (ROWS // ranks)
     mine = table[first : first + ROWS // ranks].clone()
+    ways = {
+        "fixed": Fuscoc(device, ids, first, max_sources=ids.numel(), capacity=ids.numel() * 5 // 4),
+        "exact": Fuscoc(device, ids, first),
+    }
+    topology = ways["exact"].shuffle.topology
 
-    def by_fuscoc(mine: Tensor, weights: Tensor) -> Tensor:
-        asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
-        result: Tensor = shuffle.combine(mine.index_select(0, asked - first), handle)
-        return result
-
-    found = []
-    for _ in range(2):
-        held, weighed = mine.clone().requires_grad_(), weights.clone().requires_grad_()
-        sums = by_fuscoc(held, weighed)
-        sums.square().sum().backward()
-        found.append((sums.detach(), held.grad, weighed.grad))
     whole, plain = table.clone().requires_grad_(), weights.clone().requires_grad_()
     want = embedding_bag(ids, whole, mode="sum", per_sample_weights=plain)
-    want.square().sum().backward()
+    of_whole, of_plain = torch.autograd.grad(want, [whole, plain], upstream)
     if ranks > 1:
-        dist.all_reduce(whole.grad)
-    own = whole.grad[first : first + len(mine)]
-    sums, of_table, of_weights = found[1]
-    pairs = {
-        "sums": (sums, want.detach()),
-        "table": (of_table, own),
-        "weights": (of_weights, plain.grad),
-        "sums by torch": (by_torch(ids, weights, mine, first, ranks), want.detach()),
+        dist.all_reduce(of_whole)
+    wanted = {
+        "sums": want.detach(),
+        "table": of_whole[first : first + len(mine)],
+        "weights": of_plain,
     }
-    for name, (got, wanted) in pairs.items():
-        error = float((got - wanted).norm() / wanted.norm())
-        print(f"rank {rank} of {shuffle.topology}: {name} off by {error:.1e}", flush=True)
-        assert error < 1e-5
-    assert torch.equal(found[0][0], found[1][0]), "sums do not repeat"
+    by_torch = Torch(ids, weights, mine, first, ranks)
+    found = {"torch": (by_torch.sums(), *by_torch.gradients(upstream))}
+    found |= {name: way.gradients(mine, weights, upstream) for name, way in ways.items()}
+    for name, got in found.items():
+        for (what, right), each in zip(wanted.items(), got, strict=True):
+            error = float((each - right).norm() / right.norm())
+            print(f"rank {rank} of {topology}: {what}, {name}: off by {error:.1e}", flush=True)
+            assert error < 1e-5
+    for name, way in ways.items():
+        assert torch.equal(way.sums(mine, weights), found[name][0]), "sums do not repeat"
+    graph = None
+    if topology.num_nodes == 1:
+        graph, result = ways["fixed"].captured(mine, weights)
+        result.zero_()
+        graph.replay()
+        assert torch.equal(result, found["fixed"][0]), "a replay has other sums"
+    ways["fixed"].shuffle.check()
 
     with torch.no_grad():
-        given = {"indices": ids, "per_sample_weights": weights}
-        calls = {
-            "fuscoc": lambda: by_fuscoc(mine, weights),
-            "of which dispatch": lambda: shuffle.dispatch(ids, **given),
-            "torch": lambda: by_torch(ids, weights, mine, first, ranks),
+        calls: dict[str, Callable[[], object]] = {
+            "torch": lambda: Torch(ids, weights, mine, first, ranks).sums(),
             "embedding_bag of the whole table": lambda: embedding_bag(
                 ids, table, mode="sum", per_sample_weights=weights
             ),
         }
-        times = medians_ms(calls, ranks)
-    if rank == 0:
-        name = torch.cuda.get_device_name()
-        print(f"{name}, {shuffle.topology}, {bags} bags of {BAG} ids, {WIDTH} f32 a row")
-        print(", ".join(f"{what} {ms:.2f} ms" for what, ms in times.items()), flush=True)
-    shuffle.close()
+        for name, way in ways.items():
+            calls[name] = partial(way.sums, mine, weights)
+            calls[f"{name}, dispatch alone"] = partial(way.dispatch, weights)
+        if graph is not None:
+            calls["fixed, a graph"] = graph.replay
+        tell(medians_ms(calls, ranks), rank, f"{topology}, {bags} bags of {BAG}, sums")
+
+    def torch_there_and_back() -> object:
+        way = Torch(ids, weights, mine, first, ranks)
+        return way.sums(), way.gradients(upstream)
+
+    calls = {"torch": torch_there_and_back}
+    for name, way in ways.items():
+        calls[name] = partial(way.gradients, mine, weights, upstream)
+    tell(medians_ms(calls, ranks), rank, f"{topology}, {bags} bags of {BAG}, and gradients")
+    for way in ways.values():
+        way.shuffle.close()
     if ranks > 1:
         dist.destroy_process_group()
+
+
+def tell(times: Mapping[str, float], rank: int, what: str) -> None:
+    """A line of medians, by one rank."""
+    if rank == 0:
+        listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in times.items())
+        print(f"{torch.cuda.get_device_name()}, {what}: {listed}", flush=True)
 
 
 if __name__ == "__main__":

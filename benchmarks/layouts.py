@@ -49,6 +49,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
+PAGES = 160  # of a rank's cache
 
 
 def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
@@ -214,9 +215,9 @@ def planes(rank: int, ranks: int, device: torch.device) -> Case:
 
 def pages(rank: int, ranks: int, device: torch.device) -> Case:
     """Pages of a cache, each in all layers, dealt out to the ranks."""
-    layers, moves, total, line = 32, 128, 160, 65536
-    cache = random_bytes(layers, total, line, device=device)
-    source = torch.randperm(total, device=device)[:moves]
+    layers, moves, line = 32, 128, 65536
+    cache = random_bytes(layers, PAGES, line, device=device)
+    source = torch.randperm(PAGES, device=device)[:moves]
     to = torch.arange(moves, device=device) * ranks // moves
     slot = torch.arange(moves, device=device) - to * (moves // ranks) + rank * (moves // ranks)
 

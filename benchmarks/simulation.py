@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from benchmarks import simulation_published as published
-from benchmarks.simulation_cases import REWRITES, Case
-from benchmarks.simulation_tables import LEFT_OUT, TABLES, Measured, measured
+from benchmarks.simulation_cases import REWRITES, Case, seconds
+from benchmarks.simulation_tables import LEFT_OUT, TABLES, Measured, Part, measured
 from fuscoc.simulate.clusters import PARTS
 from fuscoc.simulate.costs import Costs
 
@@ -42,14 +43,7 @@ def predict(rows: Iterable[Measured]) -> Iterator[Row]:
         key = Case.of(row), row.contender
         if key not in runs:
             runs[key] = Case.of(row).run(row.contender)
-        run = runs[key]
-        assert run.combine is not None
-        seconds = {
-            "dispatch": run.dispatch.seconds,
-            "combine": run.combine.seconds,
-            "total": run.seconds,
-        }
-        yield Row(row, seconds[row.part])
+        yield Row(row, seconds(runs[key], row))
 
 
 def constants() -> list[str]:
@@ -95,8 +89,8 @@ def summary(rows: list[Row]) -> list[str]:
 def details(rows: list[Row]) -> list[str]:
     """Every row: measured, predicted, error."""
     lines = [
-        "| table | routing, tokens | contender | dispatch | combine | total |",
-        "|---|---|---|---|---|---|",
+        "| table | routing, tokens | contender | dispatch | combine | total | beyond the wire |",
+        "|---|---|---|---|---|---|---|",
     ]
     by_call: dict[tuple[str, str, int, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
@@ -104,8 +98,9 @@ def details(rows: list[Row]) -> list[str]:
         key = found.table, found.routing, found.tokens, found.contender
         by_call[key][found.part] = row
     for (table, routing, tokens, contender), parts in by_call.items():
-        cells = [_cell(parts.get(part)) for part in ("dispatch", "combine", "total")]
-        lines.append(f"| {table} | {routing}, {tokens} | {contender} | {' | '.join(cells)} |")
+        cells = [_cell(parts.get(part)) for part in get_args(Part)]
+        inputs = f"{routing}, {tokens}" if tokens else routing
+        lines.append(f"| {table} | {inputs} | {contender} | {' | '.join(cells)} |")
     return lines
 
 

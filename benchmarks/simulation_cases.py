@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import moe_cases, network_cases
-from benchmarks.simulation_tables import Measured
+from benchmarks import layouts, moe_cases, network_cases
+from benchmarks.simulation_tables import LAYOUTS, Measured
 from fuscoc.planning.command import open_shuffle
 from fuscoc.simulate.clusters import Cluster, load_cluster
 from fuscoc.simulate.command import Workload
@@ -22,6 +22,7 @@ from fuscoc.simulate.record import Run
 from fuscoc.simulate.runs import simulate
 from fuscoc_runtime import Topology
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan.links import row_bytes
 from fuscoc_runtime.reference import RankData
 
 REWRITES: Mapping[str, Rewrite] = {
@@ -39,10 +40,16 @@ REWRITES: Mapping[str, Rewrite] = {
 
 @cache
 def open_shape(name: str) -> tuple[ShuffleSpec, Any]:
-    """The compiled shuffle of a model, and its module."""
+    """The compiled shuffle of a model, and its module; ``compact`` may stand behind its name. Or an
+    example of ``benchmarks/layouts.py``."""
+    if name in LAYOUTS:
+        example, constants = layouts.SPECS[LAYOUTS[name]]
+        return open_shuffle(layouts.EXAMPLES / f"{example}.fsc", None, dict(constants))
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "moe.fsc"
-        path.write_text(moe_cases.spec(moe_cases.SHAPES[name]), encoding="utf-8")
+        model, _, compact = name.partition(" ")
+        shape = replace(moe_cases.SHAPES[model], compact=bool(compact))
+        path.write_text(moe_cases.spec(shape), encoding="utf-8")
         return open_shuffle(path, None, {})
 
 
@@ -53,7 +60,7 @@ def _contender(shape: str, name: str) -> Contender:
 
 def expert_ids(shape: str, kind: str, tokens: int, topology: Topology, rank: int) -> torch.Tensor:
     """``topk_idx`` of one rank, int64 [tokens, topk], as the benchmark of its cluster drew it."""
-    model = moe_cases.SHAPES[shape]
+    model, kind = moe_cases.SHAPES[shape.split(" ")[0]], kind.split(",")[0]
     if topology.num_nodes > 1:
         return network_cases.routing(
             kind, tokens, network_cases.Model(model.hidden, model.experts, model.topk), topology,
@@ -63,19 +70,31 @@ def expert_ids(shape: str, kind: str, tokens: int, topology: Topology, rank: int
     return moe_cases.routing(kind, tokens, model, topology.num_ranks, generator)
 
 
+def layout_inputs(shape: str, topology: Topology, rank: int) -> RankData:
+    """What the benchmark gives a layout's shuffle besides its source."""
+    if shape != "kv_pages":
+        return RankData({}, {}, {})
+    inputs = layouts.pages(rank, topology.num_ranks, torch.device("cpu")).inputs
+    tables = {name: each for name, each in inputs.items() if isinstance(each, torch.Tensor)}
+    moves = len(tables["destination"])
+    return RankData({}, tables, {"moves": moves, "slots": moves, "pages": layouts.PAGES})
+
+
 @dataclass(frozen=True)
 class Case:
-    """One routing on one cluster of the project's."""
+    """One routing on one cluster of the project's. ``wire``: seconds that raw sends of a call's
+    rows take, in place of the cluster's NICs and their latency."""
 
     cluster: str
     shape: str
     routing: str
     tokens: int
+    wire: float | None = None
 
     @classmethod
     def of(cls, row: Measured) -> Case:
         """The case of a row; the same one for rows of the same inputs, which are made once."""
-        return _case(row.cluster, row.shape, row.routing, row.tokens)
+        return _case(row.cluster, row.shape, row.routing, row.tokens, row.wire)
 
     @cached_property
     def _workload(self) -> Workload:
@@ -86,6 +105,9 @@ class Case:
     def _ranks(self) -> list[RankData]:
         topology, found = self._workload.topology, list[RankData]()
         for rank in range(topology.num_ranks):
+            if self.shape in LAYOUTS:
+                found.append(layout_inputs(self.shape, topology, rank))
+                continue
             idx = expert_ids(self.shape, self.routing, self.tokens, topology, rank)
             weights = torch.ones(idx.shape)
             inputs = {"topk_idx": idx, "topk_weights": weights}
@@ -99,9 +121,22 @@ class Case:
         if costs is not None:
             cluster = replace(cluster, costs=costs)
         made = _contender(self.shape, name)
-        return simulate(made, workload.counts(made, self._ranks), cluster, detailed=False)
+        counts = workload.counts(made, self._ranks)
+        if self.wire is not None:
+            size = counts.flows.sum(axis=1).max() * row_bytes(made.program.buffers["slices"])
+            cluster = replace(cluster, nic=size / self.wire, latency=0.0)
+        return simulate(made, counts, cluster, detailed=False)
 
 
 @cache
-def _case(cluster: str, shape: str, routing: str, tokens: int) -> Case:
-    return Case(cluster, shape, routing, tokens)
+def _case(cluster: str, shape: str, routing: str, tokens: int, wire: float | None) -> Case:
+    return Case(cluster, shape, routing, tokens, wire)
+
+
+def seconds(run: Run, row: Measured) -> float:
+    """What is predicted for a row, of the run of its contender."""
+    if row.part in ("dispatch", "combine"):
+        leg = run.dispatch if row.part == "dispatch" else run.combine
+        assert leg is not None
+        return leg.seconds
+    return run.seconds - (2 * (row.wire or 0.0) if row.part == "beyond" else 0.0)

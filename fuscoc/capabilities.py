@@ -19,7 +19,7 @@ from typing import TypeAlias
 from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns
 from fuscoc.diagnostics import DiagnosticSink, Label
-from fuscoc.lang.checked import CheckedShuffle, Const, PackedTarget
+from fuscoc.lang.checked import CheckedShuffle, Combine, Const, PackedTarget
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
@@ -113,10 +113,32 @@ def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
 
 def replies(shuffle: CheckedShuffle) -> Faults:
     """A row comes back as it went, to the segment that it came from."""
-    way_back = shuffle.combine if shuffle.reply is None else shuffle.reply.combine
-    if way_back is not None and (shuffle.reply is not None or shuffle.is_reply):
+    way_back = _reply(shuffle)
+    if way_back is not None:
         reason = "its reply has rows of its own, and these kernels bring back those that they sent"
         yield Fault(way_back.span, reason)
+
+
+def replies_from_given_slots(shuffle: CheckedShuffle) -> Faults:
+    """A reply goes by the slot codes of points, which kernels of pieces have none of."""
+    way_back = _reply(shuffle)
+    if way_back is not None and not isinstance(shuffle.target, PackedTarget):
+        reason = "its reply is of a dense target, whose slots these kernels keep for pieces alone"
+        yield Fault(way_back.span, reason)
+
+
+def answers(shuffle: CheckedShuffle) -> Faults:
+    """A reply comes back by kernels of its own, which are of the same kind."""
+    fault = None if shuffle.reply is None else find_fault(shuffle.reply, TRITON_NODE)
+    if fault is not None:
+        yield fault
+
+
+def _reply(shuffle: CheckedShuffle) -> Combine | None:
+    """The way back of a reply, or of the dispatch that has one."""
+    if shuffle.reply is not None:
+        return shuffle.reply.combine
+    return shuffle.combine if shuffle.is_reply else None
 
 
 def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
@@ -206,10 +228,11 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (replies, repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
 
 CUDA: Table = (
     demands_triton,
+    replies,
     *_NODE,
     fans_out_far,
     has_many_fields,
@@ -220,7 +243,14 @@ CUDA: Table = (
 )
 """CUDA kernels, which work inside one node."""
 
-TRITON_NODE: Table = (demands_cuda, *_NODE, fans_out_very_far, of_packed(has_very_many_keys))
+TRITON_NODE: Table = (
+    demands_cuda,
+    replies_from_given_slots,
+    *_NODE,
+    fans_out_very_far,
+    of_packed(has_very_many_keys),
+    answers,
+)
 """Triton kernels of fixed capacity inside one node."""
 
 NODE_KERNELS = {

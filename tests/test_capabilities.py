@@ -88,6 +88,25 @@ EXAMPLES = {
         "reply back[t] of item reduce sum",
         "its reply has rows of its own, and these kernels bring back those that they sent",
     ),
+    "replies_from_given_slots": Example(
+        spec(
+            "index at : length",
+            "layout slots[at] of item dense(length)",
+            target="slots[r({0}) / 2] on r({0}) % 2",
+            combine="reply back[t] of item reduce sum",
+        ),
+        "reply back[t] of item reduce sum",
+        "its reply is of a dense target, whose slots these kernels keep for pieces alone",
+    ),
+    "answers": Example(
+        spec(
+            "weight w(t, k) : f64 = input weights",
+            "segment answer { y : f64[2] }",
+            combine="reply back[t] of answer reduce sum(w)",
+        ),
+        "w",
+        "its weights are f64, and so are what they weigh",
+    ),
     "repeats_rows": Example(
         spec(options="dedup(node)"),
         "dedup(node)",

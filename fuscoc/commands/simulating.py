@@ -68,6 +68,7 @@ def simulate(
     load_numpy()
     from fuscoc.planning.command import MissingExtraError, RoutingError
     from fuscoc.simulate import command
+    from fuscoc.simulate.contenders import SimulationError
     from fuscoc_runtime.errors import FuscoRuntimeError, NativeBuildError
     from fuscoc_runtime.plan.native import BuildError
 
@@ -83,7 +84,7 @@ def simulate(
         json=json,
         html=html,
     )
-    wrong = FuscoRuntimeError, RoutingError, MissingExtraError, command.SimulationError, LookupError
+    wrong = FuscoRuntimeError, RoutingError, MissingExtraError, SimulationError, LookupError
     try:
         command.run(what, shuffle, defines_for(what, define), options)
     except BuildError as error:  # of the stages, or of the policies

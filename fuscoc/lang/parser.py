@@ -6,11 +6,9 @@ reads, so no intermediate tree is built and deep nesting costs no Python stack.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from lark import Lark, Token
@@ -18,6 +16,7 @@ from lark.exceptions import UnexpectedInput
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast
+from fuscoc.lang.tables import load_parser
 from fuscoc.source import SourceFile, Span
 
 MAX_DIGITS = 30  # as written; what a number may be worth is decided when it is folded
@@ -217,17 +216,4 @@ def _with_broken(shuffle: ast.Shuffle, broken: Iterable[ast.Broken]) -> ast.Shuf
 
 @cache
 def _parser() -> Lark:
-    return lark(transformer=TreeBuilder())
-
-
-def lark(**options: Any) -> Lark:
-    """A parser of the language with further ``options``; it keeps every token."""
-    grammar = files("fuscoc.lang").joinpath("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        grammar,
-        parser="lalr",
-        g_regex_flags=re.ASCII,  # so that a word ends before any other letter
-        keep_all_tokens=True,
-        maybe_placeholders=False,
-        **options,
-    )
+    return load_parser(transformer=TreeBuilder())

@@ -16,7 +16,8 @@ from typing import TypeAlias
 from lark import Token, Tree
 
 from fuscoc.diagnostics import DiagnosticSink
-from fuscoc.lang.parser import lark, parse
+from fuscoc.lang.parser import parse
+from fuscoc.lang.tables import load_parser
 from fuscoc.source import SourceFile, Span
 
 _COMMENT = re.compile(r"//[^\n]*")
@@ -94,7 +95,7 @@ def read_words(source: SourceFile) -> File:
     return File(shuffles, _attach_comments(source.text, words))
 
 
-_token_trees = cache(lark)
+_token_trees = cache(load_parser)
 
 
 def _shuffle(tree: Token | _Tree) -> Shuffle:

@@ -37,10 +37,11 @@ class Amounts:
 
 
 class ListAmounts:
-    """The amounts of one call, by the name of a list."""
+    """The amounts of one call, by the name of a list. ``compact``: a row is on a rank once, however
+    many slots refer to it, so that nothing is copied there."""
 
-    def __init__(self, counts: Counts, plan: NetworkPlan) -> None:
-        self._counts, self._plan = counts, plan
+    def __init__(self, counts: Counts, plan: NetworkPlan, compact: bool) -> None:
+        self._counts, self._plan, self._compact = counts, plan, compact
         self._m = counts.topology.ranks_per_node
         self._lists: Mapping[str, Callable[[], Amounts]] = {
             "net_send": self._net_send,
@@ -152,6 +153,9 @@ class ListAmounts:
     def _local(self) -> Amounts:
         """Copies of rows that a rank has: what direct rows leave to do, then every round's."""
         counts = self._counts
+        if self._compact:
+            none, nothing = np.zeros(0, np.int64), np.zeros(0)
+            return Amounts(none, none, none, nothing, nothing)
         near = (counts.points - counts.pairs) * counts.same_node
         read = counts.shared * counts.same_node
         rank = np.arange(len(near))

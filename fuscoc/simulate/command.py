@@ -25,6 +25,7 @@ from fuscoc.simulate.contenders import (
     FUSCOC,
     Contender,
     Rewrite,
+    SimulationError,
     ablated,
     contender,
 )
@@ -44,10 +45,6 @@ SWEEPS: Mapping[str, tuple[str, float]] = {
     "oversubscription": ("oversubscription", 1.0),
 }
 """What ``--sweep`` takes besides ``tokens``: the field of a ``Cluster``, and its unit."""
-
-
-class SimulationError(ValueError):
-    """Options that do not fit; the message says which."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from fuscoc_runtime.manifest.program import Program
 DESTINATION, AT_ONCE = "destination", "at once"
 
 
+class SimulationError(ValueError):
+    """What is asked for cannot be simulated; the message says why."""
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """``None``: as the spec says. ``dedup``: the tiers that a segment crosses once. ``balance``,
@@ -28,13 +32,14 @@ class Rewrite:
     ``execution``: ``fused``: steps and their signals are a pipeline, straight from layout to
     layout; ``wrapped``: such a pipeline between two permutes, as of an all-to-all that knows no
     layouts; ``staged``: every step is a permute, a collective and a permute, each behind the one
-    before. ``reuses_plan``: an earlier one is used.
+    before; ``slabs``: calls of fixed capacity, which plan on the device and, between nodes, send
+    slabs of one size. ``reuses_plan``: an earlier one is used.
     """
 
     dedup: tuple[str, ...] | None = None
     balance: str | None = None
     schedule: str | None = None
-    execution: Literal["fused", "wrapped", "staged"] = "fused"
+    execution: Literal["fused", "wrapped", "staged", "slabs"] = "fused"
     reuses_plan: bool = False
 
     @property
@@ -51,6 +56,8 @@ class Rewrite:
             found.append("between permutes")
         if self.execution == "staged":
             found.append("steps one by one, with permutes")
+        if self.execution == "slabs":
+            found.append("slabs of fixed capacity")
         if self.reuses_plan:
             found.append("an earlier plan")
         return ", ".join(found) or "as the spec says"
@@ -61,6 +68,7 @@ AUTO = Rewrite(dedup=("node", "rank"), balance="auto", schedule="auto")
 CONTENDERS: Mapping[str, Rewrite] = {
     FUSCOC: AUTO,
     "spec": Rewrite(),
+    "fixed": Rewrite(dedup=("node", "rank"), balance="none", schedule=AT_ONCE, execution="slabs"),
     "naive": Rewrite(dedup=(), balance=DESTINATION, schedule=AT_ONCE, execution="staged"),
     "deduplicated": Rewrite(
         dedup=("rank",), balance=DESTINATION, schedule=AT_ONCE, execution="staged"

@@ -35,7 +35,8 @@ class Sharing:
 class Counts:
     """Segments, int64. From source rank to destination rank, [R, R]: ``points``, live points;
     ``pairs``, copies; ``shared``, those copies that two points or more share. ``flows`` [R, n]:
-    rows over the network to every other node. ``sources`` [R]: segments that go anywhere."""
+    rows over the network to every other node. ``sources`` [R]: segments that go anywhere;
+    ``near`` [R]: those that go to their own node."""
 
     topology: Topology
     points: Int64Array
@@ -43,6 +44,7 @@ class Counts:
     shared: Int64Array
     flows: Int64Array
     sources: Int64Array
+    near: Int64Array
 
     @property
     def demand(self) -> Demand:
@@ -72,6 +74,7 @@ def count(
             shared=np.zeros((num_ranks, num_ranks), np.int64),
             flows=np.zeros((num_ranks, num_nodes), np.int64),
             sources=np.zeros(num_ranks, np.int64),
+            near=np.zeros(num_ranks, np.int64),
         )
         for sharing in sharings
     }
@@ -93,6 +96,7 @@ def count(
             counts.pairs[rank] = distinct if sharing.once_per_rank else points
             counts.shared[rank] = shared if sharing.once_per_rank else 0
             counts.sources[rank] = live.any(axis=1).sum()
+            counts.near[rank] = per_node[topology.node(rank)]
             rows = counts.pairs[rank].reshape(num_nodes, m).sum(axis=1)
             counts.flows[rank] = per_node if sharing.once_per_node else rows
             counts.flows[rank, topology.node(rank)] = 0

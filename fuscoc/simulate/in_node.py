@@ -1,9 +1,9 @@
 """A path as kernels of a fixed capacity carry it out inside one node: all at once.
 
 Such kernels plan by themselves and pass rows on as they come, so that copies inside a rank's memory
-go beside those to other ranks; what is not hidden of planning and of the ends is a constant. Of
-what every rank reads and writes, caches hold what ``benchmarks/moe_bound.py`` says: a segment is
-read once, however many ranks it goes to, and sums of a rank's own segments never leave the chip.
+go beside those to other ranks; what is not hidden of planning and of the ends comes before. Of what
+every rank reads and writes, caches hold what ``benchmarks/moe_bound.py`` says: a segment is read
+once, however many ranks it goes to, and sums of a rank's own segments never leave the chip.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
 
-def build_dispatch(wires: Wires, counts: Counts) -> Int64Array:
-    """Rows to their first slots, and from there to the others; returns the last tasks, [R]."""
+def build_dispatch(wires: Wires, counts: Counts, begin: Int64Array) -> Int64Array:
+    """Rows to their first slots, and from there to the others, behind ``begin`` [R]; returns the
+    last tasks, [R]. No pair of ``counts`` is of two nodes."""
     ranks, builder = np.arange(wires.cluster.num_ranks), wires.builder
     source, target = wires.row_bytes("source"), wires.row_bytes("target")
-    begin = builder.add(ranks, latency=wires.cluster.costs.node_dispatch)
     sends = _Sends(builder, begin, counts.pairs, "direct")
     wires.hbm(sends.rank_tasks, ranks, np.asarray(counts.sources * float(source)))
     wires.nvlink(sends.ids, sends.rank, sends.peer, sends.rows * target)
@@ -33,17 +33,24 @@ def build_dispatch(wires: Wires, counts: Counts) -> Int64Array:
     away = counts.shared.copy()
     np.fill_diagonal(away, 0)
     further = np.asarray((counts.points - counts.pairs).sum(axis=0) * float(target))
-    if "local" not in [each.name for each in wires.program.dispatch.lists]:
+    is_copied = "local" in [each.name for each in wires.program.dispatch.lists]
+    if wires.program.is_compact or not is_copied:
         further = away = np.zeros_like(further)
     wires.hbm(copies, ranks, further + away.sum(axis=0) * float(target))
     return _end(builder, ranks, sends, copies)
 
 
-def build_combine(wires: Wires, counts: Counts) -> Int64Array:
-    """Sums to their sources, and sums of these; returns the last tasks, [R]."""
+def build_combine(
+    wires: Wires,
+    counts: Counts,
+    begin: Int64Array,
+    result: str = "result",
+    further: Int64Array | int = 0,
+) -> Int64Array:
+    """Sums to their sources, and sums of these into the buffer ``result``, likewise. ``further``
+    [R]: rows of staging that sums take besides."""
     ranks, builder = np.arange(wires.cluster.num_ranks), wires.builder
     rows, staging = wires.row_bytes("rows"), wires.row_bytes("staging")
-    begin = builder.add(ranks, latency=wires.cluster.costs.node_combine)
     sends = _Sends(builder, begin, counts.pairs.T, "reduce direct")
     wires.hbm(sends.rank_tasks, ranks, counts.points.sum(axis=0) * float(rows))
     wires.nvlink(sends.ids, sends.rank, sends.peer, sends.rows * staging)
@@ -53,8 +60,8 @@ def build_combine(wires: Wires, counts: Counts) -> Int64Array:
     builder.after(begin, sums)
     remote = counts.pairs.copy()
     np.fill_diagonal(remote, 0)
-    read = remote.sum(axis=1) * float(staging)
-    wires.hbm(sums, ranks, read + counts.sources * float(wires.row_bytes("result")))
+    read = (remote.sum(axis=1) + further) * float(staging)
+    wires.hbm(sums, ranks, read + counts.sources * float(wires.row_bytes(result)))
     return _end(builder, ranks, sends, sums)
 
 

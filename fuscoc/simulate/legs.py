@@ -18,6 +18,7 @@ from fuscoc.simulate.hop import NetworkPlan, cost_model
 from fuscoc.simulate.kept import chosen_ranks
 from fuscoc.simulate.pipelined import Host, Pipelined
 from fuscoc.simulate.record import Bound, Leg, Links, Load, Spans
+from fuscoc.simulate.slabs import Slabs
 from fuscoc.simulate.staged import Staged
 from fuscoc.simulate.steps import Wires
 from fuscoc.simulate.tasks import Builder, Tasks
@@ -78,14 +79,20 @@ def build(
     """The tasks of one path: of kernels inside one node, a pipeline, or separate operators."""
     builder = Builder()
     wires = Wires(cluster, contender.program, builder)
-    amounts = ListAmounts(counts, plan)
+    amounts = ListAmounts(counts, plan, contender.program.is_compact)
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
     if execution == "staged":
         host = _host(contender, path, plan, cluster)
         Staged(wires, path, plan, counts, amounts, host).build()
-    elif execution == "fused" and cluster.nodes == 1:
-        (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts)
+    elif execution in ("fused", "slabs") and cluster.nodes == 1:
+        costs = cluster.costs
+        late = costs.node_dispatch if is_dispatch else costs.node_combine
+        begin = builder.add(np.arange(cluster.num_ranks), latency=late)
+        (in_node.build_dispatch if is_dispatch else in_node.build_combine)(wires, counts, begin)
+    elif execution == "slabs":
+        slabs = Slabs(wires, counts)
+        (slabs.dispatch if is_dispatch else slabs.combine)()
     else:
         begin, permute = builder.add(np.arange(cluster.num_ranks)), cluster.costs.permute
         points, sent = counts.points, counts.pairs.sum(axis=1)
@@ -102,9 +109,10 @@ def build(
 
 
 def _host(contender: Contender, path: PathSpec, plan: NetworkPlan, cluster: Cluster) -> Host:
-    costs, staged = cluster.costs, contender.rewrite.execution == "staged"
+    costs, execution = cluster.costs, contender.rewrite.execution
+    staged = execution == "staged"
     plans = path is contender.program.dispatch and not contender.rewrite.reuses_plan
-    if cluster.nodes == 1 or (staged and not plans):
+    if cluster.nodes == 1 or execution == "slabs" or (staged and not plans):
         return Host(0.0, 0.0)
     if not plans:
         return Host(costs.plan_again, 0.0)

@@ -15,6 +15,7 @@ from fuscoc.simulate.events import Progress
 from fuscoc.simulate.hop import NetworkPlan, cost_model, plan_network, slices_of
 from fuscoc.simulate.legs import simulate_leg
 from fuscoc.simulate.record import Run, Stage, Traffic
+from fuscoc.simulate.slabs import num_bytes
 from fuscoc_runtime.engine.machine import ring_slots
 from fuscoc_runtime.plan.links import row_bytes
 
@@ -64,8 +65,9 @@ def memory(
 ) -> dict[str, float]:
     """Bytes of buffers on the rank that needs most. A packed target has its padding at most."""
     program, pairs = contender.program, plan.assignment.pairs
+    landed = counts.pairs if program.is_compact else counts.points
     rows = {
-        "target": int(counts.points.sum(axis=0).max(initial=0)) + _padding(contender, counts),
+        "target": int(landed.sum(axis=0).max(initial=0)) + _padding(contender, counts),
         "staging": int(
             ((counts.pairs * counts.same_node).sum(axis=1) + counts.flows.sum(axis=1)).max()
         ),
@@ -74,14 +76,16 @@ def memory(
     if program.combine is None:
         del rows["staging"]
     elif plan.num_rounds:
-        forwarded = ListAmounts(counts, plan).of("reduce_node")
+        forwarded = ListAmounts(counts, plan, program.is_compact).of("reduce_node")
         by_rank = np.bincount(forwarded.rank, forwarded.terms, len(pairs))
         rows["forward_staging"] = int(np.ceil(by_rank.max(initial=0.0)))
     found = {
         name: float(count * row_bytes(program.buffers.get(name, ())))
         for name, count in rows.items()
     }
-    if plan.num_rounds:
+    if contender.rewrite.execution == "slabs" and cluster.nodes > 1:
+        found["slabs"] = float(num_bytes(program, counts))
+    elif plan.num_rounds:
         slices = plan.slices
         slots = (
             ring_slots(cost_model(contender, cluster))
@@ -104,7 +108,8 @@ def _padding(contender: Contender, counts: Counts) -> int:
 
 def _traffic(contender: Contender, counts: Counts, plan: NetworkPlan) -> Traffic:
     size = row_bytes(contender.program.buffers["slices"])
-    ranks, amounts = counts.topology.num_ranks, ListAmounts(counts, plan)
+    ranks = counts.topology.num_ranks
+    amounts = ListAmounts(counts, plan, contender.program.is_compact)
     after = plan.assignment.pairs.astype(np.float64)
     lists = ["direct", "forward"] + (["carry"] if plan.assignment.hands_over else [])
     for each in map(amounts.of, lists):

@@ -75,7 +75,8 @@ class Staged:
         elif not sent:
             self._collective("all to all", *moves)
         arrived = counts.pairs.sum(axis=0) * wires.row_bytes("target")
-        placed = counts.points.sum(axis=0) * wires.row_bytes("target")
+        filled = counts.pairs if wires.program.is_compact else counts.points
+        placed = filled.sum(axis=0) * wires.row_bytes("target")
         self._permute("place", arrived, placed)
 
     def _back(self) -> None:

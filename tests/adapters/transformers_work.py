@@ -202,16 +202,18 @@ def captured(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
     random = torch.Generator().manual_seed(dist.get_rank(group))
     drawn = torch.randint(FIRST, VOCABULARY, (5, 2, 6), generator=random).to(device)
     tokens, wrong = drawn[0].clone(), []
+    # Masks that gpt-oss makes for itself are copied from the host.
+    masks = {"attention_mask": masks_of(model, drawn.shape[-1])} if name == "GptOss" else {}
     with torch.no_grad():
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(2):
-                model(input_ids=tokens, use_cache=False)
+                model(input_ids=tokens, use_cache=False, **masks)
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            logits = model(input_ids=tokens, use_cache=False).logits
+            logits = model(input_ids=tokens, use_cache=False, **masks).logits
         for i, each in enumerate(drawn):
             wanted = model(input_ids=each, use_cache=False).logits
             tokens.copy_(each)
@@ -221,6 +223,23 @@ def captured(group: Any, name: str, options: Mapping[str, Any]) -> list[str]:
     torch.cuda.synchronize()
     del graph
     return wrong
+
+
+def masks_of(model: Any, length: int) -> dict[str, Tensor]:
+    """What is added to the scores of each kind of attention, [1, 1, length, length]: as
+    ``generate`` makes them for a compiled model."""
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    hidden = {
+        "full_attention": ahead > 0,
+        "sliding_attention": (ahead > 0) | (ahead <= -model.config.sliding_window),
+    }
+    lowest = torch.finfo(model.dtype).min
+    return {
+        kind: torch.zeros(1, 1, length, length, dtype=model.dtype)
+        .masked_fill(each, lowest)
+        .to(model.device)
+        for kind, each in hidden.items()
+    }
 
 
 def save(group: Any, name: str, folder: str) -> list[str]:

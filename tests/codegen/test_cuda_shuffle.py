@@ -71,8 +71,13 @@ def test_results_are_placed(name: str) -> None:
     """Unless segments lie one behind the other."""
     checked = checked_example(name)
     (spec,) = decode(Manifest, json.loads(compiled(checked)[MANIFEST])).shuffles
-    if spec.program.every_rank or checked.reply is not None:
+    if spec.program.every_rank:
         assert spec.cuda is spec.node is None
+        return
+    if checked.reply is not None:
+        assert spec.cuda is None
+        assert spec.node is not None
+        assert not spec.node.places_results
         return
     placed = isinstance(checked.target, DenseTarget)  # those of the packed examples do
     assert shuffle_of(checked).is_placed == placed

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize("options", [[], ["--stress", "3000"], ["--face"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--stress", "5000"], ["--face"]], ids=" ".join)
 def test_dense(options: list[str], num_ranks: int, folder: Path) -> None:
     torchrun(num_ranks, "tests/cuda/dense_run.py", folder, *options, timeout=600)
 

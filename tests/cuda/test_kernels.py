@@ -194,6 +194,8 @@ def test_a_flag_is_stored_after_a_system_fence(model: Model, cache: Path, tmp_pa
 
 
 def test_call_structure_matches_the_header(cache: Path) -> None:
+    if cuda.find_compiler().kind == "nvrtc":
+        pytest.skip("NVRTC has no offsetof: put an nvcc on the PATH, and leave out cuda-bindings")
     lines = [f"static_assert(sizeof(fuscoc::Call) == {ctypes.sizeof(Call)});"]
     for name, *_ in Call._fields_:
         offset = getattr(Call, name).offset

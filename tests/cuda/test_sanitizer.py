@@ -29,7 +29,7 @@ def problems(
     script: str = "tests/cuda/sanitizer_run.py",
     kernels: str = "moe_",
 ) -> int:
-    """How many the tool reports of all ranks."""
+    """How many the tool reports of all ranks; its reports are printed."""
     if shutil.which("compute-sanitizer") is None:
         pytest.skip("no compute-sanitizer: install the CUDA toolkit")
     under = ["compute-sanitizer", "--tool", tool, "--kernel-name", f"kns={kernels}"]
@@ -38,6 +38,7 @@ def problems(
     printed = torchrun(num_ranks, script, *options, under=under, environment=ENVIRONMENT)
     counts = re.findall(SUMMARIES[tool], printed, re.MULTILINE)
     assert len(counts) == num_ranks, printed
+    print(printed)
     return sum(map(int, counts))
 
 

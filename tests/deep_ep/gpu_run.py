@@ -1,15 +1,18 @@
 """DeepEP's calls on real GPUs, as ``rank_work`` makes them on CPUs; run by torchrun.
 
-``python -m torch.distributed.run --nproc-per-node N tests/deep_ep/gpu_run.py`` takes what
-``tests.deep_ep.artifacts`` has written into the folder ``FUSCOC_DEEP_EP`` and exits non-zero, after
-naming every mismatch, when something is wrong. Ranks may share a GPU, as in
-``tests/node_exact/exact_gpu_run.py``.
+``python -m torch.distributed.run --nproc-per-node N -m tests.deep_ep.gpu_run`` takes what
+``tests.deep_ep.artifacts`` has written into the folder ``FUSCOC_DEEP_EP``, says of every part what
+came of it, and exits non-zero, after naming mismatches, when something is wrong. Ranks may share a
+GPU, as in ``tests/node_exact/exact_gpu_run.py``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
@@ -27,10 +30,10 @@ from tests.deep_ep import cases, elastic_work, rank_work  # noqa: E402
 
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
 OPTIONS = {"topology": f"1x{NUM_RANKS}"}
-CASES = (
-    (cases.SMALL, [13, 0, 7, 11], [13, 0, 7, 11]),
-    (cases.LARGE, [1024, 700, 0, 1], [128, 87, 0, 1]),
-)
+CASES = {
+    "small": (cases.SMALL, [13, 0, 7, 11], [13, 0, 7, 11]),
+    "large": (cases.LARGE, [1024, 700, 0, 1], [128, 87, 0, 1]),
+}
 """Tokens of the normal calls, and of those of low latency, where every expert has room for all."""
 REPLAYS, SLOT_REPLAYS = 20, 5  # rows of every expert are compared one by one
 
@@ -135,6 +138,19 @@ def low_latency_captured(group: Any, shape: cases.Shape, is_fp8: bool) -> list[s
     return checks.wrong
 
 
+def parts(group: Any) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    for size, (shape, sizes, few) in CASES.items():
+        common = group, str(DEVICE), shape
+        yield f"{size}: low latency", partial(rank_work.low_latency, *common, few, dict(OPTIONS))
+        for is_fp8 in (False, True):
+            kind = "fp8" if is_fp8 else "bf16"
+            made = partial(low_latency_captured, group, shape, is_fp8)
+            yield f"{size}: low latency, {kind}, in a graph", made
+        yield f"{size}: num_worst_tokens in a graph", partial(captured, group, shape)
+        yield f"{size}: elastic", partial(elastic_work.elastic, *common, sizes, dict(OPTIONS))
+        yield f"{size}: normal", partial(rank_work.normal, *common, sizes, dict(OPTIONS))
+
+
 def main() -> int:
     torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl")
@@ -142,22 +158,21 @@ def main() -> int:
     if SHARED:  # kernels that wait for each other fit on a GPU together
         sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count // (NUM_RANKS + 1)
         deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
-    wrong: list[str] = []
-    for shape, sizes, few in CASES:
-        for calls in (rank_work.normal, elastic_work.elastic):
-            wrong += calls(group, str(DEVICE), shape, sizes, dict(OPTIONS))
-        wrong += rank_work.low_latency(group, str(DEVICE), shape, few, dict(OPTIONS))
-        wrong += captured(group, shape)
-        for is_fp8 in (False, True):
-            wrong += low_latency_captured(group, shape, is_fp8)
-    everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]
-    dist.all_gather_object(everyone, wrong)
+    is_wrong = False
+    for name, part in parts(group):
+        began = time.monotonic()
+        everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]
+        dist.all_gather_object(everyone, part())
+        is_wrong |= any(everyone)
+        if RANK == 0:
+            said = "FAILED" if any(everyone) else "holds"
+            print(f"{name}: {said}, {time.monotonic() - began:.0f} s", flush=True)
+            for rank, lines in enumerate(everyone):
+                print("".join(f"WRONG on rank {rank}: {line}\n" for line in lines[:8]), end="")
     if RANK == 0:
-        for rank, lines in enumerate(everyone):
-            print("".join(f"WRONG on rank {rank}: {line}\n" for line in lines[:8]), end="")
-        print(f"{NUM_RANKS} ranks: {'FAILED' if any(everyone) else 'all hold'}", flush=True)
+        print(f"{NUM_RANKS} ranks: {'FAILED' if is_wrong else 'all hold'}", flush=True)
     dist.destroy_process_group()
-    return int(any(everyone))
+    return int(is_wrong)
 
 
 if __name__ == "__main__":

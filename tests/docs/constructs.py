@@ -192,6 +192,8 @@ def backs() -> Iterator[tuple[str, str]]:
             yield f"weights of {weight}", weighed
     yield "weights of f64 and rows of f64", objected("weighs_in_f64")
     yield "`reply`", objected("replies")
+    yield "`reply` to a dense target", objected("replies_from_given_slots")
+    yield "`reply` of f64, weighted by f64", objected("answers")
 
 
 def policies() -> Iterator[tuple[str, str]]:

@@ -15,7 +15,8 @@ LEFT_OUT = {
     "fans_out_very_far": "more than 1024 destinations of a segment",
     "has_very_many_keys": "more than 65,536 keys",
     "goes_everywhere": "a segment that goes to every rank",
-    "replies": "`reply`",
+    "replies_from_given_slots": "`reply` to a dense target",
+    "answers": "`reply` whose own rows are left out",
 }
 """What the list of the decisions calls each entry of the table of Triton's kernels."""
 

@@ -10,10 +10,13 @@ from fuscoc_runtime.kernels.loader import device_module
 from tests.codegen.ptx import TARGET, barriers_before_release
 
 
-@pytest.mark.parametrize("name", ["again", "agree", "tell"])
-def test_compiles(name: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("known", "again"), ("known", "agree"), ("known", "tell"), ("answer", "adopt")],
+)
+def test_compiles(module: str, name: str) -> None:
     """What a program has stored is behind a barrier of all its threads when it is flagged."""
-    function = getattr(device_module("known", interpreted=False), name)
+    function = getattr(device_module(module, interpreted=False), name)
     source = ASTSource(function, signature=dict.fromkeys(function.arg_names, "i64"))
     compiled = triton.compile(source, target=TARGET, options={"num_warps": 4})
     assert compiled.asm["cubin"]

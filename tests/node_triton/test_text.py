@@ -88,6 +88,12 @@ def test_golden(name: str) -> None:
     check_goldens(GOLDEN, name, {".py" if fault is None else ".txt": text})
 
 
+def test_golden_of_a_reply() -> None:
+    reply = checked_example("embedding").reply
+    assert reply is not None
+    check_goldens(GOLDEN, reply.name, {".py": node_of(reply).text})
+
+
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_form(name: str) -> None:
     text = node_of(SHUFFLES[name]).text

@@ -68,6 +68,7 @@ def test_a_faster_cluster_takes_less_in_proportion(given: Any, factor: float) ->
         "layout",
         "launch",
         "collective",
+        "slab_kernel",
     )
     faster = replace(
         here,
@@ -113,8 +114,11 @@ def test_links_carry_what_the_plan_says(given: Any) -> None:
         kinds = np.array(links.kind)
         for out, into in (("nic_out", "nic_in"), ("nvlink_out", "nvlink_in")):
             assert moved[kinds == out].sum() == pytest.approx(moved[kinds == into].sum())
-        rows = plan.assignment.pairs.sum()
-        assert moved[kinds == "nic_out"].sum() == pytest.approx(rows * 512 * 2)
+        crossing = plan.assignment.pairs.sum() * 512 * 2
+        if contender.rewrite.execution == "slabs" and here.nodes > 1:  # a place for every segment
+            assert moved[kinds == "nic_out"].sum() >= crossing
+        else:
+            assert moved[kinds == "nic_out"].sum() == pytest.approx(crossing)
 
 
 @pytest.mark.parametrize("pxn", [False, True])

@@ -111,8 +111,6 @@ class ProcessEngine:
         self, rows: Tensor | Mapping[str, Tensor], handle: Handle, named: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """See ``engine.combine``. Returns when the result is complete, if not ``unfinished``."""
-        if self.reply is not None:
-            return self.reply.combine(rows, handle, named)
         return self.run("combine", combine(self.machine, rows, handle, named))
 
     def check(self) -> None:

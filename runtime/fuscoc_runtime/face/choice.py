@@ -87,6 +87,8 @@ def choose_exact(
         return "the ranks' tables have to be compared, on the host"
     if shuffle.node is not None and shuffle.node.pieces is not None:
         return "its pieces are planned in memory of a fixed size"
+    if shuffle.reply is not None and shuffle.program.is_compact:
+        return "its target is compact, and a reply has other rows, which nobody has counted"
     if shuffle.program.relation.extents_kernel is not None:
         return "the sizes of a ragged source are on the device: a dispatch would wait twice"
     return choose_triton(shuffle, topology)
@@ -108,6 +110,8 @@ def _between_nodes(
     target = shuffle.program.target
     if target.kind == "dense":
         return "its target is dense, and between nodes only packed ones have a fixed capacity"
+    if shuffle.reply is not None:
+        return "it has a reply, whose kernels of a fixed capacity work inside one node only"
     if "pack" not in node.kernels:
         return "its rows are short and moved many at once, which is done inside one node only"
     if target.placement.kind == "table":

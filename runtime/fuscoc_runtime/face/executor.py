@@ -97,7 +97,7 @@ class Executor:
             _num_local_keys(spec, engine),
         )
         self.key = self.back_key = ops.register(self._registered, digest)
-        if isinstance(engine, ProcessEngine) and engine.reply is not None:
+        if engine.reply is not None:
             self._answers = replace(
                 self._registered, maps=self._maps(engine.reply, zero_unused), num_local_keys=None
             )
@@ -157,7 +157,7 @@ class Executor:
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()
-        result = self.engine.combine(rows, handle, named)
+        result = (self.engine.reply or self.engine).combine(rows, handle, named)
         self.observer.combined(started)
         if self.repeats is not None:
             self.repeats.remember_combine(rows, handle)

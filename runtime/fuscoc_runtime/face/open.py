@@ -16,6 +16,7 @@ from fuscoc_runtime.ccompiler import BuildError
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
+from fuscoc_runtime.engine.node.answers import AnsweringNode
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
@@ -23,6 +24,7 @@ from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
+from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.sizes import fixed_length
@@ -129,19 +131,32 @@ def open_engine(
                 kernels = triton_node(artifact, shuffle, node, *rest)
             ragged = ragged_evaluator(artifact, shuffle, kernels)
         backend: Literal["cuda", "triton"] = "triton" if isinstance(variant, str) else "cuda"
-        return NodeEngine(shuffle, members, kernels, backend, ragged)
+        engine = NodeEngine(shuffle, members, kernels, backend, ragged)
+        if shuffle.reply is not None:
+            assert isinstance(kernels, TritonNode)
+            beside = _answering(members)
+            with current_device(chosen):
+                answering = AnsweringNode(artifact, kernels, beside, rest[2])
+            NodeEngine(shuffle.reply, beside, answering, backend, asks=engine)
+        return engine
     if options.max_sources is not None and members.rank == 0:
         _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
     exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
-    with current_device(chosen):
-        exact_node = ExactNode(
-            artifact, shuffle, exact, members, sms_to_use(chosen, options.num_sms)
-        )
     beside = replace(members, store=PrefixStore("general", members.store))
     general = partial(_general_engine, artifact, shuffle, beside, options)
-    return ExactEngine(shuffle, members, exact_node, general)
+    sms = sms_to_use(chosen, options.num_sms)
+    with current_device(chosen):
+        asking = ExactEngine(
+            shuffle, members, ExactNode(artifact, shuffle, exact, members, sms), general
+        )
+        if (reply := shuffle.reply) is not None:
+            assert reply.node is not None, "kernels are there for both or none"
+            answers = _answering(members)
+            exact_node = ExactNode(artifact, reply, reply.node, answers, sms)
+            ExactEngine(reply, answers, exact_node, asking.general_reply, asking)
+    return asking
 
 
 def _prepare_lists(members: Membership) -> None:
@@ -161,6 +176,11 @@ def open_into(artifact: Artifact, shuffle: ShuffleSpec, engine: Engine) -> Into 
     return Into(artifact, shuffle, members.rank, num_ranks, members.device, raises=waits)
 
 
+def _answering(members: Membership) -> Membership:
+    """The ranks as those of a reply: what they tell each other is not mixed up."""
+    return replace(members, store=PrefixStore("reply", members.store))
+
+
 def _general_engine(
     artifact: Artifact, shuffle: ShuffleSpec, members: Membership, options: Options
 ) -> ProcessEngine:
@@ -171,8 +191,7 @@ def _general_engine(
     model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
     reply = None
     if shuffle.reply is not None:
-        beside = replace(members, store=PrefixStore("reply", members.store))
-        reply = _general_engine(artifact, shuffle.reply, beside, options)
+        reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
     return ProcessEngine(
         artifact,
         shuffle,
@@ -194,6 +213,8 @@ def _limits(
         return Limits(
             max_sources, _dense_capacity(shuffle, num_ranks, options), options.num_handles
         )
+    segments = shuffle.segments_answered  # a reply has room for whole rows of them
+    max_sources = -(-max_sources // segments) * segments
     worst = worst_capacity(shuffle, num_ranks, max_sources)
     if worst > MAX_WORST:
         problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"

@@ -152,6 +152,11 @@ class ShuffleSpec:
         return self.reply or self
 
     @property
+    def segments_answered(self) -> int:
+        """How many segments a row of the reply answers; 1 where there is none."""
+        return self.back.program.fanout // self.program.fanout
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Everything that calls are given beside rows: the weights of a reply are not declared by
         what it answers."""

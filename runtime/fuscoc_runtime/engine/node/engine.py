@@ -23,7 +23,7 @@ from fuscoc_runtime.engine.node.ragged import (
     RaggedEvaluator,
     RaggedSizes,
 )
-from fuscoc_runtime.engine.node.rings import RingEntry
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.streams import call_order
@@ -53,7 +53,12 @@ class NodeEngine:
     raised by ``check``; of earlier calls a call raises only that a rank was lost. A call that this
     rank raises an error for is a call all the same: it takes its turn without joining, and the
     peers go on without its rows.
+
+    Where the spec has a reply, ``reply`` is the engine of that. It shares turns and watch with the
+    one that ``asks``, whose handles it takes.
     """
+
+    reply: NodeEngine | None = None
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class NodeEngine:
         node: NodeKernels,
         backend: Literal["cuda", "triton"],
         ragged: RaggedEvaluator | EntryEvaluator | None = None,
+        asks: NodeEngine | None = None,
     ) -> None:
         self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node, self.backend, self.is_closed = node, backend, False
@@ -78,13 +84,21 @@ class NodeEngine:
             self._own_keys = self.local_keys({})
         self.limits = node.limits
         self.order = call_order(device)
-        with current_device(device):
-            self._watch = NodeWatch(node, shuffle, members)
         self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
+        with current_device(device):
+            self._watch = NodeWatch(node, shuffle, members) if asks is None else asks.watch
+        if asks is not None:
+            asks.reply = self
+            self._memory |= asks._memory
         self.rows = {
             field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.program.buffers["target"], self.node.rows, strict=True)
         }
+
+    @property
+    def watch(self) -> NodeWatch:
+        """What looks after the kernels."""
+        return self._watch
 
     def local_keys(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The keys of this rank, ascending; ``inputs`` holds the table that places them. A dense
@@ -116,6 +130,7 @@ class NodeEngine:
             HopTimeoutError: a rank was lost in an earlier call.
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
+        earlier = self._own(earlier)
         with self._in_turn():
             try:
                 if problem is not None:
@@ -124,7 +139,8 @@ class NodeEngine:
                 for name, tensor in arguments.fields.items():
                     if self.lends(tensor):
                         raise self.checker.problem(name, IN_THE_WINDOW)
-                weights = self.checker.weights(arguments.weights, arguments.extents)
+                back = self.reply or self
+                weights = back.checker.weights(arguments.weights, arguments.extents)
                 if weights is not None:  # which travel as f32, in which sums are made
                     weights = aligned(weights.to(torch.float32))
                 num_slots = self._num_slots(arguments)
@@ -145,13 +161,24 @@ class NodeEngine:
                 launched.drop(ragged.excess)
             self.entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
+        reply = None
+        if self.reply is not None:
+            reply = self.reply.answering(launched, arguments)
         handle = NodeHandle(
-            self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights
+            self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights, reply
         )
         rows = self.rows
         if self.target.kind == "dense":
             rows = {name: each[:num_slots] for name, each in rows.items()}
         return NodeDispatched(rows, handle)
+
+    def answering(self, asked: Launched, arguments: Arguments) -> NodeHandle:
+        """The handle by which rows of this reply come back for a dispatch of the other shuffle."""
+        assert asked.reply is not None
+        program = self.shuffle.program
+        inputs = {name: arguments.inputs[name] for name in program.inputs}
+        shapes = sizes.result_shapes(self.shuffle, arguments.extents)
+        return NodeHandle(self, asked.reply, inputs, arguments.extents, shapes, arguments.weights)
 
     def combine(
         self,
@@ -172,6 +199,7 @@ class NodeEngine:
             HopTimeoutError: a rank was lost in an earlier call.
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
+        handle = self._own(handle)
         with self._in_turn():
             try:
                 given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
@@ -248,6 +276,11 @@ class NodeEngine:
             )
         return count, None
 
+    def _own(self, handle: Any) -> Any:
+        """That of a reply where it is in the handle of the dispatch."""
+        answers = isinstance(handle, NodeHandle) and handle.reply is not None
+        return handle.reply if answers and handle.reply.engine is self else handle
+
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             problem = "is of another shuffle"
@@ -312,6 +345,8 @@ class NodeEngine:
         self._newest = entry.ticket
         if not entry.captured:
             self.held = entry.ticket
+        if self.reply is not None:
+            self.reply.entered(entry)
 
     def refuse_combine(self, handle: object) -> None:
         """Take a combine's turn without joining it.
@@ -359,17 +394,19 @@ class NodeEngine:
     @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address; fixed."""
-        return self.node.window_bytes
+        return self.node.window_bytes + (0 if self.reply is None else self.reply.window_bytes)
 
     @property
     def private_bytes(self) -> int:
         """Bytes of the tables of planning and of handles; fixed."""
-        return self.node.private_bytes
+        return self.node.private_bytes + (0 if self.reply is None else self.reply.private_bytes)
 
     def close(self) -> None:
         """Let go of the window and the kernels; no call may follow. Memory that the network may
         still write to stays as long as the process."""
         self.is_closed = True
+        if self.reply is not None:
+            self.reply.close()
         if self.is_stuck and self.members.device.type == "cuda":
             outlast_process(self.node)
         self._watch.close()

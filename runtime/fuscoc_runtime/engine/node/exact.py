@@ -47,6 +47,7 @@ SMALLEST = Limits(1, 1)
 ENTRY = RingEntry(0, 1, 0, captured=False)  # handles have memory of their own: there is one entry
 PLAN_EPOCH, MEETINGS = 0, 6  # words of the state
 POINTS_TOLD = 1024  # by a program at once
+SEGMENTS = 32  # that a program looks at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Known:
 
     Attributes:
         number: of the dispatch that planned it, the same on all ranks.
-        slots: of every rank.
+        slots, sources: of every rank, and its source segments.
         num_rows: rows that this rank has got: one for every slot, unless the target is compact.
         segments: where its source segments lie; see ``new_segments``.
         first_slots: int32 [num_sources, MAX_RANKS].
@@ -64,6 +65,7 @@ class Known:
     launched: Launched
     number: int
     slots: tuple[int, ...]
+    sources: tuple[int, ...]
     num_rows: int
     segments: Tensor
     first_slots: Tensor
@@ -102,6 +104,8 @@ class ExactNode:
         self._agree = program.load("known", "agree", ("call", "joins", "num_slots"))
         tell = ("call", "number", "num_sources", "fanout", "weights", "known", "refuses")
         self._tell = program.load("known", "tell", tell)
+        follow = ("call", "num_sources", "fanout", "segments", "known")
+        self._follow = program.load("answer", "follow", follow)
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
         self.state, self.page = new_state(program.num_ranks, device)
@@ -198,7 +202,9 @@ class ExactNode:
         rank = self._members.rank
         launched = self._kept(replace(launched, num_slots=planned.slots[rank]))
         first = buffers["first_slots"]
-        return Known(launched, number, planned.slots, planned.num_rows, segments, first)
+        return Known(
+            launched, number, planned.slots, planned.sources, planned.num_rows, segments, first
+        )
 
     def dispatch_again(
         self, number: int, source: Sequence[Tensor], known: Known, weights: Tensor | None
@@ -212,6 +218,32 @@ class ExactNode:
         values = self._moved(table, launched, source)
         self._program.kernels["dispatch"].launch(values, self._programs.dispatch)
         return replace(known, launched=launched, number=number)
+
+    def follow(self, asked: Known, each: int, weights: Tensor | None) -> Known | FuscoRuntimeError:
+        """The routing that a shuffle of the same points has planned, of rows that answer ``each``
+        so many of its segments; collective where windows have to grow. Nothing waits otherwise.
+
+        Returns an error of all ranks if one has no memory for a larger window.
+        """
+        program, sources = self._program, tuple(count // each for count in asked.sources)
+        wanted = Limits(max(sources), max(asked.slots))
+        problem = None if _fits(wanted, self.limits) else self._grow(wanted)
+        if problem is not None:
+            return problem
+        num_sources = sources[self._members.rank]
+        buffers, segments = new_buffers(program, num_sources), new_segments(program, num_sources)
+        routing, first = buffers["routing"], buffers["first_slots"]
+        codes = asked.launched.codes.view(num_sources, self._fanout)
+        launched = replace(
+            asked.launched, num_sources=num_sources, codes=codes, routing=routing, weights=weights
+        )
+        table = self._table(launched, segments, first)
+        values = {"call": table.data_ptr(), "num_sources": num_sources, "fanout": self._fanout}
+        values |= {"segments": each, "known": address(asked.launched.routing)}
+        self._follow.launch(values, max(1, min(num_sources // SEGMENTS, self._programs.reducers)))
+        return replace(
+            asked, launched=launched, sources=sources, segments=segments, first_slots=first
+        )
 
     def combine(
         self,

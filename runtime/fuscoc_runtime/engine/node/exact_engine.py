@@ -70,7 +70,10 @@ class ExactEngine:
 
     Args:
         general: opens the general engine; collective.
+        asks: the engine of what this one's shuffle is the reply to, whose handles it takes.
     """
+
+    reply: ExactEngine | None = None
 
     def __init__(
         self,
@@ -78,6 +81,7 @@ class ExactEngine:
         members: Membership,
         node: ExactNode,
         general: Callable[[], ProcessEngine],
+        asks: ExactEngine | None = None,
     ) -> None:
         self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node = node
@@ -86,6 +90,9 @@ class ExactEngine:
         self._open_general, self._opened = general, False
         self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
         self._found: list[FuscoRuntimeError] = []
+        self._asks = asks
+        if asks is not None:
+            asks.reply = self
         with current_device(members.device):
             self._watch = NodeWatch(node, shuffle, members)
 
@@ -104,6 +111,12 @@ class ExactEngine:
         self._opened = True
         return self._open_general()
 
+    def general_reply(self) -> ProcessEngine:
+        """What that answers with."""
+        reply = self.general.reply
+        assert reply is not None
+        return reply
+
     def dispatch(
         self,
         positional: Sequence[Tensor],
@@ -117,14 +130,16 @@ class ExactEngine:
         """
         if isinstance(earlier, Handle):
             return self.general.dispatch(positional, named, earlier, problem)
+        own, reply = self._own(earlier), None
         with self._turn():
             self._number += 1
             prepared: _Prepared | FuscoRuntimeError | None = problem
             if prepared is None:
-                prepared = attempt(
-                    self.members.rank, lambda: self._prepare(positional, named, earlier)
-                )
-            known = self._move(prepared, earlier)
+                prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
+            known = self._move(prepared, own)
+            if isinstance(known, Known) and self.reply is not None:
+                assert isinstance(prepared, _Prepared)
+                reply = self.reply.answering(known, prepared, own)
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
             work = dispatch(self.general.machine, positional, named, problem=problem)
@@ -133,13 +148,33 @@ class ExactEngine:
         self._held = self._number
         arguments = prepared.arguments
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
-        handle = ExactHandle(self, known, arguments.extents, shapes, arguments.weights)
+        handle = ExactHandle(self, known, arguments.extents, shapes, arguments.weights, reply)
         fields = zip(self.shuffle.program.buffers["target"], self.node.rows, strict=True)
         rows = {
             field.name: each[: known.num_rows].view(known.num_rows, *field.shape)
             for field, each in fields
         }
         return ExactDispatched(rows, handle)
+
+    def answering(
+        self, asked: Known, prepared: _Prepared, earlier: ExactHandle | None
+    ) -> ExactHandle:
+        """The handle by which rows of this reply come back for a dispatch of the other shuffle, or
+        one along the routing of an ``earlier`` one."""
+        assert self._asks is not None
+        arguments, weights = prepared.arguments, prepared.weights
+        if earlier is None:
+            each = self._asks.shuffle.segments_answered
+            known = self.node.follow(asked, each, weights)
+            if isinstance(known, FuscoRuntimeError):
+                raise known
+        else:
+            assert earlier.reply is not None
+            known = earlier.reply.known
+            launched = replace(known.launched, weights=weights)
+            known = replace(known, launched=launched, number=asked.number)
+        shapes = sizes.result_shapes(self.shuffle, arguments.extents)
+        return ExactHandle(self, known, arguments.extents, shapes, arguments.weights)
 
     def combine(
         self,
@@ -157,15 +192,16 @@ class ExactEngine:
         """
         if isinstance(handle, Handle):
             return self.general.combine(rows, handle, named)
+        own = self._own(handle)
         if self.shuffle.program.combine is None:
             raise self.checker.problem(self.shuffle.name, "has no combine in its spec")
         with self._turn():
             try:
-                given, weights = self._combined(rows, handle, named)
+                given, weights = self._combined(rows, own, named)
                 make = torch.zeros if self.node.zeroes_results else torch.empty
                 results = {
                     field.name: make(
-                        handle.source_shapes[field.name],
+                        own.source_shapes[field.name],
                         dtype=TORCH_DTYPES[field.dtype],
                         device=self.members.device,
                     )
@@ -174,20 +210,24 @@ class ExactEngine:
             except Exception:
                 self.node.refuse_combine()
                 raise
-            self.node.combine(given, handle.known, list(results.values()), weights)
+            self.node.combine(given, own.known, list(results.values()), weights)
         return results
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
         memory = {each.untyped_storage().data_ptr() for each in self.node.rows}
-        return rows.untyped_storage().data_ptr() in memory
+        if rows.untyped_storage().data_ptr() in memory:
+            return True
+        return self._asks is not None and self._asks.lends(rows)
 
     def check(self) -> None:
         """Wait for everything enqueued so far, and raise what went wrong and no call has raised."""
         with current_device(self.members.device), self.order.turn():
             self._watch.raise_new()
             self._raise_found()
-        if self._opened:
+        if self.reply is not None:
+            self.reply.check()
+        if self._opened and self._asks is None:
             self.general.check()
 
     def settle(self) -> None:
@@ -195,18 +235,25 @@ class ExactEngine:
         with current_device(self.members.device), self.order.turn():
             self._watch.settle()
             self._raise_found()
-        if self._opened:
+        if self.reply is not None:
+            self.reply.settle()
+        if self._opened and self._asks is None:
             self.general.settle()
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
         self._watch.settle(so_far=True)
         self._raise_found()
+        if self.reply is not None:
+            self.reply.settle_so_far()
 
     @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address, now: they grow with the batches."""
-        return self.node.window_bytes + (self.general.window_bytes if self._opened else 0)
+        others = [] if self.reply is None else [self.reply.window_bytes]
+        if self._opened and self._asks is None:
+            others.append(self.general.window_bytes)
+        return self.node.window_bytes + sum(others)
 
     @property
     def private_bytes(self) -> int:
@@ -216,7 +263,9 @@ class ExactEngine:
     def close(self) -> None:
         """Let go of the window and the kernels; no call may follow."""
         self._watch.close()
-        if self._opened:
+        if self.reply is not None:
+            self.reply.close()
+        if self._opened and self._asks is None:
             self.general.close()
         del self.node, self._watch
 
@@ -229,7 +278,9 @@ class ExactEngine:
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
                 raise OptionError("max_sources", problem)
             with self.order.turn(), lasting():
-                self._watch.raise_loss()
+                for each in (self, self.reply, self._asks):
+                    if each is not None:
+                        each._watch.raise_loss()
                 self._find()
                 yield
 
@@ -247,7 +298,9 @@ class ExactEngine:
         for name, tensor in arguments.fields.items():
             if self.lends(tensor):
                 raise checker.problem(name, IN_THE_WINDOW)
-        weights = self._weights(arguments.weights, arguments.extents) if arguments.weights else None
+        weights = None
+        if arguments.weights:
+            weights = (self.reply or self)._weights(arguments.weights, arguments.extents)
         num_slots = sizes.target_length(checker, arguments) or 0
         sizes.num_points(checker, arguments)  # raises for what are no sizes
         num_sources = sizes.num_sources(checker, arguments)
@@ -266,8 +319,9 @@ class ExactEngine:
             self.node.refuse_dispatch()
             return Planned((), (), 0, is_aborted=False)
         fields = list(prepared.arguments.fields.values())
+        weights = prepared.weights if self.reply is None else None
         if earlier is not None:
-            return self.node.dispatch_again(self._number, fields, earlier.known, prepared.weights)
+            return self.node.dispatch_again(self._number, fields, earlier.known, weights)
         program, arguments = self.shuffle.program, prepared.arguments
         try:
             known = self.node.dispatch(
@@ -276,7 +330,7 @@ class ExactEngine:
                 [readable(arguments.inputs[name]) for name in program.inputs],
                 [arguments.extents[name] for name in program.extents],
                 prepared.num_sources,
-                prepared.weights,
+                weights,
                 prepared.num_slots,
                 prepared.work,
             )
@@ -301,13 +355,19 @@ class ExactEngine:
         self._check_handle(handle)
         tensors = self.checker.rows(rows, handle.num_slots)
         given = {next(iter(tensors)): rows} if isinstance(rows, Tensor) else rows
-        if handle.known.number != self._held:
+        held = (self._asks or self)._held
+        if handle.known.number != held:
             for name in tensors:
                 if self.lends(given[name]):
-                    problem = overwritten(handle.known.number, self._held)
+                    problem = overwritten(handle.known.number, held)
                     raise self.checker.problem(name, problem)
         weights = self._weights({**handle.weights, **named}, handle.extents)
         return list(tensors.values()), weights
+
+    def _own(self, handle: Any) -> Any:
+        """That of a reply where it is in the handle of the dispatch."""
+        answers = isinstance(handle, ExactHandle) and handle.reply is not None
+        return handle.reply if answers and handle.reply.engine is self else handle
 
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, ExactHandle):

@@ -29,6 +29,7 @@ class ExactHandle:
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
         weights: the weight input if it was given at dispatch, by name.
+        reply: the routing of the way back, where its rows are those of a reply.
         token: what operators know the routing by, if one of them made it.
     """
 
@@ -37,6 +38,7 @@ class ExactHandle:
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    reply: ExactHandle | None = None
     token: Tensor | None = None
 
     @property

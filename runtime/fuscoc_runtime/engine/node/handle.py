@@ -34,6 +34,7 @@ class NodeHandle:
         extents: run-time extents of this rank.
         source_shapes: shape of every source field.
         weights: the weight input as it was given, by name.
+        reply: the routing of the way back, where its rows are those of a reply.
         token: what operators know the routing by, if one of them made it. Their backward passes
             leave newer handles of the same routing there.
         versions: of inputs and weights when the handle was made. Kernels read inputs again when the
@@ -46,6 +47,7 @@ class NodeHandle:
     extents: Mapping[str, int]
     source_shapes: Mapping[str, torch.Size]
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    reply: NodeHandle | None = None
     token: Tensor | None = None
     versions: Mapping[str, int] = field(init=False, repr=False)
 
@@ -154,7 +156,11 @@ class NodeHandle:
         """
         if self._versions() != self.versions:
             return self
-        return replace(self, inputs={name: each.clone() for name, each in self.inputs.items()})
+        inputs = {name: each.clone() for name, each in self.inputs.items()}
+        reply = self.reply
+        if reply is not None:
+            reply = replace(reply, inputs={name: inputs[name] for name in reply.inputs})
+        return replace(self, inputs=inputs, reply=reply)
 
     def _check_unchanged(self, tensors: Mapping[str, Tensor], why: str) -> None:
         for name, tensor in tensors.items():

@@ -148,9 +148,11 @@ class NodeMaps:
 
     def _again(self, fields: Fields, routing: Sequence[Any]) -> tuple[NodeHandle, Fields]:
         """Dispatch along a routing, which has a live handle afterwards; rows are views."""
-        done = self._dispatch(fields, {}, routing[0])
+        [earlier] = routing
+        done = self._dispatch(fields, {}, earlier)
         if isinstance(routing, list):
-            routing[0] = done.handle
+            answers = earlier.engine is not self._engine  # it is in the handle of what it answers
+            routing[0] = replace(earlier, reply=done.handle) if answers else done.handle
         return done.handle, list(done.rows.values())
 
     def _no_fields(self, handle: NodeHandle) -> Fields:

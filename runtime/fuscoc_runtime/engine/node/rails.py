@@ -321,7 +321,7 @@ class RailNode(TritonNode):
     def _new_scratch(self) -> dict[str, Tensor]:
         return new_scratch(self._program, self._taken_on.max_sources)
 
-    def _new_buffers(self) -> dict[str, Tensor]:
+    def _new_buffers(self, index: int) -> dict[str, Tensor]:
         num_sources = self._taken_on.max_sources
         shape = (num_sources, self.shuffle.program.fanout)
         weights = torch.zeros(shape, dtype=torch.float32, device=self._device)

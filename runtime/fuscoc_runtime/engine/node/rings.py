@@ -87,6 +87,7 @@ class Launched:
     int64, bytes of the first field that went somewhere, the points that there are, and how many of
     them went to every rank. Of exact sizes ``filled_slots``, bool [num_slots], is known already. Of
     several nodes all this is of the segments that the rank has taken on, and ``sent`` of its own.
+    With a ``reply`` that is the same of its rows.
     """
 
     entry: RingEntry
@@ -104,6 +105,7 @@ class Launched:
     moved: Tensor | None = None
     filled_slots: Tensor | None = None
     sent: Sent | None = None
+    reply: Launched | None = None
 
     @property
     def has_given_slots(self) -> bool:

@@ -8,7 +8,8 @@ a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,6 +33,9 @@ from fuscoc_runtime.kernels.loader import address, device_module
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
+if TYPE_CHECKING:
+    from fuscoc_runtime.engine.node.answers import AnsweringNode
+
 RAGGED_TABLES = ("outer", "point_offset", "cell_offset")
 """Of `RaggedSizes`, what the relation of a ragged domain is given."""
 
@@ -43,6 +47,7 @@ class TritonNode:
     rails: Rails | None = None
     is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
+    _reply: AnsweringNode | None = None
 
     def __init__(
         self,
@@ -62,12 +67,12 @@ class TritonNode:
         members.meet("opening")  # a rank that has no kernels does not come
         self._memory = self._new_memory(allocator(members))
         self.rows = self._memory.rows
-        self.state, self.page = new_state(members.topology.num_ranks, self._device)
+        self.state, self.page = self._new_state()
         self._scratch = self._new_scratch()
         entries = range(limits.num_entries)
-        self._buffers = [self._new_buffers() for _ in entries]
+        self._buffers = [self._new_buffers(index) for index in entries]
         self._segments = self._allocate_segments()
-        self._rings = HandleRings(limits.num_handles)
+        self.rings = self._new_rings()
         num_words = device_module("words", interpreted=self._interpreted).NUM_WORDS.value
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
@@ -86,6 +91,15 @@ class TritonNode:
             table.copy_(torch.tensor(words))
         self._lasting = [self._lasting_numbers(index) for index in range(len(self._tables))]
 
+    def answered_by(self, reply: AnsweringNode) -> None:
+        """Let dispatches leave what the kernels of a reply need."""
+        self._reply = reply
+        self._forth = CommandList(self._device, self._commands_forth())
+
+    def buffers_of(self, index: int) -> Mapping[str, torch.Tensor]:
+        """What belongs to the handles of a ring entry."""
+        return self._buffers[index]
+
     def dispatch(
         self,
         source: Sequence[torch.Tensor],
@@ -99,7 +113,8 @@ class TritonNode:
         """Move every segment to its slots; the target's fields are ``rows`` afterwards.
 
         ``source`` are the contiguous tensors of the fields, ``inputs`` and ``extents`` those of the
-        relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine.
+        relation in the spec's order, ``weights`` f32 [num_sources, fanout] for a weighted combine,
+        or those of the reply.
         A dense target has ``num_slots`` on this rank. Of a ``ragged`` domain ``num_sources`` is
         what there is room for; its points beyond the last one are dropped.
         """
@@ -112,7 +127,7 @@ class TritonNode:
             buffers["key_counts"],
             buffers["key_starts"],
             buffers["routing"],
-            weights,
+            weights if self._reply is None else None,
             self._row_index(entry),
             self._claims(entry),
             num_slots,
@@ -130,6 +145,8 @@ class TritonNode:
             **self._program.points(num_sources),
             "num_slots": num_slots,
         }
+        if self._reply is not None:
+            values |= self._reply.adopted(handle, weights)
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._evaluate_ragged(values, ragged, columns)
@@ -159,7 +176,11 @@ class TritonNode:
         entry = self._next_entry()
         if entry.captured:  # a capture that fails on this rank; only the rings stay in step
             return entry
+        if self._reply is not None:
+            self._reply.announce(entry)
         self._program.refuse(self._tables[entry.index].data_ptr(), entry.ticket)
+        if self._reply is not None:
+            self._reply.refuse(entry)
         return entry
 
     def refuse_combine(self, handle: Launched) -> None:
@@ -172,7 +193,8 @@ class TritonNode:
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
         program = self._program
-        return [*program.evaluating(), *program.planning(), program.moving()]
+        commands: list[Command] = [*program.evaluating(), *program.planning(), program.moving()]
+        return commands if self._reply is None else self._reply.around(commands)
 
     def _commands_back(self) -> list[Command]:
         """A combine."""
@@ -202,7 +224,7 @@ class TritonNode:
 
     def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
-        return self._rings.next(is_captured)
+        return self.rings.next(is_captured)
 
     @property
     def window_bytes(self) -> int:
@@ -233,7 +255,7 @@ class TritonNode:
     def is_live(self, handle: Launched) -> bool:
         """Whether later dispatches have left the handle's buffers alone; a captured handle's may
         also be taken by replays, which the device notices."""
-        return self._rings.is_live(handle.entry)
+        return self.rings.is_live(handle.entry)
 
     def _values(self, handle: Launched) -> dict[str, int]:
         """What the launches of a handle pass alike."""
@@ -248,8 +270,16 @@ class TritonNode:
         """What kernels of one dispatch hand to each other."""
         return new_scratch(self._program, self.limits.max_sources)
 
-    def _new_buffers(self) -> dict[str, torch.Tensor]:
-        """What belongs to one handle."""
+    def _new_state(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The state and the page."""
+        return new_state(self._program.members.topology.num_ranks, self._device)
+
+    def _new_rings(self) -> HandleRings:
+        """What deals out entries."""
+        return HandleRings(self.limits.num_handles)
+
+    def _new_buffers(self, index: int) -> dict[str, torch.Tensor]:
+        """What belongs to the handles of an entry."""
         return new_buffers(self._program, self.limits.max_sources)
 
     def _words(self, index: int) -> dict[str, int]:

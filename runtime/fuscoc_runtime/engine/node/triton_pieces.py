@@ -207,7 +207,7 @@ class TritonPiecesNode(TritonNode):
     def _allocate_segments(self) -> list[torch.Tensor]:
         return []
 
-    def _new_buffers(self) -> dict[str, torch.Tensor]:
+    def _new_buffers(self, index: int) -> dict[str, torch.Tensor]:
         box_words = self._pieces.box_bytes // 8 * self._max_boxes
         comes_back = self._program.combines
         return {

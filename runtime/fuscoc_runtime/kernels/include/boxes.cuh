@@ -387,7 +387,7 @@ struct BoxCopy {
 struct Items {
   static constexpr u32 kGroups = 512;
   u32 before[kGroups + 1];   // items of the boxes before a group of boxes, and of all
-  u32 of_warp[kWarp];
+  alignas(16) u32 of_warp[kWarp];  // read in words of 16 bytes, none of which is to hold what others write
   u32 group, num_groups;     // boxes of a group, and how many there are
 
   // By all threads; count(box) are the items of a box.

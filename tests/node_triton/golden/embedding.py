@@ -1,0 +1,218 @@
+"""Kernels of shuffle ``embedding`` in embedding.fsc inside one node, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+sort = load("sort")
+dispatch = load("dispatch")
+padding = load("padding")
+vectors = load("vectors")
+combine = load("combine")
+
+
+@triton.jit
+def load_sources(source, cells, has):
+    row_0 = (source[0] + cells * 8).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 1)[None, :], mask=has[:, None], other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_rows(bases, at, slots, has, tiles):
+    row_0 = (bases + at[0] + slots * 8).to(tl.pointer_type(tl.int64))
+    tl.store(row_0[:, None] + tl.arange(0, 1)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_rows(rows, slots, has):
+    row_0 = (rows[0] + slots * 8).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 1)[None, :], mask=has[:, None], other=0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_sent(to, has, tiles):
+    row_0 = to.to(tl.pointer_type(tl.int64))
+    tl.store(row_0[:, None] + tl.arange(0, 1)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_back(rows, slots, here, sent, has, lost):
+    row_0 = tl.where(here, rows[0] + slots * 8, sent).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0[:, None] + tl.arange(0, 1)[None, :], mask=has[:, None], other=0)
+    tile_0 = tl.where(lost[:, None], -1, tile_0)
+    return (tile_0,)
+
+
+@triton.jit
+def store_results(result, places, has, tiles):
+    row_0 = (result[0] + places * 8).to(tl.pointer_type(tl.int64))
+    tl.store(row_0[:, None] + tl.arange(0, 1)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def relation(point, given):
+    input_indices = given[0]
+    extent_ranks = given[1]
+    owners = given[2]
+    k_ = point % 32
+    t_ = point // 32
+    value_ = (t_ * 32) + k_
+    indices_ = tl.load(input_indices + value_).to(tl.int64)
+    value_1 = vectors.floor_div(indices_, 4096)
+    is_key_ = (value_1 >= 0) & (value_1 < 256)
+    key_owner_ = tl.load(owners + tl.where(is_key_, value_1, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((value_1 == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    value_2 = tl.where((indices_ == -1), -1, tl.where(is_rank_, owner_, -2))
+    value_3 = tl.where((indices_ == -1), -1, value_1)
+    return value_2, value_3, value_
+
+
+@triton.jit(do_not_specialize=range(5))
+def embedding_node_count(
+    call: tl.int64,
+    num_sources: tl.int64,
+    input_indices: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    input_indices = input_indices.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
+    sort.count(
+        call,
+        num_sources,
+        given=(input_indices, extent_ranks, owners),
+        relation=relation,
+        cells=1,
+        keys=256,
+        tile=512,
+    )
+
+
+@triton.jit(do_not_specialize=range(3))
+def embedding_node_exchange(call: tl.int64, num_sources: tl.int64, programs: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    programs = programs.to(tl.int64)
+    sort.exchange(call, num_sources, programs, columns=256, keys=256, block=2)
+
+
+# embedding.fsc:20: dispatch ids[t, k] -> by_part[wanted(t, k) / cdiv(rows, parts), *]
+@triton.jit(do_not_specialize=range(6))
+def embedding_node_sort(
+    call: tl.int64,
+    num_sources: tl.int64,
+    key_to_rank: tl.int64,
+    ticket: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    sort.dispatch(
+        call,
+        num_sources,
+        key_to_rank,
+        ticket,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_sources=load_sources,
+        store_rows=store_rows,
+        cells=1,
+        num_keys=256,
+        align=1,
+        padding=padding.fewest,
+        keys=256,
+        tile_bits=8,
+        tile_rows=256,
+    )
+
+
+# embedding.fsc:20: dispatch ids[t, k] -> by_part[wanted(t, k) / cdiv(rows, parts), *]
+@triton.jit(do_not_specialize=range(6))
+def embedding_node_dispatch(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=(source_0,),
+        rows_at=(rows_at_0,),
+        load_source=load_sources,
+        store_row=store_rows,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        tile_rows=512,
+        cells=1,
+    )
+
+
+# embedding.fsc:21: reply sums[t] of pooled reduce sum(w)
+@triton.jit(do_not_specialize=range(8))
+def embedding_node_combine(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
+    combine.combine(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
+        load_rows=load_rows,
+        store_sent=store_sent,
+        load_back=load_back,
+        store_results=store_results,
+        num_fields=1,
+        partial_bytes=8,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        tile_rows=512,
+    )

@@ -1,0 +1,140 @@
+"""What the tests of replies let processes do; every function runs on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from fuscoc_runtime.face.shuffle import Shuffle
+from tests.node_exact.rank_work import open_shuffle as open_exact
+from tests.node_triton.rank_work import open_shuffle, said_by
+
+ROWS, WIDTH, BAG, PARTS = 24, 4, 3, 8
+SIZES = {"rows": ROWS, "width": WIDTH, "bag": BAG, "parts": PARTS}
+
+
+def bag(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """What a rank looks up, by torch alone."""
+    there = torch.where(ids >= 0, weights, 0.0)
+    return embedding_bag(ids.clamp(min=0), table, mode="sum", per_sample_weights=there)
+
+
+def draw(number: int, rank: int, bags: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids of a batch, some of them none, weights, and gradients of the sums."""
+    random = torch.Generator().manual_seed(100 * number + rank)
+    ids = torch.randint(-1, ROWS, (bags, BAG), generator=random)
+    weights = torch.rand(bags, BAG, generator=random)
+    return ids, weights, torch.randn(bags, WIDTH, generator=random)
+
+
+def look_up(
+    shuffle: Shuffle, table: Tensor, ids: Tensor, weights: Tensor, handle: Any = None
+) -> tuple[Tensor, Any]:
+    """Sums by the shuffle, and its handle; what lies in unused slots is any number."""
+    given = {} if handle is not None else {"indices": ids}
+    asked, handle = shuffle.dispatch(ids, handle=handle, **given, per_sample_weights=weights)
+    return shuffle.combine(table[asked.clamp(0, ROWS - 1)], handle), handle
+
+
+def batches(group: Any, shuffle: Shuffle, sizes: Sequence[Sequence[int]]) -> None:
+    """Sums, and gradients of the table and of the weights, are those of ``embedding_bag``."""
+    torch.manual_seed(5)
+    table = torch.randn(ROWS, WIDTH)
+    for number, bags in enumerate(sizes):
+        ids, weights, upstream = draw(number, shuffle.rank, bags[shuffle.rank])
+        ours, weighed = table.clone().requires_grad_(), weights.clone().requires_grad_()
+        sums, handle = look_up(shuffle, ours, ids, weighed)
+        sums.backward(upstream)
+        wanted, plain = table.clone().requires_grad_(), weights.clone().requires_grad_()
+        want = bag(wanted, ids, plain)
+        want.backward(upstream)
+        torch.testing.assert_close(sums, want)
+        torch.testing.assert_close(weighed.grad, plain.grad)
+        # The owner's share of the gradient, of all ranks.
+        assert wanted.grad is not None
+        dist.all_reduce(wanted.grad, group=group)
+        got = torch.zeros_like(table) if ours.grad is None else ours.grad
+        dist.all_reduce(got, group=group)
+        torch.testing.assert_close(got, wanted.grad)
+        # Once more along the routing, with other weights and without a graph.
+        again, handle = look_up(shuffle, table, ids, 1 - weights, handle)
+        torch.testing.assert_close(again, bag(table, ids, 1 - weights))
+        assert torch.equal(shuffle.combine(_rows(shuffle, table, ids, handle), handle), again)
+    shuffle.check()
+
+
+def _rows(shuffle: Shuffle, table: Tensor, ids: Tensor, handle: Any) -> Tensor:
+    asked, _ = shuffle.dispatch(ids, handle=handle)
+    return table[asked.clamp(0, ROWS - 1)]
+
+
+def fixed(group: Any, artifact: str, sizes: Sequence[Sequence[int]], most: int) -> None:
+    with open_shuffle(group, artifact, max_sources=most) as shuffle:
+        batches(group, shuffle, sizes)
+
+
+def exact(group: Any, artifact: str, sizes: Sequence[Sequence[int]]) -> None:
+    with open_exact(group, artifact) as shuffle:
+        batches(group, shuffle, sizes)
+
+
+def mistakes(group: Any, artifact: str) -> list[str]:
+    """An id that is no row's, refused calls, and a good call behind each."""
+    shuffle = open_shuffle(group, artifact, max_sources=4 * BAG)
+    table = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
+    rank, said = shuffle.rank, []
+    ids, weights, _ = draw(1, rank, 3)
+    ids[0] = torch.tensor([1, -1, 7])
+    elsewhere = (ids < ROWS // 2).all(1)
+    assert elsewhere.tolist() != [True] * 3
+
+    def expect_without_rank_1(result: Tensor) -> None:
+        """What needs rank 1 is NaN."""
+        assert torch.equal(result.isnan().any(1), ~elsewhere)
+        torch.testing.assert_close(result[elsewhere], bag(table, ids, weights)[elsewhere])
+
+    def call(ids: Tensor, weights: Tensor) -> None:
+        result, _ = look_up(shuffle, table, ids, weights)
+        torch.testing.assert_close(result, bag(table, ids, weights))
+
+    call(ids, weights)
+    wrong = ids.clone()
+    wrong[0, 0] = ROWS if rank == 1 else 3
+    asked, handle = shuffle.dispatch(wrong, indices=wrong, per_sample_weights=weights)
+    result = shuffle.combine(table[asked.clamp(0, ROWS - 1)], handle)
+    there = torch.where(wrong == ROWS, -1, wrong)
+    torch.testing.assert_close(result, bag(table, there, weights))
+    said += [said_by(shuffle.check), str(int(handle.dropped))]
+    call(ids, weights)
+    # Rank 1 refuses a dispatch, and then a combine.
+    if rank == 1:
+        said.append(said_by(lambda: shuffle.dispatch(ids.int(), indices=ids)))
+    else:
+        asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
+        result = shuffle.combine(table[asked.clamp(0, ROWS - 1)], handle)
+        expect_without_rank_1(result)
+    said.append(said_by(shuffle.check))
+    asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
+    rows = table[asked.clamp(0, ROWS - 1)]
+    if rank == 1:
+        said.append(said_by(lambda: shuffle.combine(rows[:, 1:], handle)))
+    else:
+        result = shuffle.combine(rows, handle)
+        expect_without_rank_1(result)
+    said.append(said_by(shuffle.check))
+    asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
+    if rank == 1:  # without a handle the peers find out at the next dispatch
+        said.append(said_by(lambda: shuffle.combine(rows, None)))
+    else:
+        shuffle.combine(rows, handle)
+    call(ids, weights)
+    said.append(said_by(shuffle.check))
+    call(ids, weights)
+    said.append(said_by(shuffle.check))
+    shuffle.close()
+    return said

@@ -1,0 +1,59 @@
+"""Replies by the Triton kernels of one node, interpreted: processes that store into each other's
+memory, compared with torch's ``embedding_bag`` on each rank by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.pool import Pool
+from tests.node_triton import reply_work
+from tests.static import specs
+
+MOST = 5
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(4)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def embedding() -> str:
+    return str(specs.artifact("embedding.fsc", **reply_work.SIZES).path)
+
+
+@given(data=st.data(), num_ranks=st.sampled_from([1, 2, 4]))
+@settings(max_examples=1, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bags_and_their_gradients(
+    pool: Pool, embedding: str, data: st.DataObject, num_ranks: int
+) -> None:
+    """Batch after batch in the same memory; ``max_sources`` need not be whole bags."""
+    bags = st.tuples(*[st.integers(0, MOST)] * num_ranks)
+    sizes = data.draw(st.lists(bags, min_size=1, max_size=2))
+    pool.run(reply_work.fixed, num_ranks, embedding, sizes, MOST * reply_work.BAG - 1)
+
+
+def test_exact_sizes(pool: Pool, embedding: str) -> None:
+    """Windows grow for rows of the reply, too."""
+    pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0), (0, 3)])
+
+
+def test_mistakes(pool: Pool, embedding: str) -> None:
+    """Each is counted once, and named by ``check``; every other call is whole."""
+    first, second = pool.run(reply_work.mistakes, 2, embedding)
+    refused = "rank 1 refused 1 calls"
+    assert [first[i] for i in (0, 1, 5)] == ["no error", "0", "no error"]
+    assert all(refused in first[i] for i in (2, 3, 4))
+    said, dropped, *others = second
+    assert "is no key for 1 points" in said
+    assert dropped == "1"
+    wrong = ("is torch.int32", "has the shape", "`handle` on rank 1")
+    assert all(part in said for part, said in zip(wrong, others[0::2], strict=False))
+    assert others[1::2] == ["no error"] * 3
+    assert others[-1] == "no error"
