@@ -279,20 +279,23 @@ class _Printer:
         return self.kernel("pack", "hop.pack", parameters, constants)
 
     def forward(self) -> str:
-        """A dispatch of what has landed."""
+        """A dispatch of what has landed, and of this rank's own segments."""
         landed = self.of_fields("slab_at", self.shuffle.fields)
+        sources = self.of_fields("source", self.shuffle.leaving)
         places = self.of_fields("rows_at", self.shuffle.fields)
         functions = {"load_source": "load_landed", "load_row": "load_row", "store_row": "store_row"}
         if self.shuffle.compact:
             functions.pop("load_row")
         constants = {
-            "source_fields": as_tuple(list(landed)),
+            "source_fields": as_tuple([as_tuple(list(landed)), as_tuple(list(sources))]),
             "rows_at": as_tuple(list(places)),
             **functions,
             **self.row_sizes(),
             "cell_of": "slabs.cell_of",
         }
-        parameters = {"ticket": "ticket", "weights": "weights", **landed, **places}
+        if is_strided(self.shuffle):
+            constants["strided"] = True
+        parameters = {"ticket": "ticket", "weights": "weights", **landed, **sources, **places}
         return self.kernel("forward", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def back(self) -> list[str]:

@@ -39,7 +39,11 @@ def store_row(part, base, at, slot, tiles):
 
 @triton.jit
 def load_landed(part, source, cell):
-    return load_row(part, cell[0], source, cell[1])
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
 
 
 @triton.jit
@@ -229,13 +233,14 @@ def moe_by_source_node_pack(
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(7))
 def moe_by_source_node_forward(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     weights: tl.int64,
     slab_at_0: tl.int64,
+    source_0: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -243,13 +248,14 @@ def moe_by_source_node_forward(
     ticket = ticket.to(tl.int64)
     weights = weights.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     dispatch.dispatch(
         call,
         num_sources,
         ticket,
         weights,
-        source_fields=(slab_at_0,),
+        source_fields=((slab_at_0,), (source_0,)),
         rows_at=(rows_at_0,),
         load_source=load_landed,
         load_row=load_row,

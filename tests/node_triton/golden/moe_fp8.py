@@ -60,7 +60,11 @@ def store_row(part, base, at, slot, tiles):
 
 @triton.jit
 def load_landed(part, source, cell):
-    return load_row(part, cell[0], source, cell[1])
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
 
 
 @triton.jit
@@ -254,7 +258,7 @@ def moe_fp8_node_pack(
     )
 
 
-@triton.jit(do_not_specialize=range(8))
+@triton.jit(do_not_specialize=range(9))
 def moe_fp8_node_forward(
     call: tl.int64,
     num_sources: tl.int64,
@@ -262,6 +266,7 @@ def moe_fp8_node_forward(
     weights: tl.int64,
     slab_at_0: tl.int64,
     slab_at_1: tl.int64,
+    source_0: tl.int64,
     rows_at_0: tl.int64,
     rows_at_1: tl.int64,
 ):
@@ -271,6 +276,7 @@ def moe_fp8_node_forward(
     weights = weights.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
     slab_at_1 = slab_at_1.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     rows_at_1 = rows_at_1.to(tl.int64)
     dispatch.dispatch(
@@ -278,7 +284,7 @@ def moe_fp8_node_forward(
         num_sources,
         ticket,
         weights,
-        source_fields=(slab_at_0, slab_at_1),
+        source_fields=((slab_at_0, slab_at_1), (source_0,)),
         rows_at=(rows_at_0, rows_at_1),
         load_source=load_landed,
         load_row=load_row,

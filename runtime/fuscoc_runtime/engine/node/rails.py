@@ -40,6 +40,7 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
+POINTS_PACKED = 256  # by a program at once, that go nowhere
 OWN = {"num_sources": "own_sources", "weights": "own_weights"}
 """What a kernel is given of this rank's own segments, where others are given those taken on."""
 PLAN_EPOCH = 0  # a word of the state
@@ -96,6 +97,7 @@ class RailNode(TritonNode):
             **self._program.sizes_given(extents),
             **self._program.placement({}),
             **self._program.points(num_sources),
+            **self._packing(num_sources),
             "own_sources": num_sources,
             "refuses": 0,
         }
@@ -155,10 +157,12 @@ class RailNode(TritonNode):
         return results
 
     def prepare_combine(self, num_sources: int, programs: int | None = None) -> Prepared:
-        """All combines of so many segments, by as many ``programs`` as there is room for."""
+        """All combines of so many segments, by ``programs``, or as many as there is room for."""
+        most = self._programs.combine if programs is None else programs
         alike = {
             "num_sources": self._taken_on.max_sources,
-            "programs": self._programs.combine if programs is None else programs,
+            "programs": min(most, self._num_items),
+            "finishing": max(1, min(most, num_sources)),
             "own_sources": num_sources,
             "others_sources": (self._num_nodes - 1) * self._stride,
         }
@@ -194,6 +198,7 @@ class RailNode(TritonNode):
             **self._lasting[entry.index],
             **self._program.placement({}),
             **self._program.fields_left(self._no_source),
+            **self._packing(0),
             "ticket": entry.ticket,
             "refuses": 1,
         }
@@ -243,7 +248,7 @@ class RailNode(TritonNode):
         program, rails, slabs = self._program, self._rails, self._slabs
         commands: list[Command] = [
             *program.evaluating(),
-            Launch(program.kernels["pack"], "programs", OWN, follows=True),
+            Launch(program.kernels["pack"], "packing", OWN, follows=True),
             rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
             *program.planning(),
             Launch(program.kernels["forward"], "programs", follows=True),
@@ -260,7 +265,7 @@ class RailNode(TritonNode):
         return [
             Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}, follows=True),
             rails.command(rails.between(slabs.back_out, slabs.back), is_told=True),
-            Launch(kernels["finish"], "programs", {"num_sources": "own_sources"}, follows=True),
+            Launch(kernels["finish"], "finishing", {"num_sources": "own_sources"}, follows=True),
         ]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
@@ -273,7 +278,20 @@ class RailNode(TritonNode):
             "num_sources": taken_on,
             "weights": address(self._buffers[index]["weights"]),
             **self._program.sizes(taken_on, self._programs),
+            "programs": min(self._programs.dispatch, self._num_items),
         }
+
+    def _packing(self, num_sources: int) -> dict[str, int]:
+        """Programs that pack so many segments, and say of points of further places that they go
+        nowhere."""
+        points = self._stride * self.shuffle.program.fanout
+        useful = max(num_sources, -(-points // POINTS_PACKED))
+        return {"packing": min(self._programs.dispatch, useful)}
+
+    @property
+    def _num_items(self) -> int:
+        """Segments, of all ranks of the node, each of which is a program's at most."""
+        return self._members.topology.ranks_per_node * self._taken_on.max_sources
 
     def _someone_joined(self) -> bool:
         """Whether any rank has joined the dispatch, which is the latest one."""

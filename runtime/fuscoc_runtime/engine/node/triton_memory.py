@@ -184,10 +184,11 @@ def new_buffers(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
 
 
 def new_segments(program: TritonProgram, max_sources: int) -> Tensor:
-    """Where segments lie, int64 [addresses, points]: first cells, then strides of their runs."""
+    """Where segments lie, int64 [addresses, points]: first cells, then strides of their runs. There
+    is always one to be read."""
     shape = (
         len(program.shuffle.program.relation.addresses),
-        max_sources * program.shuffle.program.fanout,
+        max(1, max_sources) * program.shuffle.program.fanout,
     )
     return torch.empty(shape, dtype=torch.int64, device=program.device)
 

@@ -115,8 +115,8 @@ class TritonProgram:
 
     @property
     def plan_blocks(self) -> int:
-        """Programs that exchange counts."""
-        return max(1, -(-self.num_columns // self.spec.key_block))
+        """Programs that exchange counts: those of a block of keys and a node."""
+        return max(1, -(-self.num_columns // self.spec.key_block)) * self.num_nodes
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""

@@ -31,16 +31,32 @@ def add_terms(
     part, rows, slots, bits, has, sums, add_row: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr, weighted: tl.constexpr,
 ):  # fmt: skip
-    """The rows in ``slots`` of this rank, times their weights; and whether there are any."""
-    for k in range(fanout):
-        slot = vectors.pick(slots, k, lanes)
-        if slot >= 0:
-            weight = 1.0
-            if weighted:
-                weight = vectors.pick(bits, k, lanes).to(tl.float32, bitcast=True)
-            sums = add_row(part, rows, slot.to(tl.int64), weight, has, sums)
+    """The rows in ``slots`` of this rank, times their weights; and whether there are any. Two at
+    once: that nothing branches between them lets both be read before either is added."""
+    exists = (slots >= 0).to(tl.int32)
+    place = tl.where(exists == 1, vectors.running(exists, 0) - 1, -1)
+    count = vectors.total(exists, 0)
+    for first in range(0, count, 2):
+        slot, weight = term(place, first, slots, bits, weighted)
+        if first + 1 < count:
+            second, other = term(place, first + 1, slots, bits, weighted)
+            sums = add_row(part, rows, slot, weight, has, sums)
+            has = has | 1
+            sums = add_row(part, rows, second, other, has, sums)
+        else:
+            sums = add_row(part, rows, slot, weight, has, sums)
             has = has | 1
     return has, sums
+
+
+@triton.jit
+def term(place, number, slots, bits, weighted: tl.constexpr):
+    """The slot of a point that is there, by its ``place`` among these, and its weight."""
+    here = place == number
+    weight = 1.0
+    if weighted:
+        weight = vectors.total(tl.where(here, bits, 0), 0).to(tl.float32, bitcast=True)
+    return vectors.total(tl.where(here, slots, 0), 0).to(tl.int64), weight
 
 
 @triton.jit
@@ -431,11 +447,12 @@ def sum_rows(
         size = tile_rows
     num_items = points.num_remote_items(call, size) * reduces
     num_groups = (num_sources + size - 1) // size
-    reduces_first = tl.program_id(0) < sync.word(call, words.NUM_REDUCERS) * reduces
-    group = num_groups
+    left = (num_items > 0).to(tl.int32)  # whether there may be something to reduce
+    takes = (left == 1) | (num_groups > tl.num_programs(0))
+    reduces_first = (tl.program_id(0) < sync.word(call, words.NUM_REDUCERS)) & (left == 1)
+    group = num_groups.to(tl.int64)
     if reduces_first == 0:
-        group = sync.take(state, words.NEXT_GROUP)
-    left = reduces  # whether there may be something to reduce
+        group = sync.first_item(state, words.NEXT_GROUP, takes)
     while (left == 1) | (group < num_groups):
         there = False
         absent = refusing
@@ -464,7 +481,7 @@ def sum_rows(
                         add_row, add_partial, store_partial, store_result, lost, partial_bytes,
                         fanout, lanes, parts, weighted, places, strided,
                     )  # fmt: skip
-            group = sync.take(state, words.NEXT_GROUP)
+            group = sync.next_item(state, words.NEXT_GROUP, num_groups, takes)
         elif reduces:  # then something may be left
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:

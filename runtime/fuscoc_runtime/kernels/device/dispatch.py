@@ -131,7 +131,8 @@ def dispatch(
 
     num_items = num_groups + points.num_remote_items(call, size)
     flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
-    item = sync.take(state, words.NEXT_ITEM)
+    takes = (num_ranks > 1) | (num_items > tl.num_programs(0))
+    item = sync.first_item(state, words.NEXT_ITEM, takes)
     while item < num_items:
         if item < num_groups:
             first = item * size
@@ -161,6 +162,6 @@ def dispatch(
                             call, source_rank, source, rows_at, load_row, store_row, fanout,
                             lanes, parts,
                         )  # fmt: skip
-        item = sync.take(state, words.NEXT_ITEM)
+        item = sync.next_item(state, words.NEXT_ITEM, num_items, takes)
     if sync.leave(state):
         sync.end_dispatch(call, epoch, ticket)

@@ -51,7 +51,8 @@ def pack_place(
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, strided: tl.constexpr,
 ):  # fmt: skip
-    """The row and the points of a segment to every node that it goes to; -1 to the others."""
+    """The row and the points of a segment to every node that it goes to; -1 to the others. This
+    rank's own node needs no row."""
     lane = tl.arange(0, lanes)
     at = place * fanout + lane
     exists = lane < fanout
@@ -69,12 +70,13 @@ def pack_place(
     for node in range(sync.word(call, words.NUM_NODES)):
         of_points = slabs.point_words(slabs.leaving(call, node)) + at
         tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
-    if vectors.largest(to, 0) >= 0:
+    own = sync.word(call, words.NODE)
+    if vectors.largest(((to >= 0) & (to != own)).to(tl.int32), 0) == 1:
         cell = points.cell_of(call, place, fanout, strided)
         for part in range(parts):
             tiles = load_source(part, source_fields, cell)
             for node in range(sync.word(call, words.NUM_NODES)):
-                if vectors.largest((to == node).to(tl.int32), 0) == 1:
+                if (node != own) & (vectors.largest((to == node).to(tl.int32), 0) == 1):
                     store_row(part, slabs.leaving(call, node), slab_at, place, tiles)
 
 

@@ -178,17 +178,20 @@ def exchange(
     compact: tl.constexpr,
 ):
     """Prefix sums over what programs have counted, and the counts of all ranks: a block of columns
-    a program."""
+    of what is of a node a program."""
     sync.follow(True)
-    key = tl.program_id(0) * block + tl.arange(0, block)
+    num_nodes = sync.word(call, words.NUM_NODES)
+    num_blocks = tl.num_programs(0) // num_nodes
+    node = tl.program_id(0) // num_blocks
+    number = tl.program_id(0) % num_blocks
+    key = number * block + tl.arange(0, block)
     columns = num_columns(call, compact)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     size: tl.constexpr = tile[0] * tiles
-    num_nodes = sync.word(call, words.NUM_NODES)
     num_programs = (num_sources // num_nodes + size - 1) // size
-    for node in range(num_nodes):
-        sums = add_up(counted + node * num_programs * keys, num_programs, key, columns, keys, block)
-        store_counts(call, node, told_sources(call, node, num_sources), key, sums, columns)
+    sums = add_up(counted + node * num_programs * keys, num_programs, key, columns, keys, block)
+    sources = told_sources(call, node, num_sources)
+    store_counts(call, node, sources, key, sums, columns, number == 0)
     flag_counts(call)
 
 
@@ -210,14 +213,15 @@ def add_up(counted, num_programs, key, columns, keys: tl.constexpr, block: tl.co
 @triton.jit
 def tell_counts(call, num_sources, column, counts, columns):
     """Exchange the counts of this program's columns with all peers, and wait for theirs."""
-    store_counts(call, 0, told_sources(call, 0, num_sources), column, counts, columns)
+    sources = told_sources(call, 0, num_sources)
+    store_counts(call, 0, sources, column, counts, columns, tl.program_id(0) == 0)
     flag_counts(call)
 
 
 @triton.jit
-def store_counts(call, node, sources, column, counts, columns):
+def store_counts(call, node, sources, column, counts, columns, is_first):
     """Store the counts of this program's columns to all ranks, as those of the rank of a node that
-    has this one's place there, and how many source segments it has."""
+    has this one's place there; if it ``is_first``, also how many source segments that has."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     num_ranks = sync.word(call, words.NUM_RANKS)
     source_rank = node * num_ranks + sync.word(call, words.RANK)
@@ -228,7 +232,7 @@ def store_counts(call, node, sources, column, counts, columns):
         for peer in range(num_ranks):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
             tl.store(to + column, counts, mask=column < columns)
-            if tl.program_id(0) == 0:
+            if is_first:
                 tl.store(to + columns, sources)
 
 

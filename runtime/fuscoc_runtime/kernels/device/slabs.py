@@ -7,7 +7,8 @@ slot; in its upper half are the bits of the weight. It is -1 if the point does n
 places without any such point hold no row. On the way back a slab has a header, a flag for every
 place, and what the node's rows of a segment add up to.
 
-The slab of this rank's own node never travels: it is packed where those of others arrive.
+The slab of this rank's own node never travels: it is packed where those of others arrive, but for
+its rows, which stay in the source.
 """
 
 import triton
@@ -15,7 +16,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, sync = load("words"), load("sync")
+words, sync, points = load("words"), load("sync"), load("points")
 
 HEADER_BYTES = tl.constexpr(1024)
 STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: source segments of a
@@ -97,10 +98,14 @@ def sources_of(call, node):
 
 @triton.jit
 def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
-    """Where a segment has landed: its slab and its place there. As `points.cell_of`, for segments
-    of all nodes."""
+    """Where a segment has landed: its slab and its place there; and whether it is this rank's own,
+    which is nowhere but in the source, with its cell there. As `points.cell_of`, for segments of
+    all nodes."""
     stride = sync.word(call, words.STRIDE)
-    return landed(call, source // stride), source % stride
+    node, place = source // stride, source % stride
+    is_own = node == sync.word(call, words.NODE)
+    cell = points.cell_of(call, tl.where(is_own, place, 0), fanout, strided)
+    return landed(call, node), place, is_own, cell
 
 
 @triton.jit

@@ -208,6 +208,25 @@ def take(state, counter: tl.constexpr):
 
 
 @triton.jit
+def first_item(state, counter: tl.constexpr, takes):
+    """Where a program begins: with what it ``takes``, or, where each has one item at most, with
+    that of its number."""
+    item = tl.program_id(0).to(tl.int64)
+    if takes:
+        item = take(state, counter)
+    return item
+
+
+@triton.jit
+def next_item(state, counter: tl.constexpr, num_items, takes):
+    """Where it goes on, from ``num_items`` on nowhere."""
+    item = num_items.to(tl.int64)
+    if takes:
+        item = take(state, counter)
+    return item
+
+
+@triton.jit
 def leave(state):
     """Whether this program is the last; that one resets the work counters."""
     tl.debug_barrier()
