@@ -55,6 +55,34 @@ with triton.knobs.runtime.scope():
         keep(tl.reduce(tl.broadcast_to(a[:, None], (SIZE, SIZE)), 0, larger), out, 6)
 
     @triton.jit
+    def bits(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        keep((a & b) | (3 ^ a), out, 0)
+        keep((a << 2) - (a >> 1), out, 1)
+        keep(a << b, out, 2)
+
+    @triton.jit
+    def limits(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        """Numbers that some types do not hold, shifts beyond some, and places that are added."""
+        a, b = values(left, LEFT), values(right, RIGHT)
+        keep(a + 200, out, 0)
+        keep(b - 40000, out, 1)
+        keep(-1 * a, out, 2)
+        keep(a >> 17, out, 3)
+        cells = left.to(tl.pointer_type(LEFT)) + 1
+        keep(tl.load(cells + tl.arange(0, SIZE) - 1) * a, out, 4)
+
+    @triton.jit
+    def shapes(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        table = a[:, None] * 2 + b[None, :]
+        keep(tl.reduce(table, 1, larger), out, 0)
+        scalar = tl.load(left.to(tl.pointer_type(LEFT)))
+        keep(tl.reduce(tl.where(scalar < b[:, None], table, scalar - table), 0, larger), out, 1)
+        cells = right.to(tl.pointer_type(RIGHT)) + tl.arange(0, SIZE)[:, None]
+        keep(tl.reduce(tl.load(cells + 0 * tl.arange(0, 2)[None, :]), 1, larger), out, 2)
+
+    @triton.jit
     def division(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
         a, b = values(left, LEFT), values(right, RIGHT)
         keep(a % b, out, 0)
@@ -80,7 +108,7 @@ def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
 @pytest.mark.parametrize("right", TYPES)
 @pytest.mark.parametrize("left", TYPES)
 def test_the_same_results_and_errors(left: str, right: str) -> None:
-    for kernel in (arithmetic, division):
+    for kernel in (arithmetic, bits, limits, shapes, division):
         theirs = outcome(kernel, left, right, ours=False)
         assert outcome(kernel, left, right, ours=True) == theirs
 
@@ -89,9 +117,10 @@ def test_the_same_is_an_answer() -> None:
     """At least where both types are one, kernels run."""
     for name in set(TYPES) - {"int1"}:
         assert isinstance(outcome(arithmetic, name, name, ours=True), bytes), name
-        assert name.startswith("float") or isinstance(
-            outcome(division, name, name, ours=True), bytes
-        )
+        assert isinstance(outcome(shapes, name, name, ours=True), bytes), name
+        for kernel in (bits, division):
+            is_refused = isinstance(outcome(kernel, name, name, ours=True), str)
+            assert is_refused == name.startswith("float"), name
 
 
 def test_nothing_stays() -> None:

@@ -6,14 +6,17 @@ interpreter's among them. What a kernel computes stays the same, but for ``exact
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from fuscoc_runtime.kernels.exact import exact_conversions
+from fuscoc_runtime.kernels.operators import operators
 
 Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
 _ABSENT = object()
@@ -39,13 +42,18 @@ def interpreting() -> Iterator[None]:
 @cache
 def _changes() -> list[Change]:
     """Later ones win where two are of one name."""
+    from triton import language as tl
     from triton.runtime import interpreter
 
+    language = list(_language())
+    theirs = {name: value for place, name, value in language if place is tl.tensor}
     changes = [
-        *_language(),
+        *language,
         *_types(),
         *_operands(interpreter.interpreter_semantic),
+        *((tl.tensor, name, value) for name, value in operators(theirs)),
         *exact_conversions(),
+        *_rewriting(),
     ]
     return list(
         {(id(place), name): (place, name, value) for place, name, value in changes}.values()
@@ -79,6 +87,42 @@ def _given(builtin: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return call
+
+
+def _rewriting() -> Iterator[Change]:
+    """Functions as the interpreter wants them, from one parse of their file: Triton's own looks for
+    the lines of each with a tokenizer, twice."""
+    from triton.runtime import interpreter
+
+    rewrite = interpreter.FunctionRewriter.rewrite_ast
+
+    def rewrite_ast(self: Any) -> Any:
+        code = self.fn.__code__
+        text = "".join(linecache.getlines(code.co_filename, self.fn.__globals__))
+        # They are changed in place: each is taken once.
+        found = _functions(code.co_filename, text).pop(code.co_firstlineno, None)
+        if found is None:
+            return rewrite(self)
+        self.filename = code.co_filename
+        tree = self.ast_transformer.visit(ast.Module([found], []))
+        return self._compile_and_exec(ast.fix_missing_locations(tree))
+
+    yield interpreter.FunctionRewriter, "rewrite_ast", rewrite_ast
+
+
+@lru_cache(maxsize=100)
+def _functions(file: str, text: str) -> dict[int, ast.FunctionDef]:
+    """The functions of a module, without decorators, by the line where they begin."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:  # of a file that has changed
+        return {}
+    found = {}
+    for each in body:
+        if isinstance(each, ast.FunctionDef):
+            found[min([each.lineno, *(above.lineno for above in each.decorator_list)])] = each
+            each.decorator_list = []
+    return found
 
 
 def _types() -> Iterator[Change]:
@@ -129,8 +173,10 @@ def _operands(semantic: Any) -> Iterator[Change]:
     from triton import language as tl
 
     cast, check = semantic.cast, semantic.binary_op_type_checking_impl
+    broadcast = semantic.broadcast_impl_value
     common_type, tensor = semantic.computation_type_impl, tl.tensor
     common_types: dict[tuple[Any, ...], Any] = {}
+    unwrap = tl.core._unwrap_if_constexpr
 
     def cast_to(input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         if input.dtype is dst_ty.scalar:
@@ -155,14 +201,30 @@ def _operands(semantic: Any) -> Iterator[Change]:
             return lhs, rhs
         return check(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
 
+    def shaped(lhs: Any, rhs: Any) -> Any:
+        if (
+            lhs.handle.data.shape == rhs.handle.data.shape
+            and lhs.type.is_block() == rhs.type.is_block()
+        ):
+            return lhs, rhs
+        return broadcast(lhs, rhs)
+
     def common(lhs: Any, lhs_scalar: bool, rhs: Any, rhs_scalar: bool, div_or_mod: bool) -> Any:
         key = lhs.name, lhs_scalar, rhs.name, rhs_scalar, div_or_mod
         if key not in common_types:
             common_types[key] = common_type(lhs, lhs_scalar, rhs, rhs_scalar, div_or_mod)
         return common_types[key]
 
+    def unwrapped(value: Any) -> Any:
+        kind = type(value)
+        if kind is tl.constexpr:
+            return value.value
+        return value if kind is tensor or kind is int else unwrap(value)
+
+    yield tl.core, "_unwrap_if_constexpr", unwrapped
     yield semantic, "cast", cast_to
     yield semantic, "binary_op_type_checking_impl", checked
+    yield semantic, "broadcast_impl_value", shaped
     yield semantic, "computation_type_impl", common
     # Eight operations for each of 32 bits, and then an assertion that only ``debug`` makes.
     options = semantic.builder.options

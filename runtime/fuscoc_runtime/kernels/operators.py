@@ -1,0 +1,124 @@
+"""Operators of Triton's tensors between numbers of one type, as numpy has them.
+
+They are most of what a kernel does, and Triton's own take a dozen functions each to find the type
+that both operands have already. For any other operands Triton's own operator is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+Operator = Callable[[Any, Any], Any]
+
+WHOLE = {f"int{bits}": range(-(1 << (bits - 1)), 1 << (bits - 1)) for bits in (8, 16, 32, 64)}
+WHOLE |= {f"uint{bits}": range(1 << bits) for bits in (8, 16, 32, 64)}
+"""What every type of whole numbers holds."""
+TYPES = {name: np.dtype(name) for name in WHOLE}
+FLOATS = {f"fp{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)}
+BITS = {"int1": np.dtype(bool)}
+
+ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+SHIFTS = {"lshift": np.left_shift, "rshift": np.right_shift}
+COMPARISONS = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
+    """Names of ``tl.tensor`` and what they are to be; ``theirs`` are Triton's own by name."""
+    theirs = {**theirs, "__add__": _moved(theirs["__add__"])}
+    for names, types in ((ARITHMETIC, TYPES | FLOATS), (BITWISE, TYPES | BITS)):
+        for name, op in names.items():
+            yield f"__{name}__", _operator(op, types, theirs[f"__{name}__"])
+            yield f"__r{name}__", _operator(_turned(op), types, theirs[f"__r{name}__"])
+    for name, op in SHIFTS.items():  # by numbers that a kernel has computed, Triton's own
+        yield f"__{name}__", _operator(op, TYPES, theirs[f"__{name}__"], by_constant=True)
+    for name, op in COMPARISONS.items():
+        yield f"__{name}__", _operator(op, TYPES | FLOATS, theirs[f"__{name}__"], compares=True)
+
+
+def _turned(op: Operator) -> Operator:
+    return lambda right, left: op(left, right)
+
+
+def _operator(
+    op: Operator,
+    types: Mapping[str, Any],
+    theirs: Operator,
+    *,
+    compares: bool = False,
+    by_constant: bool = False,
+) -> Operator:
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    tensor, constexpr, block_type, truth = tl.tensor, tl.constexpr, tl.block_type, tl.int1
+    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def operate(left: Any, right: Any) -> Any:
+        dtype, handle = left.dtype, left.handle
+        name, data = dtype.name, handle.data
+        wanted = types.get(name)
+        if wanted is None or data.dtype is not wanted:
+            return theirs(left, right)
+        in_blocks = left.type.is_block()
+        if type(right) is tensor:
+            if right.dtype.name != name or right.handle.data.dtype is not wanted or by_constant:
+                return theirs(left, right)
+            value = right.handle.data
+            in_blocks = in_blocks or right.type.is_block()
+        else:
+            number = right.value if type(right) is constexpr else right
+            fits = range(8 * wanted.itemsize) if by_constant else WHOLE.get(name, ())
+            if type(number) is not int or number not in fits:
+                return theirs(left, right)
+            value = np.array([number], wanted)
+        result, kind = op(data, value), truth if compares else dtype
+        if in_blocks:
+            key = kind.name, result.shape
+            if key not in blocks:
+                blocks[key] = block_type(kind, list(result.shape))
+            kind = blocks[key]
+        return tensor(TensorHandle(result, handle.dtype), kind)
+
+    return operate
+
+
+def _moved(theirs: Operator) -> Operator:
+    """The sum of pointers and offsets."""
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
+
+    def add(left: Any, right: Any) -> Any:
+        dtype, handle = left.dtype, left.handle
+        if not dtype.is_ptr():
+            return theirs(left, right)
+        is_block = in_blocks = left.type.is_block()
+        if type(right) is tensor:
+            offset = right.handle.data
+            if TYPES.get(right.dtype.name) is not offset.dtype:
+                return theirs(left, right)
+            in_blocks = in_blocks or right.type.is_block()
+        else:
+            number = right.value if type(right) is constexpr else right
+            if type(number) is not int or number not in WHOLE["int32"]:
+                return theirs(left, right)
+            offset = np.array([number])
+        nbytes = max(1, handle.get_element_ty().primitive_bitwidth // 8)
+        result, kind = handle.data + nbytes * offset.astype(np.uint64), left.type
+        if in_blocks and not (is_block and handle.data.shape == result.shape):
+            kind = block_type(dtype, list(result.shape))
+        return tensor(TensorHandle(result, handle.dtype), kind)
+
+    return add
