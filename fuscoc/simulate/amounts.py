@@ -122,7 +122,7 @@ class ListAmounts:
         shape = len(counts.flows), num_nodes, m
         per_row = np.maximum(counts.flows, 1)[:, :, None]
         pairs, points = (each.reshape(shape) / per_row for each in (counts.pairs, counts.points))
-        if self._plan.stages is None and num_nodes > 1:  # straight to the ranks that want the rows
+        if self._plan.is_straight and num_nodes > 1:
             ratio = counts.points / np.maximum(counts.pairs, 1)
             served = np.zeros((len(slices.rows), m))
             served[np.arange(len(served)), local] = slices.rows

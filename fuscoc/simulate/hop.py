@@ -34,9 +34,11 @@ class Slices:
 
 @dataclass(frozen=True, eq=False)
 class NetworkPlan:
-    """``stages``: None where nothing crosses the network, or all of it at once."""
+    """``is_straight``: rows go to the ranks that want them, and no forwarder passes them on.
+    ``stages``: None where nothing crosses the network, or all of it at once."""
 
     assignment: Assignment
+    is_straight: bool
     stages: Schedule | None
     num_rounds: int
     slices: Slices
@@ -69,16 +71,20 @@ def plan_network(contender: Contender, counts: Counts, cluster: Cluster) -> Netw
     busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     if busiest == 0:
         none = np.zeros(0, np.int64)
-        return NetworkPlan(assignment, None, 0, Slices(none, none, none, none, none))
+        return NetworkPlan(
+            assignment, contender.goes_straight, None, 0, Slices(none, none, none, none, none)
+        )
     if contender.at_once:
         sender, receiver = np.nonzero(pairs)
         zero = np.zeros_like(sender)
         slices = Slices(zero, sender, receiver, zero, pairs[sender, receiver])
-        return NetworkPlan(assignment, None, 1, slices)
+        return NetworkPlan(assignment, contender.goes_straight, None, 1, slices)
     stages = arrange_stages(demand, assignment, rules.schedule, model)
     rows = slice_rows(busiest, network_row_bytes(contender.program), model.slice_bytes, model)
     rounds = cut(stages, rows)
-    return NetworkPlan(assignment, stages, rounds.num_stages, slices_of(rounds))
+    return NetworkPlan(
+        assignment, contender.goes_straight, stages, rounds.num_stages, slices_of(rounds)
+    )
 
 
 def slices_of(rounds: Schedule) -> Slices:

@@ -12,6 +12,7 @@ from fuscoc.simulate.counts import Counts, Sharing, count
 from fuscoc.simulate.runs import simulate
 from fuscoc.simulate.slabs import own, slab_bytes, taken_on
 from fuscoc_runtime.engine.node.slabs import lay_out_slab, num_places
+from fuscoc_runtime.plan.links import row_bytes
 from fuscoc_runtime.topology import Topology
 from tests.simulate.small import cluster, counted, destinations, made, opened
 
@@ -47,6 +48,25 @@ def test_what_ranks_take_on_is_what_comes_along_their_rail(
                                strict=True):  # fmt: skip
         for name in ("points", "pairs", "shared", "sources"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 1), (2, 3), (3, 2)])
+def test_traffic_goes_by_way_of_the_rail(shape: tuple[int, int]) -> None:
+    topology, m = Topology(*shape), shape[1]
+    given = destinations(topology, 30, 7)
+    sharing = Sharing.of(made(FIXED).program)
+    counts = count(given, topology, [sharing])[sharing]
+    rows = np.zeros((topology.num_ranks, topology.num_ranks))
+    for rank, segments in enumerate(given):
+        for wanted in (set(segment[segment >= 0]) for segment in segments):
+            for node in {each // m for each in wanted}:
+                holder = rank if node == rank // m else node * m + rank % m
+                rows[rank, holder] += holder != rank
+                for each in wanted:
+                    rows[holder, each] += each // m == node
+    traffic = simulate(made(FIXED), counts, cluster(*shape)).traffic
+    size = row_bytes(made(FIXED).program.buffers["slices"])
+    np.testing.assert_allclose(traffic.rank_after, rows * size)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 1000])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -32,18 +32,28 @@ def put(
     return next(iter(done.values())) if len(done) == 1 else done
 
 
+def _change(
+    by: Callable[[Tensor, Tensor, Tensor], None],
+    ctx: Any,
+    memory: Tensor,
+    rows: Tensor,
+    places: Tensor,
+) -> Tensor:
+    ctx.mark_dirty(memory)
+    ctx.save_for_backward(places)
+    ctx.shape = rows.shape
+    if rows.numel():
+        cut = rows.contiguous().view(len(places), -1)
+        by(cut, places, memory.view(-1, cut.shape[1]))
+    return memory
+
+
 class _Add(torch.autograd.Function):
     """``memory`` with the parts of ``rows`` added to it at ``places``, in their order."""
 
     @staticmethod
     def forward(ctx: Any, memory: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.mark_dirty(memory)
-        ctx.save_for_backward(places)
-        ctx.shape = rows.shape
-        if rows.numel():
-            cut = rows.contiguous().view(len(places), -1)
-            accumulate_rows(cut, places, memory.view(-1, cut.shape[1]))
-        return memory
+        return _change(accumulate_rows, ctx, memory, rows, places)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -59,13 +69,7 @@ class _Put(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, memory: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.mark_dirty(memory)
-        ctx.save_for_backward(places)
-        ctx.shape = rows.shape
-        if rows.numel():
-            cut = rows.contiguous().view(len(places), -1)
-            put_rows(cut, places, memory.view(-1, cut.shape[1]))
-        return memory
+        return _change(put_rows, ctx, memory, rows, places)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
