@@ -152,6 +152,34 @@ def test_replicated_keys(pool: Ranks) -> None:
         assert not wrong
 
 
+FANNED = """shuffle fanned {
+  index t : rows
+  index k : 3
+  segment item { a : c128[2] }
+  layout table[t] of item
+  layout whole[u, d] of c128 dense(length, 7)
+  index u : length
+  index v : 3
+  view runs[u, v] = whole[u, v*2+1 .. v*2+3]
+  route to(t, k) -> (rank, u, v) = input places : int64[3]
+  dispatch table[t] -> runs[to(t, k).u, to(t, k).v] on to(t, k).rank
+}
+"""
+
+
+def test_as_many_entries_as_points(pool: Ranks) -> None:
+    """Inputs say where each of a segment's three points goes, and there is room for no more."""
+    shuffle = compiled(FANNED).shuffle()
+    assert shuffle.node is not None and shuffle.node.pieces is not None
+    ranks = generate(shuffle, Topology(1, 2), 7, 1)
+    expected = expect(shuffle, ranks)
+    points = points_of(shuffle, Topology(1, 2), ranks)
+    most = max(len(each.columns["source"]) for each in points) // shuffle.program.fanout
+    slots = max(len(rows.written) for rows in expected.rows)
+    options = {"max_sources": most, "capacity": slots}
+    assert not pool.run(2, compiled(FANNED), ranks, expected, options)
+
+
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
 @settings(STATEFUL, max_examples=100)

@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.node.rings import RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.manifest.schema import PiecesSpec
 
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
@@ -31,9 +32,19 @@ BOX_PADDING = 256
 """Bytes of staging memory for every box and rank, beside the rows."""
 
 
+def most_entries(pieces: PiecesSpec, limits: Limits, fanout: int, *, is_ragged: bool) -> int:
+    """For whose boxes there is memory. What inputs say may be of every point, and a segment has
+    ``fanout`` of these."""
+    if not pieces.outer:
+        return 1
+    most = max(limits.max_sources, 1)
+    return min(most, MAX_RAGGED_ENTRIES) if is_ragged else most * fanout
+
+
 class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
+    max_entries: int
     zeroes_results = False
     _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
     _num_codes = 0
@@ -61,7 +72,9 @@ class PiecesNode(CudaNode):
                 f"is {limits.max_sources}; kernels count {MOST_LINES:,} pieces of {LINE} bytes"
             )
             raise OptionError("max_sources", f"{problem}, and these are {num_lines:,}")
-        self.max_entries = most = self._most_entries(limits)
+        self.max_entries = most = most_entries(
+            self.pieces, limits, program.fanout, is_ragged=program.ragged
+        )
         self.max_boxes = most * self.pieces.per_entry
         num_cells = self.max_boxes * MAX_RANKS
         comes_back = f"{program.name}_combine" in program.launches
@@ -70,12 +83,6 @@ class PiecesNode(CudaNode):
         self._staging_bytes = comes_back * room
         self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
         super().__init__(program, limits, node_group, device, schedule)
-
-    def _most_entries(self, limits: Limits) -> int:
-        if not self.pieces.outer:
-            return 1
-        most = max(limits.max_sources, 1)
-        return min(most, MAX_RAGGED_ENTRIES) if self.program.ragged else most
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
@@ -106,8 +113,8 @@ class PiecesNode(CudaNode):
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = {
-            "points_before": self._most_entries(self.limits),
-            "cells_before": self._most_entries(self.limits),
+            "points_before": self.max_entries,
+            "cells_before": self.max_entries,
         }
         # Without entries they are kept while they are right, by each handle its own.
         made_anew = bool(self.pieces.outer)
@@ -127,7 +134,7 @@ class PiecesNode(CudaNode):
     @property
     def _constants(self) -> dict[str, int]:
         return {
-            "max_entries": self._most_entries(self.limits),
+            "max_entries": self.max_entries,
             "max_boxes": self.max_boxes,
             "staging_bytes": self._staging_bytes,
             "max_flags": self._max_flags,

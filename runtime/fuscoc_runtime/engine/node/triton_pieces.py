@@ -13,7 +13,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MAX_RAGGED_ENTRIES, MOST_LINES
+from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MOST_LINES, most_entries
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
@@ -94,7 +94,12 @@ class TritonPiecesNode(TritonNode):
         assert node.pieces is not None
         self._pieces: PiecesSpec = node.pieces
         per_entry = node.pieces.per_entry
-        self.max_entries = most = _most_entries(shuffle, node.pieces, limits)
+        self.max_entries = most = most_entries(
+            node.pieces,
+            limits,
+            shuffle.program.fanout,
+            is_ragged=shuffle.program.relation.extents_kernel is not None,
+        )
         self._max_boxes = most * per_entry
         self._num_fields = len(shuffle.program.buffers["target"])
         field = shuffle.program.buffers["target"][0]
@@ -239,15 +244,6 @@ class TritonPiecesNode(TritonNode):
             "staging_bytes": self._staging_bytes,
             "max_flags": self._max_flags,
         }
-
-
-def _most_entries(shuffle: ShuffleSpec, pieces: PiecesSpec, limits: Limits) -> int:
-    """For whose boxes there is memory."""
-    if not pieces.outer:
-        return 1
-    most = max(limits.max_sources, 1)
-    is_ragged = shuffle.program.relation.extents_kernel is not None
-    return min(most, MAX_RAGGED_ENTRIES) if is_ragged else most
 
 
 def triton_node(
