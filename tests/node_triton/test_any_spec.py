@@ -170,7 +170,8 @@ FANNED = """shuffle fanned {
 def test_as_many_entries_as_points(pool: Ranks) -> None:
     """Inputs say where each of a segment's three points goes, and there is room for no more."""
     shuffle = compiled(FANNED).shuffle()
-    assert shuffle.node is not None and shuffle.node.pieces is not None
+    assert shuffle.node is not None
+    assert shuffle.node.pieces is not None
     ranks = generate(shuffle, Topology(1, 2), 7, 1)
     expected = expect(shuffle, ranks)
     points = points_of(shuffle, Topology(1, 2), ranks)
