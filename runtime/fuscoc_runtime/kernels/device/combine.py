@@ -1,5 +1,8 @@
 """Combine: the transpose of dispatch, with a weighted sum, or another reduction, in f32.
 
+More than 500 lines because both sides of a sum, inside a node and of slabs, are made of the same
+few functions, which inline each other.
+
 Where rows lie, a program sums the rows of a remote segment and pushes one partial row to the
 segment's source; after a group of segments it sets the group's flag there. At the source the
 partials are added to the rank's own rows as they are flagged. A program that would have to wait for

@@ -1,5 +1,8 @@
 """Planning: from every point's key and rank to one slot code a point, the same on every run.
 
+More than 500 lines because counting, exchanging and assigning are steps of one plan, over one
+layout of counts.
+
 A slot is  start of its key at the destination
          + rows of that key sent by lower ranks
          + rows of that key in tiles of lower programs of this rank
