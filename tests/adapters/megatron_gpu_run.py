@@ -93,7 +93,11 @@ def layer(group: Any, layout: Layout, in_graph: bool) -> list[str]:
         x = drawn[0].clone().requires_grad_()
         step = stepped(moe, x, lambda: moe(x)[0])
         if in_graph:
-            return captured(step, lambda i: x.data.copy_(drawn[i]))  # type: ignore[func-returns-value]
+
+            def bring(number: int) -> None:
+                x.data.copy_(drawn[number])
+
+            return captured(step, bring)
         for _ in range(2):
             step()
         torch.cuda.set_sync_debug_mode("error")

@@ -158,12 +158,11 @@ def test_parentheses_alone_may_nest_as_they_like() -> None:
 
 
 def test_tables_are_those_of_the_grammar() -> None:
-    """``make golden`` writes them anew; another lark makes its own, and they are not asked."""
-    version, grammar = made_of(GRAMMAR.read_text()).split(",")
-    kept = json.loads(TABLES.read_text())["made_of"].split(",")
-    if kept[0] != version:
-        pytest.skip(f"the tables are those of {kept[0]}, not of {version}")
-    assert kept[1] == grammar
+    """``make golden`` writes them anew. Which lark has made them does not matter here: another one
+    makes its own, and they are not asked."""
+    _, grammar = made_of(GRAMMAR.read_text()).split(",")
+    _, kept = json.loads(TABLES.read_text())["made_of"].split(",")
+    assert kept == grammar
 
 
 def test_every_terminal_has_a_word_for_users() -> None:

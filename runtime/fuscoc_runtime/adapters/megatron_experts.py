@@ -117,7 +117,9 @@ class _OnDevice(nn.Module):
         owners = getattr(self, "local_experts", None)
         one: Any = copy.copy(self if owners is None else owners[0])
         one._modules = {**one._modules, **layers}
-        if owners is not None:
-            return one.forward(rows, probs)  # type: ignore[no-any-return]
-        kind: Any = type(self).__mro__[2]
-        return kind.forward(one, rows, _Counts(), probs)  # type: ignore[no-any-return]
+        outputs: tuple[Tensor, Tensor | None]
+        if owners is None:
+            outputs = super(_OnDevice, one).forward(rows, _Counts(), probs)
+        else:
+            outputs = one.forward(rows, probs)
+        return outputs
