@@ -1,8 +1,5 @@
 """Combine: the transpose of dispatch, with a weighted sum, or another reduction, in f32.
 
-More than 500 lines because both sides of a sum, inside a node and of slabs, are made of the same
-few functions, which inline each other.
-
 Where rows lie, a program sums the rows of a remote segment and pushes one partial row to the
 segment's source; after a group of segments it sets the group's flag there. At the source the
 partials are added to the rank's own rows as they are flagged. A program that would have to wait for
@@ -24,68 +21,9 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
-many = load("many")
+many, of_rows = load("many"), load("sums")
 
 BYTES = tl.constexpr(1024)  # poisoned at once
-
-
-@triton.jit
-def add_terms(
-    part, rows, slots, bits, has, sums, add_row: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, weighted: tl.constexpr,
-):  # fmt: skip
-    """The rows in ``slots`` of this rank, times their weights; and whether there are any. Two at
-    once: that nothing branches between them lets both be read before either is added."""
-    exists = (slots >= 0).to(tl.int32)
-    place = tl.where(exists == 1, vectors.running(exists, 0) - 1, -1)
-    count = vectors.total(exists, 0)
-    for first in range(0, count, 2):
-        slot, weight = term(place, first, slots, bits, weighted)
-        if first + 1 < count:
-            second, other = term(place, first + 1, slots, bits, weighted)
-            sums = add_row(part, rows, slot, weight, has, sums)
-            has = has | 1
-            sums = add_row(part, rows, second, other, has, sums)
-        else:
-            sums = add_row(part, rows, slot, weight, has, sums)
-            has = has | 1
-    return has, sums
-
-
-@triton.jit
-def term(place, number, slots, bits, weighted: tl.constexpr):
-    """The slot of a point that is there, by its ``place`` among these, and its weight."""
-    here = place == number
-    weight = 1.0
-    if weighted:
-        weight = vectors.total(tl.where(here, bits, 0), 0).to(tl.float32, bitcast=True)
-    return vectors.total(tl.where(here, slots, 0), 0).to(tl.int64), weight
-
-
-@triton.jit
-def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
-    """Where a window keeps what ``source_rank`` sends back for a segment of the window's rank."""
-    index = source_rank * sync.word(call, words.MAX_SOURCES) + source
-    return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
-
-
-@triton.jit
-def reduce(
-    call, source_rank, source, rows, zero: tl.constexpr, add_row: tl.constexpr,
-    store_partial: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, parts: tl.constexpr, weighted: tl.constexpr,
-):  # fmt: skip
-    """One partial row for a segment of another rank, if it has rows here."""
-    codes, bits = points.sent_points(call, source_rank, source, fanout, lanes)
-    slots = points.slots_here(call, codes)
-    if vectors.largest(slots, 0) >= 0:
-        to = staging(call, source_rank, sync.word(call, words.RANK), source, partial_bytes)
-        for part in range(parts):
-            has = tl.full((), 0, tl.int32)
-            has, sums = add_terms(
-                part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted
-            )
-            store_partial(part, to, sums)
 
 
 @triton.jit
@@ -131,23 +69,6 @@ def lacking(there, absent):
 
 
 @triton.jit
-def sum_here(
-    call, part, source, slots, bits, there, rows, zero: tl.constexpr, add_row: tl.constexpr,
-    add_partial: tl.constexpr, partial_bytes: tl.constexpr, fanout: tl.constexpr,
-    lanes: tl.constexpr, weighted: tl.constexpr,
-):  # fmt: skip
-    """A part of the sum of a segment's rows on this rank, and of a partial row of each other."""
-    rank = sync.word(call, words.RANK)
-    has = tl.full((), 0, tl.int32)
-    has, sums = add_terms(part, rows, slots, bits, has, zero(), add_row, fanout, lanes, weighted)
-    for peer in range(sync.word(call, words.NUM_RANKS)):
-        if vectors.pick(there, peer, words.MAX_RANKS) >= 0:
-            sums = add_partial(part, staging(call, rank, peer, source, partial_bytes), has, sums)
-            has = has | 1
-    return has, sums
-
-
-@triton.jit
 def finalise(
     call, source, tag, absent, weights, rows, result, zero: tl.constexpr, add_row: tl.constexpr,
     add_partial: tl.constexpr, store_partial: tl.constexpr, store_result: tl.constexpr,
@@ -166,7 +87,7 @@ def finalise(
         place = points.cell_of(call, source, fanout, strided)
         stores = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
     for part in range(parts):
-        _, sums = sum_here(
+        _, sums = of_rows.sum_here(
             call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
             partial_bytes, fanout, lanes, weighted,
         )  # fmt: skip
@@ -469,7 +390,7 @@ def sum_rows(
         if there:
             limit = tl.minimum(group * size + size, num_sources)
             if tile_rows > 1:
-                sent = staging(call, rank, 0, 0, partial_bytes)
+                sent = of_rows.staging(call, rank, 0, 0, partial_bytes)
                 missing = many.take_back(
                     call, group * size, limit, absent, rows, result, sent, load_back,
                     store_results, partial_bytes, places, tile_rows,
@@ -493,14 +414,14 @@ def sum_rows(
                 first = index * size
                 last = tl.minimum(first + size, limit)
                 if tile_rows > 1:
-                    to = staging(call, source_rank, rank, first, partial_bytes)
+                    to = of_rows.staging(call, source_rank, rank, first, partial_bytes)
                     many.send_back(
                         call, source_rank, first, last, rows, load_rows, store_sent, to,
                         partial_bytes, tile_rows,
                     )  # fmt: skip
                 else:
                     for source in range(first, last):
-                        reduce(
+                        of_rows.reduce(
                             call, source_rank, source, rows, zero, add_row, store_partial,
                             partial_bytes, fanout, lanes, parts, weighted,
                         )  # fmt: skip

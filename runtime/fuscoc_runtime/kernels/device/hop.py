@@ -11,7 +11,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
-slabs, points, plan = load("slabs"), load("points"), load("plan")
+slabs, points, of_tiles = load("slabs"), load("points"), load("tiles")
 
 POINTS = tl.constexpr(256)  # that a program drops at once
 
@@ -58,7 +58,7 @@ def pack_place(
     exists = lane < fanout
     key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
     rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
-    plan.note_absent(call, plan.is_absent(rank, key).to(tl.int32))
+    of_tiles.note_absent(call, of_tiles.is_absent(rank, key).to(tl.int32))
     bits = tl.full((lanes,), 0, tl.int32)
     if weighted:
         bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)

@@ -12,7 +12,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
-slabs, points, back = load("slabs"), load("points"), load("combine")
+slabs, points, back, of_rows = load("slabs"), load("points"), load("combine"), load("sums")
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def collect_one(
             flag += slabs.SUMMED
             row = slabs.row_back(call, slab, place, partial_bytes)
             for part in range(parts):
-                _, sums = back.sum_here(
+                _, sums = of_rows.sum_here(
                     call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
                     partial_bytes, fanout, lanes, weighted,
                 )  # fmt: skip
@@ -166,7 +166,7 @@ def finish_one(
         to = points.cell_of(call, place, fanout, strided)
         stores = has_some | (found != 0)
     for part in range(parts):
-        has, sums = back.sum_here(
+        has, sums = of_rows.sum_here(
             call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
             partial_bytes, fanout, lanes, weighted,
         )  # fmt: skip

@@ -12,6 +12,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
+of_tiles = load("tiles")
 
 COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 
@@ -32,8 +33,8 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     if tl.program_id(0) == 0:
         plan.store_sources(call, counts, COLUMNS, failed)
 
-    tile_index = plan.tile_of(0, 1)
-    point, live = plan.tile_points(tile_index, num_sources, fanout, tile)
+    tile_index = of_tiles.tile_of(0, 1)
+    point, live = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
     to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
     slot = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     goes = to >= 0

@@ -1,8 +1,5 @@
 """Planning: from every point's key and rank to one slot code a point, the same on every run.
 
-More than 500 lines because counting, exchanging and assigning are steps of one plan, over one
-layout of counts.
-
 A slot is  start of its key at the destination
          + rows of that key sent by lower ranks
          + rows of that key in tiles of lower programs of this rank
@@ -26,66 +23,10 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
+of_tiles = load("tiles")
 
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
 PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
-
-
-@triton.jit
-def points_at(place, tile_index, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
-    """The points at places of a tile of [segments, padded fan-out]: indices, and which exist."""
-    source = tile_index * tile[0] + place // tile[1]
-    k = place % tile[1]
-    return source * fanout + k, (source < num_sources) & (k < fanout)
-
-
-@triton.jit
-def tile_points(tile_index, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
-    """All points of a tile."""
-    place = tl.arange(0, tile[0] * tile[1]).to(tl.int64)
-    return points_at(place, tile_index, num_sources, fanout, tile)
-
-
-@triton.jit
-def tile_of(number, tiles: tl.constexpr):
-    """The index of a tile of this program, which has so many."""
-    return tl.program_id(0).to(tl.int64) * tiles + number
-
-
-@triton.jit
-def load_keys(call, source, point, live, fanout: tl.constexpr):
-    """Keys of points of a tile that begins with a segment, -1 of those that go nowhere, their
-    ranks, and which should go somewhere that does not exist. What has landed from nodes is laid out
-    for the kernels behind this one."""
-    keys = sync.array(call, words.KEYS, tl.int64) + point
-    ranks = sync.array(call, words.RANKS, tl.int64) + point
-    if sync.word(call, words.NUM_NODES) > 1:
-        word = slabs.load_points(call, source, point, live, fanout)
-        rank, key = slabs.rank_of(word), slabs.key_of(word)
-        tl.store(ranks, rank, mask=live)
-        tl.store(keys, key, mask=live)
-        weights = sync.array(call, words.WEIGHTS, tl.int32) + point
-        tl.store(weights, slabs.weight_of(word), mask=live)
-    else:
-        key = tl.load(keys, mask=live, other=-1)
-        rank = tl.load(ranks, mask=live, other=-1)
-    absent = is_absent(rank, key).to(tl.int32)
-    return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
-
-
-@triton.jit
-def is_absent(rank, key):
-    """Whether points should go somewhere that does not exist. What the key was looked up by may be
-    missing while the key read instead is -1."""
-    return (rank < 0) & ((key != -1) | (rank == words.OUT_OF_RANGE))
-
-
-@triton.jit
-def note_absent(call, absent):
-    """Count points whose key, or what it was looked up by, does not exist."""
-    bad = vectors.total(absent, 0)
-    if bad > 0:
-        sync.note_dropped(call, words.BAD_KEYS, bad)
 
 
 @triton.jit
@@ -110,7 +51,14 @@ def count(
     for number in range(tiles):
         tl.debug_barrier()  # what was counted before is there
         count_tile(
-            call, counts, tile_of(number, tiles), num_sources, fanout, num_keys, tile, compact
+            call,
+            counts,
+            of_tiles.tile_of(number, tiles),
+            num_sources,
+            fanout,
+            num_keys,
+            tile,
+            compact,
         )
 
 
@@ -120,9 +68,9 @@ def count_tile(
     compact: tl.constexpr,
 ):  # fmt: skip
     size: tl.constexpr = tile[0] * tile[1]
-    point, live = tile_points(tile_index, num_sources, fanout, tile)
-    key, rank, absent = load_keys(call, tile_index * tile[0], point, live, fanout)
-    note_absent(call, absent)
+    point, live = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
+    key, rank, absent = of_tiles.load_keys(call, tile_index * tile[0], point, live, fanout)
+    of_tiles.note_absent(call, absent)
     within = tl.load(counts + key, mask=key >= 0, other=0)
     place = tl.arange(0, size)
     chunk: tl.constexpr = PAIRS // size
@@ -132,8 +80,10 @@ def count_tile(
     else:  # through memory, since a vector cannot be cut
         for first in range(0, size, chunk):
             other = first + tl.arange(0, chunk)
-            at, exists = points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
-            their, _, _ = load_keys(call, tile_index * tile[0], at, exists, fanout)
+            at, exists = of_tiles.points_at(
+                other.to(tl.int64), tile_index, num_sources, fanout, tile
+            )
+            their, _, _ = of_tiles.load_keys(call, tile_index * tile[0], at, exists, fanout)
             before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
             within += vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
@@ -315,8 +265,8 @@ def assign(
     tl.debug_barrier()
     for number in range(tiles):
         assign_tile(
-            call, node, counted, tile_of(number, tiles), num_sources, failed, fanout, num_keys,
-            tile, compact,
+            call, node, counted, of_tiles.tile_of(number, tiles), num_sources, failed, fanout,
+            num_keys, tile, compact,
         )  # fmt: skip
 
 
@@ -407,7 +357,7 @@ def assign_tile(
 ):  # fmt: skip
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
-    point, exists = tile_points(tile_index, num_sources, fanout, tile)
+    point, exists = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
     to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=exists, other=-1)
     live = exists & (to >= 0)
     of = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=0)

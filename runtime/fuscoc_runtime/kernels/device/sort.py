@@ -17,7 +17,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
-many, compact = load("many"), load("compact")
+many, compact, of_tiles = load("many"), load("compact"), load("tiles")
 
 STEP = tl.constexpr(32)  # shares are whole lines of codes
 
@@ -46,14 +46,14 @@ def count(
         live = lane < end
         point = tl.minimum(lane, end - 1)  # idle lanes repeat the last one
         rank, key, cell = relation(point, given)
-        absent += (live & plan.is_absent(rank, key)).to(tl.int32)
+        absent += (live & of_tiles.is_absent(rank, key)).to(tl.int32)
         key = tl.where(live & (rank >= 0), key, -1).to(tl.int32)
         counts += tl.histogram(key, keys, mask=key >= 0)
         tl.store(sync.array(call, words.CODES, tl.int32) + point, key, mask=live)
         if cells == 0:
             tl.store(sync.array(call, words.SRC_OFFSETS, tl.int64) + point, cell, mask=live)
     tl.store(plan.counts_of_program(call, keys) + tl.arange(0, keys), counts)
-    plan.note_absent(call, absent)
+    of_tiles.note_absent(call, absent)
 
 
 @triton.jit
