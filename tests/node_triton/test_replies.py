@@ -30,14 +30,22 @@ def embedding() -> str:
     return str(specs.artifact("embedding.fsc", **reply_work.SIZES).path)
 
 
+# Bags of every rank, batch after batch in the same memory.
+BATCHES = [[(5,), (0,)], [(3, 5), (0, 4)], [(2, 0, 5, 1)]]
+
+
+@pytest.mark.parametrize("sizes", BATCHES, ids=lambda sizes: f"{len(sizes[0])} ranks")
+def test_bags_and_their_gradients(pool: Pool, embedding: str, sizes: list[tuple[int, ...]]) -> None:
+    """``max_sources`` need not be whole bags."""
+    pool.run(reply_work.fixed, len(sizes[0]), embedding, sizes, MOST * reply_work.BAG - 1)
+
+
+@pytest.mark.nightly
 @given(data=st.data(), num_ranks=st.sampled_from([1, 2, 4]))
-@settings(max_examples=1, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_bags_and_their_gradients(
-    pool: Pool, embedding: str, data: st.DataObject, num_ranks: int
-) -> None:
-    """Batch after batch in the same memory; ``max_sources`` need not be whole bags."""
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bags(pool: Pool, embedding: str, data: st.DataObject, num_ranks: int) -> None:
     bags = st.tuples(*[st.integers(0, MOST)] * num_ranks)
-    sizes = data.draw(st.lists(bags, min_size=1, max_size=2))
+    sizes = data.draw(st.lists(bags, min_size=1, max_size=3))
     pool.run(reply_work.fixed, num_ranks, embedding, sizes, MOST * reply_work.BAG - 1)
 
 
