@@ -3,6 +3,7 @@
 A verifier's message is put together from outside in: the operation, the attribute, what is wrong.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -179,13 +180,14 @@ def resolve(op, ref):
 
 def defined(scope, name):
     """The operation that the regions of ``scope`` define under a name, or None."""
-    if _symbols is None:
+    symbols = _memory.symbols
+    if symbols is None:
         return next((op for symbol, op in _definitions(scope) if symbol == name), None)
-    if scope not in _symbols:
-        _symbols[scope] = table = {}
+    if scope not in symbols:
+        symbols[scope] = table = {}
         for symbol, op in _definitions(scope):
             table.setdefault(symbol, op)
-    return _symbols[scope].get(name)
+    return symbols[scope].get(name)
 
 
 def _definitions(scope):
@@ -197,35 +199,40 @@ def _definitions(scope):
                     yield symbol.value, op.operation
 
 
-_symbols = None  # by scope, while a module that nobody changes is verified
-_values, _checked = {}, set()  # what attributes read as; those that were found legal
-_remembers = False
+class _Memory(threading.local):
+    """What a thread knows already; others compile modules of their own meanwhile."""
+
+    def __init__(self):
+        self.symbols = None  # by scope, while a module that nobody changes is verified
+        self.values, self.checked = {}, set()  # what attributes read as; those found legal
+        self.remembers = False
+
+
+_memory = _Memory()
 
 
 @contextmanager
 def attributes_remembered() -> Iterator[None]:
     """Within it an attribute is decoded, and checked, once for all operations and passes that ask.
 
-    Attributes never change, and what is remembered keeps their context alive. For one thread.
+    Attributes never change, and what is remembered keeps their context alive. For this thread.
     """
-    global _remembers
-    _remembers = True
+    _memory.remembers = True
     try:
         yield
     finally:
-        _remembers = False
-        _values.clear()
-        _checked.clear()
+        _memory.remembers = False
+        _memory.values.clear()
+        _memory.checked.clear()
 
 
 def verify(module: Any) -> None:
     """Verify a module; raises ``ir.MLIRError``. Scopes are searched for their symbols once."""
-    global _symbols
-    _symbols = {}
+    _memory.symbols = {}
     try:
         module.operation.verify()
     finally:
-        _symbols = None
+        _memory.symbols = None
 
 
 class Record(Attr):
@@ -269,12 +276,12 @@ def decode_named(attr, spec):
     """The Python value of an attribute; if it is absent None, or () for an array."""
     if attr is None:
         return () if isinstance(spec, Array) else None
-    if not _remembers:
+    if not _memory.remembers:
         return spec.decode(attr)
     key = spec, attr
-    if key not in _values:
-        _values[key] = spec.decode(attr)
-    return _values[key]
+    if key not in _memory.values:
+        _memory.values[key] = spec.decode(attr)
+    return _memory.values[key]
 
 
 def check_named(op, given, declared, noun):
@@ -286,14 +293,14 @@ def check_named(op, given, declared, noun):
         if name not in declared:
             raise VerifyError(f"has an unknown {noun} '{name}'")
         spec = declared[name]
-        if (spec, attr) in _checked:
+        if (spec, attr) in _memory.checked:
             continue
         try:
             spec.check(op, attr)
         except VerifyError as error:
             raise VerifyError(f"{noun} '{name}' {error}") from None
-        if _remembers and spec.stands_alone:
-            _checked.add((spec, attr))
+        if _memory.remembers and spec.stands_alone:
+            _memory.checked.add((spec, attr))
 
 
 def attributes(**specs):
