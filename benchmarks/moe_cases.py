@@ -115,7 +115,7 @@ def program(model: Model, sizes: CudaSizes | None = None) -> NodeProgram:
 def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = None) -> NodeProgram:
     """The program of ``shuffle``, whose relation is the model's."""
     sizes = sizes or choose_sizes(shuffle, gpu_target())
-    printed = print_cuda(shuffle, relation(model, shuffle), sizes)
+    printed = print_cuda(shuffle, relation(model, shuffle), sizes, gpu_target())
     return NodeProgram(
         name=shuffle.name,
         text=printed.text,

@@ -14,9 +14,13 @@ from fuscoc.codegen.cuda_runs import choose, num_strides, print_runs
 from fuscoc.codegen.cuda_tiles import (
     PLACE_BYTES,
     PLAN_THREADS,
+    SLOT_BYTES,
+    TILES_LISTED,
     WARP,
     CudaSizes,
+    CudaTarget,
     PieceSizes,
+    fields_in_runs,
     planner_bytes,
     sorting_bytes,
 )
@@ -56,11 +60,12 @@ def print_cuda(
     shuffle: CudaShuffle,
     relation: str,
     sizes: CudaSizes,
+    target: CudaTarget,
     header: tuple[str, ...] = (),
 ) -> CudaSource:
-    """The shuffle's kernels as CUDA C++, around the functor ``relation``; ``header`` is comment
-    lines to begin with."""
-    launches = _launches(shuffle, sizes)
+    """The shuffle's kernels as CUDA C++, around the functor ``relation``, in ``sizes`` chosen for
+    ``target``; ``header`` is comment lines to begin with."""
+    launches = _launches(shuffle, sizes, target)
     bodies = _bodies(shuffle, sizes)
     kernels = "\n".join(
         print_kernel(f"{shuffle.name}_{role}", launch.threads, bodies[role])
@@ -68,7 +73,7 @@ def print_cuda(
     )
     includes = ["cast"] if shuffle.casts else []
     if sizes.sorted_rows > 1:
-        includes += ["sort", "refuse"]
+        includes += ["sorted", "refuse"]
     else:
         includes += [
             "place" if shuffle.given_slots else "plan",
@@ -76,8 +81,10 @@ def print_cuda(
             "refuse",
         ]
     includes += [_combine(sizes)] if shuffle.combine is not None else []
-    planner = "SortShared" if sizes.sorted_rows > 1 else "PlanShared"
-    check = f"static_assert(sizeof({planner}<Shape>) <= {_planner_bytes(shuffle, sizes)});"
+    shared = "PlanShared<Shape>"
+    if sizes.sorted_rows > 1:
+        shared = "SortOf<Shape, Relation>::Shared"
+    check = f"static_assert(sizeof({shared}) <= {_planner_bytes(shuffle, sizes, target)});"
     text = "\n".join(
         [
             *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
@@ -109,13 +116,13 @@ def print_kernel(name: str, threads: int, body: str) -> str:
     )
 
 
-def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
+def _launches(shuffle: CudaShuffle, sizes: CudaSizes, target: CudaTarget) -> dict[str, Launch]:
     """The kernels of a shuffle, by what they do. There are staged calls only where rows can be
     found before planning has stored their places."""
     row_buffers = sizes.dispatch_warps * sizes.dispatch_rows * sizes.buffer_bytes
     dispatch = Launch(sizes.dispatch_warps * WARP, row_buffers)
     refuse = Launch(REFUSE_THREADS, 0)
-    plan_shared = _planner_bytes(shuffle, sizes)
+    plan_shared = _planner_bytes(shuffle, sizes, target)
     launches = {"plan": Launch(PLAN_THREADS, plan_shared), "dispatch": dispatch}
     if sizes.sorted_rows > 1:
         launches = {"dispatch": Launch(PLAN_THREADS, plan_shared)}
@@ -124,17 +131,20 @@ def _launches(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, Launch]:
     launches["refuse"] = refuse
     for role in _combines(shuffle, sizes):
         places = PLACE_BYTES * sizes.teams * sizes.combine_rows if sizes.combine_rows > 1 else 0
+        if _combine(sizes) == "sorted_back":
+            places += TILES_LISTED * SLOT_BYTES * sizes.sorted_rows
         launches[role] = Launch(sizes.teams * sizes.team_warps * WARP, places)
     return launches
 
 
-def _planner_bytes(shuffle: CudaShuffle, sizes: CudaSizes) -> int:
+def _planner_bytes(shuffle: CudaShuffle, sizes: CudaSizes, target: CudaTarget) -> int:
     """Dynamic shared memory of the kernel that plans."""
     if shuffle.given_slots:
         return 0
     if sizes.sorted_rows > 1:
         row = sum(map(row_bytes, shuffle.fields))
-        return sorting_bytes(sizes.sorted_rows, row, shuffle.num_keys)
+        in_runs = fields_in_runs(target.arch, [each.word_bytes for each in sizes.arriving])
+        return sorting_bytes(sizes.sorted_rows, row, shuffle.num_keys, in_runs)
     return planner_bytes(shuffle.num_columns)
 
 
@@ -145,7 +155,9 @@ def _dispatch(shuffle: CudaShuffle, sizes: CudaSizes) -> str:
 
 def _combine(sizes: CudaSizes) -> str:
     """A kind of way back, and its header."""
-    return "combine" if sizes.combine_rows == 1 else "copy_back"
+    if sizes.combine_rows == 1:
+        return "combine"
+    return "copy_back" if sizes.sorted_rows == 1 else "sorted_back"
 
 
 def _combines(shuffle: CudaShuffle, sizes: CudaSizes) -> dict[str, str]:

@@ -80,7 +80,7 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         for end in ("arriving", "leaving"):
             sizes[end] = tuple(FieldSizes(**each) for each in sizes[end])
         suffix = f".{target.arch}" if number else ""
-        source = print_cuda(shuffle, relation, CudaSizes(**sizes), header=header)
+        source = print_cuda(shuffle, relation, CudaSizes(**sizes), target, header)
         variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, shuffle.is_placed, tuple(variants))

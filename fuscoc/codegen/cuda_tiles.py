@@ -18,6 +18,7 @@ VECTORS_IN_FLIGHT = 4
 COPIED_BYTES, MAX_COPIED_ROWS = 8192, 256  # that a warp of a combine copies at once, at most
 COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
 PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
+TILES_LISTED, SLOT_BYTES = 2, 4  # of sorted rows whose slots a CTA lists at once, to send them back
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SORTED_BYTES, SORTED_ROWS = 65536, (4096, 2048, 1024, 512)  # of a tile, at most; that it may have
@@ -126,10 +127,24 @@ def planner_bytes(columns: int) -> int:
     return PLAN_THREADS // WARP * columns * 2 + 13 * columns + 64
 
 
-def sorting_bytes(rows: int, row: int, num_keys: int) -> int:
-    """Dynamic shared memory to plan and sort ``rows`` rows, at least the headers' ``SortShared``:
-    two tiles of them, and a row's code and number."""
-    return planner_bytes(num_keys) + 4 * num_keys + (6 + 2 * row) * rows + 2 * BULK_LINE
+def fields_in_runs(arch: str, word_bytes: Sequence[int]) -> int:
+    """How many fields of sorted rows are stored run by run, in bulk copies: all of them or none."""
+    bulk = arch == "sm_90" and all(each == BULK_WORD for each in word_bytes)
+    return len(word_bytes) if bulk else 0
+
+
+def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
+    """Dynamic shared memory to plan and sort ``rows`` rows of ``row`` bytes, at least the headers'
+    ``SortRunsShared`` or, if no field is stored ``in_runs``, ``SortWordsShared``.
+
+    That is a tile as it comes and two sorted ones, whose runs begin anywhere in a line; or two
+    tiles as they come, and the code and number of a row.
+    """
+    planner = planner_bytes(num_keys) + 4 * num_keys + 4 * BULK_LINE
+    if not in_runs:
+        return planner + 4 * num_keys + (6 + 2 * row) * rows
+    ends = 2 * (BULK_LINE - BULK_WORD)
+    return planner + 3 * row * rows + in_runs * num_keys * (4 + 2 * ends)
 
 
 @dataclass(frozen=True)
@@ -204,11 +219,12 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
         return 1
     if row >= BULK_LINE or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
         return 1
+    in_runs = fields_in_runs(target.arch, list(map(unit_bytes, shuffle.fields)))
     fits = (
         rows
         for rows in SORTED_ROWS
         if RUN_BYTES * shuffle.num_keys <= rows * row <= SORTED_BYTES
-        and sorting_bytes(rows, row, shuffle.num_keys) <= target.room
+        and sorting_bytes(rows, row, shuffle.num_keys, in_runs) <= target.room
     )
     return next(fits, 1)
 

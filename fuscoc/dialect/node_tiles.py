@@ -20,6 +20,7 @@ from fuscoc.codegen.cuda_tiles import (
     TARGETS,
     WARP,
     bulk_room,
+    fields_in_runs,
     sorting_bytes,
 )
 from fuscoc.codegen.cuda_types import num_columns
@@ -345,7 +346,8 @@ def _check_sorted(op, arrived):
         raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
     (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
     num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
-    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys)
+    in_runs = fields_in_runs(target.arch, [each["word_bytes"] for each in op.read("arriving")])
+    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys, in_runs)
     if needed > target.room:
         raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 

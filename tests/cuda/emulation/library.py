@@ -71,6 +71,7 @@ INSTEAD = {
         "cp.async.ca": "memcpy(shared, global, kBytes)",
         "": "(void)0",
     },
+    "sorted_back.cuh": {"bar.sync": "emulation::wait_for(1, threads)"},
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
     "vector.cuh": {
         "cvt.rn.bf16x2": BF16,

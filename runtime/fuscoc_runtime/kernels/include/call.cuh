@@ -152,7 +152,7 @@ constexpr int kCopiedRows = 1;
 template <class Shape>
 constexpr int kCopiedRows<Shape, decltype(void(Shape::combine_rows))> = Shape::combine_rows;
 
-// Whether dispatch sorts rows by key: then, of rows that come back as copies, slots are told and not points.
+// Whether dispatch sorts rows by key: then, of rows that come back as copies, runs are told and not points.
 template <class Shape, class = void>
 constexpr bool kSorted = false;
 template <class Shape>
@@ -165,9 +165,19 @@ __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int windo
          (i64(epoch & 1) * call.num_ranks + from) * (call.columns + 1);
 }
 
-// Where a window has the slots of the rows there of a group of rank `from`, which begins with a segment.
-__device__ __forceinline__ int* told_slots(const Call& call, int window, int from, i64 first) {
-  return reinterpret_cast<int*>(call.window[window] + call.points_at) + from * call.max_sources + first;
+// Rows of a tile of a rank that has so many, a power of two. Fewer where few CTAs would have tiles. Ranks know
+// it of each other.
+template <class Shape>
+__device__ __forceinline__ int tile_rows(i64 num_sources) {
+  constexpr int least = 512, tiles = 128;
+  int rows = Shape::sorted_rows;
+  while (rows > least && num_sources < i64(rows) * tiles) rows /= 2;
+  return rows;
+}
+// Where a window has the runs of a tile of rank `from`, which begins with a segment: rows there of one key, which
+// lie one behind the other, as {how many, the first one's slot}. 0 is behind them if there are fewer than rows.
+__device__ __forceinline__ u64* told_runs(const Call& call, int window, int from, i64 first) {
+  return reinterpret_cast<u64*>(call.window[window] + call.points_at) + from * call.max_sources + first;
 }
 
 // What the slot of a code refers to in a compact target, in the window of its rank.

@@ -13,9 +13,10 @@
 
 namespace fuscoc {
 
-template <class Shape, template <class> class Result>
-struct CopyBack : Back<BackWords> {
-  using Base = Back<BackWords>;
+// Rows that come back as they are: where they lie, and how some threads copy many of them.
+template <class Shape, class Words>
+struct RowCopies : Back<Words> {
+  using Base = Back<Words>;
   using Base::call, Base::shared;
   using Word = Vector<Raw, Shape::unit_bytes(0)>;
   static constexpr i64 row_bytes = Shape::row_bytes(0);
@@ -25,7 +26,7 @@ struct CopyBack : Back<BackWords> {
 
   const int group;      // segments of a group
   const int warp, lane;
-  u64* const places;  // where a group's rows lie, in this warp's memory
+  u64* const places;    // where a group's rows lie, in this warp's memory
 
   __device__ __forceinline__ u64* flag(int window, int from, u32 index) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + from * call.max_sources + index;
@@ -33,35 +34,47 @@ struct CopyBack : Back<BackWords> {
   __device__ __forceinline__ char* staging(int window, int from, i64 source) const {
     return call.window[window] + call.staging_at + (from * call.max_sources + source) * row_bytes;
   }
+  __device__ __forceinline__ u64 own_row(i64 slot) const { return u64(call.rows + slot * row_bytes); }
 
-  __device__ __forceinline__ u64 own_row(int code) const { return u64(call.rows + code_slot(code) * row_bytes); }
-
-  // Copies the words of the rows in `places`, `team_batch` a lane at once; `store` puts word `i` of them all,
-  // whose row lies at a place.
-  template <class Store>
-  __device__ __forceinline__ void copy(int num_rows, Store store) const {
+  // By some threads: copies the words of rows that lie at `place_of(row)`, `team_batch` a thread at once. `store`
+  // puts word `i` of them all, whose row lies at a place.
+  template <class PlaceOf, class Store>
+  __device__ __forceinline__ void copy(int thread, int num_threads, int num_rows, PlaceOf place_of, Store store) const {
     constexpr int batch = Shape::team_batch;
     const int num_words = num_rows * row_words;
 #pragma unroll 1
-    for (int first = lane; first < num_words; first += batch * kWarp) {
+    for (int first = thread; first < num_words; first += batch * num_threads) {
       u64 place[batch];
       Word word[batch];
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const int i = first + b * kWarp;
-        place[b] = i < num_words ? places[i / row_words] : kNone;
+        const int i = first + b * num_threads;
+        place[b] = i < num_words ? place_of(i / row_words) : kNone;
       }
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const int w = (first + b * kWarp) % row_words;
+        const int w = (first + b * num_threads) % row_words;
         word[b].fill(place[b] == kLost ? ~0u : 0);
         if (place[b] > kLost) word[b].load(reinterpret_cast<const char*>(place[b]) + w * Word::bytes);
       }
 #pragma unroll
       for (int b = 0; b < batch; ++b)
-        if (const int i = first + b * kWarp; i < num_words) store(word[b], i, place[b]);
+        if (const int i = first + b * num_threads; i < num_words) store(word[b], i, place[b]);
     }
   }
+  // The rows in `places`, by this warp.
+  template <class Store>
+  __device__ __forceinline__ void copy_placed(int num_rows, Store store) const {
+    copy(lane, kWarp, num_rows, [&](int row) { return places[row]; }, store);
+  }
+};
+
+template <class Shape, template <class> class Result>
+struct CopyBack : RowCopies<Shape, BackWords> {
+  using Base = RowCopies<Shape, BackWords>;
+  using Base::call, Base::shared, Base::group, Base::warp, Base::lane, Base::places, Base::chunks;
+  using Base::kNone, Base::kLost, Base::flag, Base::staging, Base::own_row;
+  using Word = typename Base::Word;
 
   // Where the rows lie that are here of a peer's group, as its points say; how many they are.
   __device__ __forceinline__ int find_points(int source_rank, int first, int num_points) const {
@@ -75,38 +88,20 @@ struct CopyBack : Back<BackWords> {
     for (int c = 0; c < chunks; ++c) {
       const bool here = code[c] >= 0 && code_rank(code[c]) == call.rank;
       const u32 lanes = __ballot_sync(kAllLanes, here);
-      if (here) places[num_rows + __popc(lanes & lanes_below())] = own_row(code[c]);
+      if (here) places[num_rows + __popc(lanes & lanes_below())] = own_row(code_slot(code[c]));
       num_rows += __popc(lanes);
     }
     return num_rows;
   }
-  // The same of slots that the peer has told: all before the first -1.
-  __device__ __forceinline__ int find_slots(int source_rank, int first, int num_points) const {
-    const int* const slots = told_slots(call, call.rank, source_rank, first);
-    int slot[chunks], num_rows = 0;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) slot[c] = c * kWarp + lane < num_points ? __ldcg(slots + c * kWarp + lane) : -1;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const u32 ends = __ballot_sync(kAllLanes, slot[c] < 0);
-      if (num_rows < c * kWarp) continue;
-      num_rows += ends ? __ffs(ends) - 1 : kWarp;
-      if (c * kWarp + lane < num_rows) places[c * kWarp + lane] = own_row(slot[c]);
-    }
-    return num_rows;
-  }
-
   // A group of a peer: what is here of it, to there.
   __device__ void send(const RemoteItem& at) const {
     const int first = at.index * group;
     const int num_points = min(group, call.routing->num_sources_of[at.source_rank] - first);
-    int num_rows;
-    if constexpr (kSorted<Shape>) num_rows = find_slots(at.source_rank, first, num_points);
-    else num_rows = find_points(at.source_rank, first, num_points);
+    const int num_rows = find_points(at.source_rank, first, num_points);
     if (num_rows == 0) return;
     __syncwarp();
     char* const to = staging(at.source_rank, call.rank, first);
-    copy(num_rows, [&](const Word& word, int i, u64) { word.store(to + i * Word::bytes); });
+    this->copy_placed(num_rows, [&](const Word& word, int i, u64) { word.store(to + i * Word::bytes); });
     __syncwarp();
     if (lane == 0) {
       fence_system();
@@ -154,11 +149,11 @@ struct CopyBack : Back<BackWords> {
       if (row >= num_rows) continue;
       if (code[c] < 0) places[row] = kNone;
       else if (absent >> rank & 1) places[row] = kLost;
-      else if (rank == call.rank) places[row] = own_row(code[c]);
+      else if (rank == call.rank) places[row] = own_row(code_slot(code[c]));
       else places[row] = u64(staging(call.rank, rank, first + code_slot(code[c])));
     }
     __syncwarp();
-    copy(num_rows, [&](const Word& word, int i, u64 place) {
+    this->copy_placed(num_rows, [&](const Word& word, int i, u64 place) {
       if (!Result<Shape>::leaves_out || place != kNone) word.store(Result<Shape>::word(call, first, i));
     });
     __syncwarp();  // before the next places are written
@@ -184,7 +179,7 @@ __device__ __forceinline__ void copy_back(const Call& call) {
   begin_back(call, shared, Shape::combine_rows);
   const int warp = int(threadIdx.x) / kWarp;
   u64* const places = reinterpret_cast<u64*>(memory) + warp * Shape::combine_rows;
-  const CopyBack<Shape, Result> state{{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places};
+  const CopyBack<Shape, Result> state{{{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places}};
   if (goes_on(call, state, Result<Shape>::result_bytes(call))) state.run();
 }
 

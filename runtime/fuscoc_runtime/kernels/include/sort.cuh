@@ -1,14 +1,15 @@
 // Dispatch of short rows that each have one destination, planned and moved by one kernel.
 //
 // A CTA takes thousands of rows at once, a tile. Those with one key go to consecutive slots, a run, so it
-// sorts the tile by key, stably, and consecutive threads store consecutive words of it. Rows stay in shared
-// memory as they have come; only their numbers are sorted, and the codes of their slots.
+// sorts the tile by key, stably, and stores runs: `sort_runs.cuh` by a bulk copy each, `sort_words.cuh` word by
+// word.
 //
 // First a CTA counts the keys of all its rows, and learns from other CTAs and ranks where its runs begin, as
 // in `plan.cuh`. The rows of its first tile come meanwhile, later ones while the tile before is stored.
 //
-// Where rows are to come back as copies, a peer gets the slots that a group's rows have there, one behind the
-// other in the order of the group, and -1 behind them if they are fewer. All else gets every point.
+// Where rows are to come back as copies, a peer gets the runs of a tile that lie there. It sends their rows back
+// one behind the other, so this rank keeps for a row that has gone to a peer not its slot, but its place among
+// the rows of the tile that have gone there.
 #pragma once
 #include "plan.cuh"
 #include "segments.cuh"
@@ -27,9 +28,10 @@ __device__ __forceinline__ void copy_async(char* shared, const char* global) {
     *reinterpret_cast<Unit*>(shared) = *reinterpret_cast<const Unit*>(global);
   }
 }
-// Of the copies of this thread: ends a batch, waits for all batches but the latest.
+// Of the copies of this thread: ends a batch, waits for all batches but the latest, or for all.
 __device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_but_latest() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+__device__ __forceinline__ void wait_async() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // Bytes of the fields of a row before one, or of all.
 template <class Shape>
@@ -38,59 +40,57 @@ __device__ constexpr int bytes_before(int field) {
   for (int f = 0; f < field; ++f) bytes += int(Shape::row_bytes(f));
   return bytes;
 }
+template <class Shape>
+constexpr int kRowBytes = bytes_before<Shape>(Shape::num_fields);
 
 template <class Shape>
 struct SortShared {
-  static constexpr int rows = Shape::sorted_rows;
   PlanShared<Shape> plan;
-  int first[Shape::num_keys];  // place of a key's first row in the sorted tile
-  int num_sorted;
+  int back[Shape::num_keys];   // place of a key's first row among those of the tile that go to its rank
   int begin, end;              // rows of this CTA: looked up, rather than kept in registers
-  int code[rows];              // by place: the code of a row's slot,
-  u16 row[rows];               // and its number in the tile
-  alignas(kBulkLine) char tile[2][rows * bytes_before<Shape>(Shape::num_fields)];
 };
 
 template <class Shape, class Relation>
 struct Sort {
-  using Shared = SortShared<Shape>;
-  static constexpr int num_keys = Shape::num_keys, tile_rows = Shape::sorted_rows;
-  static constexpr int steps = int(ceil_div(tile_rows, kPlanThreads));  // rows of a tile that a thread looks at
-  static constexpr int kRange = kPlanThreads;  // a CTA has whole ranges of so many rows
+  static constexpr int num_keys = Shape::num_keys;
+  static constexpr int steps = int(ceil_div(Shape::sorted_rows, kPlanThreads));  // rows of a tile of a thread
+  static constexpr int lane_keys = int(ceil_div(num_keys, kWarp));  // consecutive ones, where a warp looks at all
   const Call& call;
-  Shared& shared;
+  SortShared<Shape>& shared;
   const Numbers& numbers;
   Plan<Shape, Relation> plan;
+  const int tile;  // rows of a tile, at most
   const int warp, lane;
 
   __device__ Sort(const Call& call, unsigned char* memory, const Numbers& numbers)
       : call(call),
-        shared(*reinterpret_cast<Shared*>(memory)),
+        shared(*reinterpret_cast<SortShared<Shape>*>(memory)),
         numbers(numbers),
         plan(call, memory, numbers.epoch, numbers.use, call.plan_ctas),
+        tile(tile_rows<Shape>(call.num_sources)),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp) {}
 
   __device__ __forceinline__ int first_row(int cta) const {
-    return int(min(ceil_div(call.num_sources, kRange) * cta / int(gridDim.x) * kRange, call.num_sources));
+    return int(min(ceil_div(call.num_sources, tile) * cta / int(gridDim.x) * tile, call.num_sources));
   }
   // Rows of a tile that begins with one.
-  __device__ __forceinline__ int num_rows(int from) const { return max(0, min(tile_rows, shared.end - from)); }
+  __device__ __forceinline__ int num_rows(int from) const { return max(0, min(tile, shared.end - from)); }
   // The number in a tile of the row that this thread looks at in a step.
   __device__ __forceinline__ int row_of_step(int step) const { return (warp * steps + step) * kWarp + lane; }
 
-  // Starts to read the rows of a tile.
+  // Starts to read the rows of a tile, field by field.
   template <int kField = 0>
-  __device__ __forceinline__ void load(char* tile, int from, int num_rows) const {
+  __device__ __forceinline__ void load(char* to, int from, int num_rows) const {
     constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit;
     constexpr int unrolled = Shape::num_fields == 1 ? 4 : 2;  // 64 registers a thread
 #pragma unroll unrolled
     for (int i = threadIdx.x; i < num_rows * words; i += kPlanThreads) {
       const i64 begin = plan.relation.source_cell(i64(from) + i / words) * Shape::cell_bytes(kField);
-      copy_async<unit>(tile + bytes_before<Shape>(kField) * tile_rows + i * unit,
+      copy_async<unit>(to + bytes_before<Shape>(kField) * Shape::sorted_rows + i * unit,
                        call.source[kField] + begin + i % words * unit);
     }
-    if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(tile, from, num_rows);
+    if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(to, from, num_rows);
   }
 
   // Adds to `total` the rows from `first` to `end` by key. Until a point has a code, its key stands there;
@@ -113,6 +113,12 @@ struct Sort {
       }
     }
     __syncthreads();
+  }
+  // Counts all rows of this CTA, and learns where their runs begin.
+  __device__ __forceinline__ void exchange() {
+    plan.begin();
+    count(shared.begin, shared.end);
+    plan.exchange();
   }
   __device__ __forceinline__ void load_keys(int (&key)[steps], int from, int num_rows) const {
 #pragma unroll
@@ -145,75 +151,58 @@ struct Sort {
     }
   }
 
-  // By one warp: where the rows of every key begin in the sorted tile. A lane has some consecutive keys.
-  __device__ __forceinline__ void find_first() const {
-    constexpr int lane_keys = int(ceil_div(num_keys, kWarp));
-    const PlanShared<Shape>& counts = shared.plan;
+  // Rows of a key in the tile, and those of them that have slots: the first ones.
+  __device__ __forceinline__ int counted(int key) const { return shared.plan.total[key] - shared.plan.next[key]; }
+  __device__ __forceinline__ int kept(int key) const {
+    if (shared.plan.peers.failed) return 0;
+    return int(max(i64(0), min(call.capacity - shared.plan.next[key], i64(counted(key)))));
+  }
+  // By one warp: calls to(key, the sum of `of` of all lower keys), and returns the sum of all.
+  template <class Of, class To>
+  __device__ __forceinline__ int add_up(Of of, To to) const {
     const int begin = lane * lane_keys, behind = min(begin + lane_keys, num_keys);
     int own = 0;
-    for (int key = begin; key < behind; ++key) own += counts.total[key] - counts.next[key];
+    for (int key = begin; key < behind; ++key) own += of(key);
     int end = own;
 #pragma unroll
     for (int offset = 1; offset < kWarp; offset *= 2) {
       const int below = __shfl_up_sync(kAllLanes, end, offset);
       if (lane >= offset) end += below;
     }
-    if (lane == kWarp - 1) shared.num_sorted = counts.peers.failed ? 0 : end;
     int at = end - own;
     for (int key = begin; key < behind; ++key) {
-      shared.first[key] = at;
-      at += counts.total[key] - counts.next[key];
+      to(key, at);
+      at += of(key);
     }
+    return __shfl_sync(kAllLanes, end, kWarp - 1);
+  }
+  // By one warp for a rank: the places among its rows where those of every key begin. A peer is told its runs.
+  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
+    constexpr int one = 1 << 16;  // a run; below are rows, of which a tile has fewer
+    u64* const told = told_runs(call, rank, call.rank, from);
+    const auto rows = [&](int key) { return shared.plan.owner[key] == rank ? kept(key) : 0; };
+    const int all = add_up([&](int key) { return rows(key) ? one + rows(key) : 0; },
+                           [&](int key, int at) {
+                             if (rows(key) == 0) return;
+                             shared.back[key] = at % one;
+                             if (rank != call.rank) told[at / one] = tagged(shared.plan.next[key], rows(key));
+                           });
+    if (lane == 0 && rank != call.rank && all / one < num_rows) told[all / one] = 0;
   }
 
-  // Codes of the rows of a tile, and their places in it when it is sorted.
-  __device__ __forceinline__ void assign(const int (&key)[steps], const int (&before)[steps], int from, int num_rows) const {
-    const PlanShared<Shape>& counts = shared.plan;
-#pragma unroll
-    for (int s = 0; s < steps; ++s) {
-      const int row = row_of_step(s), k = key[s];
-      if (row >= num_rows) continue;
-      int code = -1;
-      if (k < num_keys && !counts.peers.failed) {
-        const int in_tile = counts.chunk[warp][k] + before[s];
-        const i64 slot = i64(counts.next[k]) + in_tile;
-        if (slot < call.capacity) code = code_of(counts.owner[k], slot);
-        else note_dropped(call, call.state->overflowed, numbers.use & 1);
-        shared.code[shared.first[k] + in_tile] = code;
-        shared.row[shared.first[k] + in_tile] = u16(row);
-      }
-      call.codes[from + row] = code;
-      if constexpr (kCopiedRows<Shape> == 1) tell_point(from + row, code);
-    }
+  // The code of a row of a key in the tile, the n-th one that is kept.
+  __device__ __forceinline__ int slot_code(int key, int n) const {
+    return code_of(shared.plan.owner[key], i64(shared.plan.next[key]) + n);
   }
-
-  // Stores the words of the sorted tile.
-  template <int kField = 0>
-  __device__ __forceinline__ void store(const char* tile) const {
-    constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit, batch = 2;
-    using Word = typename UnitOf<unit>::type;
-    const Word* const rows = reinterpret_cast<const Word*>(tile + bytes_before<Shape>(kField) * tile_rows);
-    const int num_words = shared.num_sorted * words;
-#pragma unroll 1
-    for (int first = threadIdx.x; first < num_words; first += batch * kPlanThreads) {
-      int code[batch];
-      Word word[batch];
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        const int i = first + b * kPlanThreads;
-        code[b] = i < num_words ? shared.code[i / words] : -1;
-        if (i < num_words) word[b] = rows[shared.row[i / words] * words + i % words];
-      }
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        if (code[b] < 0) continue;
-        char* const to = call.window[code_rank(code[b])] + call.rows_at[kField];
-        reinterpret_cast<Word*>(to)[code_slot(code[b]) * words + (first + b * kPlanThreads) % words] = word[b];
-      }
+  // What is left of a row: its code, or what it needs to come back as a copy.
+  __device__ __forceinline__ void keep_code(int row, int key, int n, int code) const {
+    if constexpr (kCopiedRows<Shape> == 1) {
+      tell_point(row, code);
+    } else {
+      if (code >= 0 && code_rank(code) != call.rank) code = code_of(code_rank(code), shared.back[key] + n);
     }
-    if constexpr (kField + 1 < Shape::num_fields) store<kField + 1>(tile);
+    call.codes[row] = code;
   }
-
   __device__ __forceinline__ void tell_point(i64 point, int code) const {
     const u32 weight = Shape::weighted ? __float_as_uint(call.weights[point]) : 0;
     for (int step = 1; step < call.num_ranks; ++step) {
@@ -221,86 +210,6 @@ struct Sort {
       points[call.rank * call.max_sources + point] = tagged(u32(code), weight);
     }
   }
-  // A warp takes the groups of a tile in turn.
-  __device__ __forceinline__ void tell_slots(int from, int num_rows, int group) const {
-    constexpr int chunks = int(ceil_div(kCopiedRows<Shape>, kWarp));
-    if (call.num_ranks == 1) return;
-    for (int first = warp * group; first < num_rows; first += kPlanWarps * group) {
-      const int num_points = min(group, num_rows - first);
-      int code[chunks];
-#pragma unroll
-      for (int c = 0; c < chunks; ++c)
-        code[c] = c * kWarp + lane < num_points ? __ldcg(call.codes + from + first + c * kWarp + lane) : -1;
-      for (int step = 1; step < call.num_ranks; ++step) {
-        const int peer = (call.rank + step) % call.num_ranks;
-        int* const slots = told_slots(call, peer, call.rank, from + first);
-        int num = 0;
-#pragma unroll
-        for (int c = 0; c < chunks; ++c) {
-          const bool there = code[c] >= 0 && code_rank(code[c]) == peer;
-          const u32 lanes = __ballot_sync(kAllLanes, there);
-          if (there) slots[num + __popc(lanes & lanes_below())] = int(code_slot(code[c]));
-          num += __popc(lanes);
-        }
-        if (lane == 0 && num < num_points) slots[num] = -1;
-      }
-    }
-  }
-  // As all ranks compute it.
-  __device__ __forceinline__ int group() const {
-    int most = 0;
-    for (int rank = 0; rank < call.num_ranks; ++rank) most = max(most, shared.plan.peers.num_sources_of[rank]);
-    return copied_group(group_size(most, kCopiedRows<Shape>));
-  }
-
-  __device__ void run() {
-    if (threadIdx.x == 0) shared.begin = first_row(blockIdx.x), shared.end = first_row(blockIdx.x + 1);
-    __syncthreads();
-    load(shared.tile[0], shared.begin, num_rows(shared.begin));
-    commit_async();
-    plan.begin();
-    count(shared.begin, shared.end);
-    plan.exchange();
-    int key[steps], before[steps];
-    load_keys(key, shared.begin, num_rows(shared.begin));
-    clear();
-    __syncthreads();
-    int turn = 0;
-    for (int from = shared.begin; from < shared.end; from += tile_rows, turn ^= 1) {
-      const int behind = from + tile_rows;
-      load(shared.tile[turn ^ 1], behind, num_rows(behind));
-      commit_async();
-      rank(key, before, num_rows(from));
-      __syncthreads();
-      plan.prefix_over_warps();
-      if (warp == 0) find_first();
-      __syncthreads();
-      assign(key, before, from, num_rows(from));
-      load_keys(key, behind, num_rows(behind));
-      wait_but_latest();
-      __syncthreads();
-      store(shared.tile[turn]);
-      if constexpr (kCopiedRows<Shape> > 1) tell_slots(from, num_rows(from), group());
-      clear();
-      plan.advance();
-    }
-    __syncthreads();
-    if (warp == 0) finish(call, numbers.epoch);
-  }
 };
-
-// The kernel, in the stead of `plan` and `dispatch`.
-template <class Shape, class Relation>
-__device__ __forceinline__ void sort(const Call& call) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ Numbers numbers;
-  __shared__ u32 place;  // of the last thread
-  const u32 own_place = begin_plan(call, numbers);
-  if (threadIdx.x == kPlanThreads - 1) place = own_place;
-  if (numbers.aborted) plan_nothing<Shape>(call);
-  else Sort<Shape, Relation>(call, memory, numbers).run();
-  end_plan(call, numbers, place);
-  leave(call, place, [&](State& state) { state.sent[~numbers.epoch & 1] = 0; });
-}
 
 }  // namespace fuscoc
