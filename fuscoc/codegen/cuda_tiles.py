@@ -143,8 +143,8 @@ def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
     planner = planner_bytes(num_keys) + 4 * num_keys + 4 * BULK_LINE
     if not in_runs:
         return planner + 4 * num_keys + (6 + 2 * row) * rows
-    ends = 2 * (BULK_LINE - BULK_WORD)
-    return planner + 3 * row * rows + in_runs * num_keys * (4 + 2 * ends)
+    ends = -(-2 * (BULK_LINE - BULK_WORD) * num_keys // BULK_LINE) * BULK_LINE
+    return planner + 3 * row * rows + in_runs * (4 * num_keys + 2 * ends)
 
 
 @dataclass(frozen=True)

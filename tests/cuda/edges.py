@@ -47,6 +47,7 @@ SORTED = (
     Model(hidden=1, experts=13, topk=1, dtype="f32", placement="cyclic", align=1),
     Model(hidden=25, experts=60, topk=1, dtype="f32", placement="expert_to_rank", align=8),
     Model(hidden=12, experts=8, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "u8", 6))),
+    Model(hidden=4, experts=30, topk=1, dtype="i32", extra=(("y", "i64", 4),), align=1),
 )
 """Rows that a CTA sorts by key."""
 GUARDED = (

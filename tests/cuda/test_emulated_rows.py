@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from benchmarks.moe_cases import Model, program
 from fuscoc_runtime.kernels import cuda
-from tests.cuda import edges, node_run
+from tests.cuda import edges, node_run, short_run
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
@@ -67,6 +68,7 @@ def test_copies(number: int, most: int, num_ranks: int) -> None:
     [
         (2, 3, 80),
         (3, 2, 90),
+        (4, 2, 90),
         *(
             pytest.param(number, num_ranks, 90, marks=pytest.mark.nightly)
             for number in range(len(edges.SORTED))
@@ -93,3 +95,19 @@ def test_full(number: int, num_ranks: int, arch: int, monkeypatch: pytest.Monkey
 def test_edges(edge: Callable[[torch.device], bool], num_ranks: int) -> None:
     with emulated_ranks(num_ranks) as world:
         assert world.run(lambda: [edge.__name__] * edge(HOST)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("num_ranks", "arch"), [(2, 90), (3, 80)])
+def test_short_rows_in_any_order(
+    num_ranks: int, arch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of sorted rows of any kind, one after the other, verified as on GPUs."""
+    monkeypatch.setenv(cuda.ARCH_VARIABLE, f"sm_{arch}")
+
+    def calls() -> list[str]:
+        engines = short_run.shorts(900, HOST, random.Random(5))
+        return short_run.stress(engines, 40, 600, HOST)
+
+    with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(calls) == []

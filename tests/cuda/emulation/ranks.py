@@ -20,7 +20,7 @@ import torch
 from benchmarks import moe_cases
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.node import nvlink
-from tests.cuda import checks, dense_node, dense_run, edges, node_run
+from tests.cuda import checks, dense_node, dense_run, edges, node_run, short_run
 from tests.cuda.emulation.library import emulated
 
 NUM_SMS = 2
@@ -175,7 +175,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
             (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
             (dense_node, {"dist": world}),
             (dense_run, {"dist": world}),
-            *((each, {"dist": world}) for each in (checks, edges, moe_cases, node_run)),
+            *((each, {"dist": world}) for each in (checks, edges, moe_cases, node_run, short_run)),
             (dense, {name: waiting(getattr(dense, name)) for name in ("wrong_rows", "troubles")}),
             (dense, {"wrong_result": waiting(dense.wrong_result)}),
             (dense, {name: keeping(getattr(dense, name)) for name in ("dispatch", "combine")}),

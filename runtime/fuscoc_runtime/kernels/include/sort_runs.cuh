@@ -8,16 +8,19 @@
 
 namespace fuscoc {
 
-// Bytes of sorted rows: a run begins anywhere in a line, and the next one in another.
+// Bytes of the fields of sorted rows before one, or of all: a run begins anywhere in a line, and the next one in
+// another.
 template <class Shape>
-constexpr int kSortedBytes = Shape::sorted_rows * kRowBytes<Shape> +
-                             2 * (kBulkLine - 16) * Shape::num_keys * Shape::num_fields;
+__device__ constexpr int sorted_before(int field) {
+  constexpr int ends = int(round_up(2 * (kBulkLine - 16) * Shape::num_keys, kBulkLine));
+  return Shape::sorted_rows * bytes_before<Shape>(field) + ends * field;
+}
 
 template <class Shape>
 struct SortRunsShared : SortShared<Shape> {
   int at[Shape::num_fields][Shape::num_keys];  // byte of the sorted tile where a run begins
   alignas(kBulkLine) char tile[Shape::sorted_rows * kRowBytes<Shape>];
-  alignas(kBulkLine) char sorted[2][round_up(kSortedBytes<Shape>, kBulkLine)];
+  alignas(kBulkLine) char sorted[2][sorted_before<Shape>(Shape::num_fields)];
 };
 
 template <class Shape, class Relation>
@@ -41,7 +44,8 @@ struct SortRuns : Sort<Shape, Relation> {
       const int rows = this->kept(key);
       return rows ? int(round_up(lead(key) + rows * row_bytes, kBulkLine)) : 0;
     };
-    this->add_up(room, [&](int key, int at) { shared.at[field][key] = at + lead(key); });
+    const int begin = sorted_before<Shape>(field);
+    this->add_up(room, [&](int key, int at) { shared.at[field][key] = begin + at + lead(key); });
   }
 
   // By a warp: brings consecutive rows of the tile, a lane's to a byte of the sorted tile, unless that is negative.
