@@ -125,7 +125,7 @@ class Short:
             for each in rows:
                 each[batch.slots] = 0xA5
         if late:
-            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
+            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))  # type: ignore[no-untyped-call]
         handle = self.engine.dispatch(
             batch.source, [batch.topk_idx, self.owner], [batch.n], batch.n
         )
@@ -136,7 +136,7 @@ class Short:
         for _ in range(combines):
             results = [torch.full_like(each, 7) for each in batch.source]
             if late:
-                torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
+                torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))  # type: ignore[no-untyped-call]
             self.engine.combine(self.engine.rows, handle, results)
             self.settle()
             for result, wanted in zip(results, batch.back, strict=True):
@@ -164,18 +164,21 @@ class Short:
             batch = self.batches[int(said.split()[1])]
             if way == 0:
                 slot = int(batch.slots[at])
-                index = int((batch.expected.slots == slot).nonzero()[0])
-                where = (
-                    f"slot {slot} of key {int(batch.expected.keys[index])}, row"
-                    f" {int(batch.expected.tokens[index])} of rank {int(batch.expected.ranks[index])}"
+                expected = batch.expected
+                index = int((expected.slots == slot).nonzero()[0])
+                key, token, rank = (
+                    int(each[index]) for each in (expected.keys, expected.tokens, expected.ranks)
                 )
+                where = f"slot {slot} of key {key}, row {token} of rank {rank}"
             else:
                 where = f"row {at} to key {int(batch.topk_idx[at, 0])}"
             found.append(f"{self.name}: call {call} ({said}), {('there', 'back')[way]}: {where}")
         overflowed = parse_state(self.engine.state.tolist()).overflowed
         if overflowed != self.dropped:
             found.append(f"{self.name}: {overflowed} rows are dropped, not {self.dropped}")
-        return found + ([] if self.dropped else [f"{self.name}: {x}" for x in troubles(self.engine)])
+        if not self.dropped:
+            found += [f"{self.name}: {each}" for each in troubles(self.engine)]
+        return found
 
 
 def shorts(most: int, device: torch.device, shared: random.Random) -> list[Short]:
@@ -187,7 +190,9 @@ def shorts(most: int, device: torch.device, shared: random.Random) -> list[Short
     return [*made, Short(MODELS[0], most, True, shared, device)]
 
 
-def stress(engines: list[Short], iterations: int, seconds: float, device: torch.device) -> list[str]:
+def stress(
+    engines: list[Short], iterations: int, seconds: float, device: torch.device
+) -> list[str]:
     """What is wrong on this rank; all ranks stop together."""
     shared, own = random.Random(3), random.Random(70 + dist.get_rank())
     start, found = time.monotonic(), list[str]()
