@@ -362,6 +362,15 @@ def test_the_windows_of_a_model(moe: ShuffleSpec, explain) -> None:
     assert f"{expected:,}" in out
 
 
+def test_memory_of_a_fixed_capacity(explain) -> None:
+    given = EXAMPLES / "moe.fsc", "--topology", "8x8"
+    code, out, _ = explain(*given, "-E", "tokens=128")
+    assert code == 0
+    assert "1,066,469,376 (1.1 GB)" in out
+    assert "14,680,064 × cdiv(max_sources, 16)" in explain(*given)[1]
+    assert "Memory of a rank" not in explain(EXAMPLES / "vit_patches.fsc", "--topology", "8x8")[1]
+
+
 def test_rings_are_those_of_the_engine() -> None:
     assert tables.RING_SLOTS == machine.RING_SLOTS
     assert facts.SIGNAL_BYTES == buffers.WORD_BYTES
