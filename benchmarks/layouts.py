@@ -47,7 +47,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "kv_cache": ("kv_cache", {}),
     "all_gather": ("all_gather", {"total": 65536, "width": 1024}),
     "halo": ("halo", {"rows": 65536, "reach": 2, "width": 1024}),
-    "reshard": ("reshard", {"rows": 20001, "columns": 1667, "high": 32, "wide": 8}),
+    "reshard": ("reshard", {"rows": 5001, "columns": 1667, "high": 32, "wide": 8}),
     "fft_pencil": ("fft_pencil", {"nx": 512, "ny": 511, "nz": 256}),
     "vit_unpack": ("vit_unpack", {"p": 14, "c": 3, "rows": 74, "columns": 74}),
     "ragged_text": ("ragged_text", {"width": 1024, "buckets": 64}),
