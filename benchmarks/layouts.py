@@ -43,6 +43,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
     "vit": ("vit_patches", {}),
     "vit_nchw": ("vit_patches_nchw", {}),
+    "vit_normalised": ("vit_patches_normalised", {}),
     "kv": ("kv_pages", {}),
     "kv_cache": ("kv_cache", {}),
     "all_gather": ("all_gather", {"total": 65536, "width": 1024}),
@@ -56,6 +57,8 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "buckets_16": ("hash_buckets", {"width": 4}),
 }
 BY_THE_GENERAL_ENGINE = ("all_gather", "halo")
+WITHOUT_CUDA = (*BY_THE_GENERAL_ENGINE, "vit_normalised")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in that example
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
 PAGES = 160  # of a rank's cache
@@ -64,9 +67,7 @@ PAGES = 160  # of a rank's cache
 def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
     import fuscoc
 
-    for name, backend in product(names, backends):
-        if backend == "cuda" and name in BY_THE_GENERAL_ENGINE:
-            continue
+    for name, backend in taken(names, backends):
         example, constants = SPECS[name]
         text = (EXAMPLES / f"{example}.fsc").read_text(encoding="utf-8")
         text = text[: text.index("\n}\n") + 3]  # its first shuffle
@@ -76,13 +77,25 @@ def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
         fuscoc.compile(text, artifact(name, backend), **constants)
 
 
+def taken(names: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
+    """The cases with their kernels, as far as there are any."""
+    pairs = product(names, backends)
+    return [pair for pair in pairs if pair[1] != "cuda" or pair[0] not in WITHOUT_CUDA]
+
+
 def artifact(name: str, backend: str) -> Path:
     return FOLDER / f"{name}-{backend}"
 
 
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
-    make = {"vit": pictures, "vit_nchw": planes, "kv": pages, "kv_cache": kept_pages}
+    make = {
+        "vit": pictures,
+        "vit_nchw": planes,
+        "vit_normalised": normalised,
+        "kv": pages,
+        "kv_cache": kept_pages,
+    }
     if name in make:
         return make[name](rank, ranks, device)
     constants = SPECS[name][1]
@@ -189,6 +202,19 @@ def planes(rank: int, ranks: int, device: torch.device) -> Case:
     return replace(case, source=case.source.view(-1), there=there, back=back)
 
 
+def normalised(rank: int, ranks: int, device: torch.device) -> Case:
+    """The same planes, as normalised bf16. torch sends bytes and normalises what has come; fuscoc
+    sends what arrives, twice as many bytes."""
+    case = planes(rank, ranks, device)
+    shift = torch.tensor([255 * mean for mean in MEAN], device=device)
+    factor = torch.tensor([1 / (255 * std) for std in STD], device=device)
+
+    def there(x: Tensor) -> Tensor:
+        return case.there(x).view(-1, 3).sub(shift).mul_(factor).bfloat16()
+
+    return replace(case, num_remote=2 * case.num_remote, there=there, back=None)
+
+
 def pages(rank: int, ranks: int, device: torch.device) -> Case:
     """Pages of a cache, each in all layers, dealt out to the ranks."""
     layers, moves, line = 32, 128, 65536
@@ -266,7 +292,7 @@ def measure(
         capacity=case.capacity,
         **options,
     ) as shuffle:
-        as_is = name in PARTS or name in ("vit", "vit_nchw")
+        as_is = name in PARTS or name in ("vit", "vit_nchw", "vit_normalised")
         x = case.source if as_is else shaped(case.source, shuffle, True)
         if name in ("fft", "kv", "kv_cache"):
             x = x.view(*case.source.shape[:2], *x.shape[1:])
@@ -371,10 +397,8 @@ def main() -> None:
         print("| case | kernels | SMs | bound, µs | there | × | torch | back | × | torch |")
         print("|---|---|---|---|---|---|---|---|---|---|")
     wrong = []
-    for name in options.cases:
-        for backend, sms in product(options.backend, options.sms):
-            if backend == "cuda" and name in BY_THE_GENERAL_ENGINE:
-                continue
+    for name, backend in taken(options.cases, options.backend):
+        for sms in options.sms:
             wrong += measure(name, backend, sms or None, options.turns, barrier)
             torch.cuda.empty_cache()
     dist.destroy_process_group()

@@ -20,7 +20,7 @@ from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
 from fuscoc_runtime.engine.bounds import extents_of
 from fuscoc_runtime.face.choice import choose_triton
-from fuscoc_runtime.manifest.declared import Bound, FieldSpec
+from fuscoc_runtime.manifest.declared import Bound, CastSpec, FieldSpec
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -98,16 +98,22 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         does = "copies them into" if shuffle.into.kind == "copy" else "adds them to"
         lines.append(f"Rows land in a window; from there each rank {does} {memory}.")
     if shuffle.declared.casts:
-        casts = ", ".join(
-            each.field + (f" by {each.scales}" if each.scales else "")
-            for each in shuffle.declared.casts
-        )
-        lines.append(f"Cast on the way: {casts}.")
+        lines.append(f"Cast on the way: {', '.join(map(_cast, shuffle.declared.casts))}.")
     return [
         *lines,
         _way_back(shuffle),
         *(_bound(each, shuffle) for each in shuffle.declared.bounds),
     ]
+
+
+def _cast(cast: CastSpec) -> str:
+    if cast.normalise is not None:
+        shifts, factors = (
+            ", ".join(f"{each:.6g}" for each in numbers)
+            for numbers in (cast.normalise.shifts, cast.normalise.factors)
+        )
+        return f"({cast.field} - [{shifts}]) × [{factors}], in f32"
+    return cast.field + (f" by {cast.scales}" if cast.scales else "")
 
 
 def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:

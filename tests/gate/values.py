@@ -18,6 +18,7 @@ from fuscoc.dialect.attrs import (
     Flag,
     Integer,
     Name,
+    Real,
     Record,
     Ref,
     Text,
@@ -75,6 +76,12 @@ def _(kind: Name, op: Any, attr: Any) -> Iterable[Value]:
 def _(kind: Integer, op: Any, attr: Any) -> Iterable[Value]:
     value = kind.decode(attr)
     return [((), kind.encode(other)) for other in (value + 1, 2 * value, value - 1, value // 2)]
+
+
+@_others.register
+def _(kind: Real, op: Any, attr: Any) -> Iterable[Value]:
+    value = kind.decode(attr)
+    return [((), kind.encode(other)) for other in (value + 1, 2 * value, -value)]
 
 
 @_others.register
@@ -175,6 +182,8 @@ def _samples(kind: Attr, op: Any) -> Iterable[Any]:
             return [kind.encode(name) for name in sorted(kind.choices)]
         case Integer():
             return [kind.encode(value) for value in range(17)]
+        case Real():
+            return [kind.encode(0.5)]
         case Stride():
             return [kind.encode(1)]
         case Text():
@@ -252,6 +261,9 @@ def _illegal(kind: Attr, op: Any, attr: Any) -> Iterator[Value]:
                 yield (), ir.IntegerAttr.get(i64, kind.minimum - 1)
             if isinstance(kind, Flag):
                 yield (), ir.IntegerAttr.get(i64, 2)
+        case Real():
+            yield (), ir.FloatAttr.get(ir.F64Type.get(), 1.0, loc=ir.Location.unknown())
+            yield (), kind.encode(float("inf"))
         case DType():
             yield (), ir.TypeAttr.get(ir.IndexType.get())
         case Ref():
