@@ -82,9 +82,9 @@ def build(
     amounts = ListAmounts(counts, plan, contender.program.is_compact)
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
-    if execution == "staged":
-        host = _host(contender, path, plan, cluster)
-        Staged(wires, path, plan, counts, amounts, host).build()
+    if execution in ("staged", "hops"):
+        host, permutes = _host(contender, path, plan, cluster), execution == "staged"
+        Staged(wires, path, plan, counts, amounts, host, permutes).build()
     elif execution in ("fused", "slabs") and cluster.nodes == 1:
         costs = cluster.costs
         late = costs.node_dispatch if is_dispatch else costs.node_combine
