@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.into.models import differences, draw
+from tests.node_exact.rank_work import on_the_device
+from tests.waits import host_waits
 
+Kind = Literal["general", "exact", "fixed"]
+ENGINES = {"general": ProcessEngine, "exact": ExactEngine, "fixed": NodeEngine}
 TABLES = ("block_table", "entry_idx", "tile_idx", "heads")
+WAITS = {"exact": 1, "fixed": 0}
+"""Of the host, in a dispatch."""
 FIXED = {"max_sources": 16, "capacity": 64}
 
 
-def open_shuffle(group: Any, artifact: str, fixed: bool) -> Shuffle:
-    shuffle = Shuffle(artifact, group=group, timeout=60.0, **(FIXED if fixed else {}))
-    assert isinstance(shuffle.engine, NodeEngine) == fixed
+def open_shuffle(group: Any, artifact: str, kind: Kind) -> Shuffle:
+    with on_the_device() if kind == "exact" else nullcontext():
+        options = FIXED if kind == "fixed" else {}
+        shuffle = Shuffle(artifact, group=group, timeout=60.0, **options)
+    assert isinstance(shuffle.engine, ENGINES[kind])
     return shuffle
 
 
-def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
+def calls(group: Any, artifact: str, name: str, kind: Kind) -> list[str]:
     """What is wrong with some calls, the last of them along the routing of the one before."""
     wrong = []
-    with open_shuffle(group, artifact, fixed) as shuffle:
+    with open_shuffle(group, artifact, kind) as shuffle:
         for seed in range(3):
             call = draw(name, shuffle.topology.num_ranks, seed)
             given = call.given[shuffle.rank]
@@ -46,6 +57,9 @@ def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
         wrong += differences(call.wanted[shuffle.rank], memory)
         wrong += differences(call.wanted[shuffle.rank], again[call.memory])
         assert memory is not given[call.memory]
+        with host_waits() as waits:
+            shuffle.dispatch(**before)
+        wrong += [f"waits: {waits}"] if len(waits) > WAITS.get(kind, len(waits)) else []
         table = next(n for n in TABLES if n in again)
         again[table] = again[table][:-1]
         with pytest.raises(InputError, match=r"`handle` on rank \d is of a dispatch with"):
@@ -53,10 +67,10 @@ def calls(group: Any, artifact: str, name: str, fixed: bool) -> list[str]:
     return wrong
 
 
-def mistakes(group: Any, artifact: str, fixed: bool) -> list[tuple[str, bool]]:
+def mistakes(group: Any, artifact: str, kind: Kind) -> list[tuple[str, bool]]:
     """What rank 1 is told of tables that are wrong there alone, and whether its cache changed."""
     found = []
-    with open_shuffle(group, artifact, fixed) as shuffle:
+    with open_shuffle(group, artifact, kind) as shuffle:
         for table in ([0, 7, 1], [2, 1, 2]):
             pages = torch.arange(4.0).view(1, 4, 1).expand(1, 4, 8).bfloat16().contiguous() + 1
             cache = torch.zeros(1, 4, 8, dtype=torch.bfloat16)

@@ -33,10 +33,16 @@ earlier slot has it."""
 @dataclass(frozen=True, eq=False)
 class Given:
     """What one call brings: ``memory`` by field, contiguous tensors that may require grad, and
-    ``places``, int64 [num_parts], where in it each part of a row goes, below 0 for none."""
+    ``places``, int64 [num_parts], where in it each part of a row goes, below 0 for none.
+
+    ``lost``, int64 [2], are the rows of which a part has no place, or one that a part of an earlier
+    row has; ``inputs`` and ``extents`` say why.
+    """
 
     memory: Mapping[str, Tensor]
     places: Tensor
+    lost: Tensor
+    inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
 
 
@@ -47,8 +53,8 @@ class Into:
         latest: int64 [num_parts], where the latest call has put the parts of its rows.
 
     Args:
-        raises: whether calls find mistakes of their tables before anything moves, for which the
-            host waits; else rows without a place of their own are counted, for ``check``.
+        raises: whether mistakes of a call's tables are raised by the call, before anything moves;
+            else rows without a place of their own are counted, for ``check``.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class Into:
     ) -> None:
         assert shuffle.into is not None
         self.spec: IntoSpec = shuffle.into
-        self._shuffle, self._raises = shuffle, raises
+        self._shuffle, self.raises = shuffle, raises
         # Gradients flow if they do through the shuffle.
         declared = replace(
             self.spec.declared, combine=shuffle.declared.combine, casts=shuffle.declared.casts
@@ -102,14 +108,12 @@ class Into:
     def prepare(
         self, own: Mapping[str, Any], sources: Iterable[Any], num_slots: int | None = None
     ) -> Given:
-        """Check what a call is given; ``sources`` are the tensors that it reads, and ``num_slots``
-        the slots that it has, if a handle tells.
+        """Check what a call is given, without waiting for the device; ``sources`` are the tensors
+        that it reads, and ``num_slots`` the slots that it has, if a handle tells.
 
         Raises:
             InputError: a tensor of another form, one that is not contiguous, that shares memory
                 with a source, or that autograd lets nobody change; tables for other slots.
-            IndexOutOfRangeError, PlaceRangeError, PlaceOverlapError: rows without a place of their
-                own, unless they are only counted.
         """
         memory = self._memory(own)
         declared, argument = self.spec.declared, self.spec.argument
@@ -136,16 +140,34 @@ class Into:
             if _share(tensor, another):
                 raise self._checker.problem(name, f"shares memory with `{other}`")
         inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
-        places = self._places(inputs, extents)
+        places, lost = self._of_their_own(self._places(inputs, extents))
         slots = len(places) // self.parts_of_row
         if num_slots is not None and num_slots != slots:
             problem = f"is of a dispatch with {num_slots} slots; this call has {slots}"
             raise self._checker.problem("handle", problem)
-        return Given(memory, places, extents)
+        return Given(memory, places, lost, inputs, extents)
+
+    def fault(self, given: Given) -> FuscoRuntimeError | None:
+        """What is wrong with the tables of a call, if that is not only counted; then this waits.
+
+        An IndexOutOfRangeError, PlaceRangeError or PlaceOverlapError: rows without a place of their
+        own.
+        """
+        if not self.raises:
+            self._lost += given.lost
+            return None
+        outside, overlapping = given.lost.tolist()
+        if outside:
+            point = int((given.places == OUT_OF_RANGE).nonzero()[0])
+            scope = Scope(given.extents, given.inputs)
+            here = scope.at(coordinates(self.spec.declared.domain, scope, point))
+            missing = explain_place(self.spec.declared, self._checker.rank, here)
+            return missing or self._fault(PlaceRangeError, outside)
+        return self._fault(PlaceOverlapError, overlapping) if overlapping else None
 
     def check(self) -> None:
         """Raise what was counted since the last time; waits for it."""
-        if self._raises:
+        if self.raises:
             return
         outside, taken = self._lost.tolist()
         self._lost.zero_()
@@ -190,13 +212,11 @@ class Into:
             **{f"input.{name}": address(tensor) for name, tensor in read.items()},
         }
         self._kernel.launch(values, -(-num_points // self.spec.block))
-        return self._of_their_own(places, inputs, extents)
+        return places
 
-    def _of_their_own(
-        self, places: Tensor, inputs: Mapping[str, Tensor], extents: Mapping[str, int]
-    ) -> Tensor:
-        """The places that a part of an earlier slot has not taken, if not sums are made; the rest
-        is counted, or raised.
+    def _of_their_own(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The places that a part of an earlier slot has not taken, if not sums are made, and how
+        many rows lose one.
 
         A sort takes memory of the table's size, and no mark for every place that there is.
         """
@@ -207,19 +227,7 @@ class Into:
             places = torch.where(taken, TAKEN, places)
         by_row = places.view(-1, self.parts_of_row)
         lost = [(by_row == fault).any(1).sum() for fault in (OUT_OF_RANGE, TAKEN)]
-        if not self._raises:
-            self._lost += torch.stack(lost)
-            return places
-        outside, overlapping = torch.stack(lost).tolist()
-        if outside:
-            point = int((places == OUT_OF_RANGE).nonzero()[0])
-            scope = Scope(extents, inputs)
-            here = scope.at(coordinates(self.spec.declared.domain, scope, point))
-            missing = explain_place(self.spec.declared, self._checker.rank, here)
-            raise missing or self._fault(PlaceRangeError, outside)
-        if overlapping:
-            raise self._fault(PlaceOverlapError, overlapping)
-        return places
+        return places, torch.stack(lost)
 
     def _fault(
         self, kind: type[PlaceRangeError | PlaceOverlapError], count: int

@@ -8,6 +8,7 @@ tell each other, so that all of them raise the error. Dynamo traces this file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.engine import current_device
+from fuscoc_runtime.engine.node.exact_engine import Doubt, ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
@@ -133,13 +135,20 @@ def _dispatch_into(
     num_slots = getattr(handle, "num_slots", None)
     with current_device(executor.engine.members.device):
         given = attempt(rank, lambda: into.prepare(own, sources, num_slots))
-    if isinstance(given, FuscoRuntimeError):
-        return _dispatch_now(executor, fields, named, handle, given)  # raises it on every rank
+        if isinstance(given, FuscoRuntimeError):
+            return _dispatch_now(executor, fields, named, handle, given)  # raises it on every rank
+        kept = needs_grad([*sources, *given.memory.values()]) or saves_unchecked()
+        problem: FuscoRuntimeError | Doubt | None
+        if kept or handle is not None or not isinstance(executor.engine, ExactEngine):
+            problem = into.fault(given)
+        else:  # the wait for what is planned is one for this, too
+            problem = Doubt(given.lost.sum(0, keepdim=True), partial(into.fault, given))
     if handle is None:
         named = into.told(named, given)
-    kept = needs_grad([*sources, *given.memory.values()]) or saves_unchecked()
-    way = _dispatch_fresh if kept else _dispatch_now
-    rows, new = way(executor, fields, named, handle)
+    if kept and problem is None:
+        rows, new = _dispatch_fresh(executor, fields, named, handle)
+    else:
+        rows, new = _dispatch_now(executor, fields, named, handle, problem)
     by_field = rows if isinstance(rows, Mapping) else {executor.spec.declared.fields[0].name: rows}
     with current_device(executor.engine.members.device):
         return put(into, given, by_field, new), new
@@ -150,7 +159,7 @@ def _dispatch_now(
     fields: Sequence[Tensor],
     named: Mapping[str, Any],
     handle: AnyHandle | None,
-    problem: FuscoRuntimeError | None = None,
+    problem: FuscoRuntimeError | Doubt | None = None,
 ) -> tuple[Any, Any]:
     earlier = None if handle is None else as_handle(executor.spec, handle)
     rows, new = executor.dispatch(fields, named, earlier, problem)

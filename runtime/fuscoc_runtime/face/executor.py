@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
-from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.node.exact_engine import Doubt, ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.exact_maps import ExactMaps
 from fuscoc_runtime.engine.node.handle import NodeHandle
@@ -123,12 +123,17 @@ class Executor:
         fields: Sequence[Tensor],
         named: Mapping[str, Any],
         earlier: Any,
-        problem: FuscoRuntimeError | None = None,
+        problem: FuscoRuntimeError | Doubt | None = None,
     ) -> tuple[dict[str, Tensor], Any]:
         """Rows, as views of the window, and the handle. A rank that knows a ``problem`` already
-        takes its part only to raise it."""
+        takes its part only to raise it; only exact sizes leave one in doubt."""
         started = self.observer.begins_dispatch()
-        done = self.engine.dispatch(fields, named, earlier, problem)
+        done: Any
+        if isinstance(self.engine, ExactEngine):
+            done = self.engine.dispatch(fields, named, earlier, problem)
+        else:
+            assert not isinstance(problem, Doubt)
+            done = self.engine.dispatch(fields, named, earlier, problem)
         self.observer.dispatched(done.handle, started)
         # Autograd shall not follow what is done to rows in place to the window and later calls.
         rows = {name: each.detach() for name, each in done.rows.items()}

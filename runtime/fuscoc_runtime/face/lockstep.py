@@ -132,6 +132,8 @@ class LockstepShuffle:
         for into, fields, each in zip(self._into, positional, named, strict=True):
             own, rest = into.split(each)
             found = attempt(len(given), partial(into.prepare, own, [*fields, *rest.values()]))
+            if isinstance(found, Given):
+                found = into.fault(found) or found
             given.append(found)
             others.append(rest if isinstance(found, FuscoRuntimeError) else into.told(rest, found))
         right = [each for each in given if isinstance(each, Given)]

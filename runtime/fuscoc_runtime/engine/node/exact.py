@@ -20,7 +20,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched, RingEntry
+from fuscoc_runtime.engine.node.rings import DROPPED, ROUTING_WORDS, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import model_programs
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
@@ -162,10 +162,12 @@ class ExactNode:
         weights: Tensor | None,
         num_slots: int,
         work: Work | None,
+        faults: Tensor | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
 
-        ``work`` is that of ``new_work``.
+        ``work`` is that of ``new_work``. This rank refuses the call if ``faults``, int64 [1], is
+        above 0, which nobody has looked at yet.
 
         Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
         for points that cannot be moved among other reasons, there are more slots than may be, or
@@ -187,7 +189,7 @@ class ExactNode:
             buffers["routing"], weights, num_slots=num_slots,
         )  # fmt: skip
         while True:
-            self._launch(values, launched, work, source)
+            self._launch(values, launched, work, source, faults)
             planned = self.report.wait(self._epoch)
             if planned.is_aborted or min(planned.sources) < 0:
                 return planned
@@ -292,12 +294,15 @@ class ExactNode:
         launched: Launched,
         work: Work,
         source: Sequence[Tensor],
+        faults: Tensor | None,
     ) -> None:
         """All of a dispatch that plans."""
         program, num_sources = self._program, launched.num_sources
         words = call_words(program, work.scratch, work.segments, work.buffers)
         table = self._upload(self._memory.table(0, self._programs, **self._words(words)))
         launched.routing.zero_()
+        if faults is not None:  # as points that cannot be moved, of this first use
+            launched.routing[DROPPED + 1 : DROPPED + 2].copy_(faults)
         if program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         values = values | program.values(table.data_ptr(), launched, 0)

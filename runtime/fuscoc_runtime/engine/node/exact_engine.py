@@ -49,6 +49,15 @@ class ExactDispatched:
 
 
 @dataclass(frozen=True, eq=False)
+class Doubt:
+    """What only the device knows of a dispatch yet: there is a mistake if ``faults``, int64 [1], is
+    above 0, and ``explain`` says which, for which it waits."""
+
+    faults: Tensor
+    explain: Callable[[], FuscoRuntimeError | None]
+
+
+@dataclass(frozen=True, eq=False)
 class _Prepared:
     """Checked arguments of a dispatch, and what they say of it."""
 
@@ -122,12 +131,15 @@ class ExactEngine:
         positional: Sequence[Tensor],
         named: Mapping[str, Any],
         earlier: ExactHandle | Handle | None = None,
-        problem: FuscoRuntimeError | None = None,
+        problem: FuscoRuntimeError | Doubt | None = None,
     ) -> ExactDispatched | Dispatched:
-        """See ``engine.dispatch``; with an ``earlier`` handle only this rank raises its mistakes.
+        """See ``engine.dispatch``; with an ``earlier`` handle only this rank raises its mistakes,
+        and there may be no doubt.
 
         Weights may be given now or with ``combine``.
         """
+        doubt = problem if isinstance(problem, Doubt) else None
+        problem = None if isinstance(problem, Doubt) else problem
         if isinstance(earlier, Handle):
             return self.general.dispatch(positional, named, earlier, problem)
         own, reply = self._own(earlier), None
@@ -136,12 +148,14 @@ class ExactEngine:
             prepared: _Prepared | FuscoRuntimeError | None = problem
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
-            known = self._move(prepared, own)
+            known = self._move(prepared, own, doubt)
             if isinstance(known, Known) and self.reply is not None:
                 assert isinstance(prepared, _Prepared)
                 reply = self.reply.answering(known, prepared, own)
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
+            if problem is None and doubt is not None:
+                problem = doubt.explain()
             work = dispatch(self.general.machine, positional, named, problem=problem)
             return self.general.run("dispatch", work)
         assert isinstance(prepared, _Prepared)
@@ -308,7 +322,10 @@ class ExactEngine:
         return _Prepared(arguments, weights, num_sources, num_slots, work)
 
     def _move(
-        self, prepared: _Prepared | FuscoRuntimeError, earlier: ExactHandle | None
+        self,
+        prepared: _Prepared | FuscoRuntimeError,
+        earlier: ExactHandle | None,
+        doubt: Doubt | None,
     ) -> Known | Planned:
         """Plan and move the rows of a dispatch; what was planned, if all ranks find out in time
         that nothing is moved."""
@@ -333,6 +350,7 @@ class ExactEngine:
                 weights,
                 prepared.num_slots,
                 prepared.work,
+                None if doubt is None else doubt.faults,
             )
         except FuscoRuntimeError as error:  # while windows were to grow
             self._watch.loss = copy(error)
