@@ -176,7 +176,9 @@ def _spans(tasks: Tasks, timeline: Timeline, group: int) -> Spans:
     _, first, place = np.unique(key, return_index=True, return_inverse=True)
     begin = np.full(len(first), np.inf)
     end = np.zeros(len(first))
-    np.minimum.at(begin, place, timeline.begin[shown])
+    # What moves nothing takes its latency.
+    moves = timeline.end > timeline.begin
+    np.minimum.at(begin, place, np.where(moves, timeline.begin, timeline.ready)[shown])
     np.maximum.at(end, place, timeline.end[shown])
     rank, lane, name = rank[first], lane[first], name[first]
     every = Spans(np.unique(rank), tasks.lanes, tasks.names, rank, lane, name, begin, end)
