@@ -7,7 +7,7 @@ is there at all is a question of its own, with a path of its own: ``("bind", "dt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import Any
 
@@ -47,11 +47,15 @@ def is_legal(kind: Attr, op: Any, attr: Any) -> bool:
     return True
 
 
-def others(kind: Attr, op: Any, attr: Any) -> Iterator[Value]:
-    """Every other legal value of an attribute of ``op``, each once."""
+def others(
+    kind: Attr, op: Any, attr: Any, leaves_out: Callable[[Names], bool] = lambda _: False
+) -> Iterator[Value]:
+    """Every other legal value of an attribute of ``op``, each once; none of paths left out."""
     seen = {str(attr)}
     for names, value in _others(kind, op, attr):
-        if str(value) not in seen and is_legal(kind, op, value):
+        if leaves_out(names) or str(value) in seen:
+            continue
+        if is_legal(kind, op, value):
             seen.add(str(value))
             yield names, value
 
