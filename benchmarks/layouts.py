@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -25,6 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.layout_case import Case, bucketed, exchanged, moved, random_bytes
+from benchmarks.layout_parts import PARTS
 from benchmarks.nvlink_timing import Barrier
 from fuscoc_runtime import Shuffle
 
@@ -41,12 +43,22 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
     "vit": ("vit_patches", {}),
     "vit_nchw": ("vit_patches_nchw", {}),
+    "vit_normalised": ("vit_patches_normalised", {}),
     "kv": ("kv_pages", {}),
     "kv_cache": ("kv_cache", {}),
+    "all_gather": ("all_gather", {"total": 65536, "width": 1024}),
+    "halo": ("halo", {"rows": 65536, "reach": 2, "width": 1024}),
+    "reshard": ("reshard", {"rows": 5001, "columns": 1667, "high": 32, "wide": 8}),
+    "fft_pencil": ("fft_pencil", {"nx": 512, "ny": 511, "nz": 256}),
+    "vit_unpack": ("vit_unpack", {"p": 14, "c": 3, "rows": 74, "columns": 74}),
+    "ragged_text": ("ragged_text", {"width": 1024, "buckets": 64}),
     "buckets_512": ("hash_buckets", {"width": 128}),
     "buckets_64": ("hash_buckets", {"width": 16}),
     "buckets_16": ("hash_buckets", {"width": 4}),
 }
+BY_THE_GENERAL_ENGINE = ("all_gather", "halo")
+WITHOUT_CUDA = (*BY_THE_GENERAL_ENGINE, "vit_normalised")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in that example
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
 PAGES = 160  # of a rank's cache
@@ -55,57 +67,40 @@ PAGES = 160  # of a rank's cache
 def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
     import fuscoc
 
-    for name, backend in product(names, backends):
+    for name, backend in taken(names, backends):
         example, constants = SPECS[name]
         text = (EXAMPLES / f"{example}.fsc").read_text(encoding="utf-8")
+        text = text[: text.index("\n}\n") + 3]  # its first shuffle
         last = "  combine" if "  combine" in text else "}"
         before, _, after = text.rpartition(last)
         text = f"{before}    backend {backend}\n{last}{after}"
         fuscoc.compile(text, artifact(name, backend), **constants)
 
 
+def taken(names: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
+    """The cases with their kernels, as far as there are any."""
+    pairs = product(names, backends)
+    return [pair for pair in pairs if pair[1] != "cuda" or pair[0] not in WITHOUT_CUDA]
+
+
 def artifact(name: str, backend: str) -> Path:
     return FOLDER / f"{name}-{backend}"
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One rank's part. ``there`` and ``back`` are torch's, which give rows as they must lie, and
-    the source again; ``back`` is None where rows do not come back."""
-
-    source: Tensor
-    inputs: Mapping[str, object]
-    max_sources: int
-    capacity: int
-    num_remote: int  # bytes that leave this rank
-    there: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor] | None
-
-
-def exchanged(tensor: Tensor, ranks: int) -> Tensor:
-    """What the ranks have for this one of tensors [ranks, …], in equal parts."""
-    if ranks == 1:
-        return tensor
-    result = torch.empty_like(tensor)
-    dist.all_to_all_single(result, tensor)
-    return result
-
-
-def moved(rows: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Tensor:
-    """So many rows to each rank, in its order, and so many from each, by torch."""
-    if len(outgoing) == 1:
-        return rows
-    came = rows.new_empty(sum(incoming), *rows.shape[1:])
-    dist.all_to_all_single(came, rows, list(incoming), list(outgoing))
-    return came
-
-
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
-    make = {"vit": pictures, "vit_nchw": planes, "kv": pages, "kv_cache": kept_pages}
+    make = {
+        "vit": pictures,
+        "vit_nchw": planes,
+        "vit_normalised": normalised,
+        "kv": pages,
+        "kv_cache": kept_pages,
+    }
     if name in make:
         return make[name](rank, ranks, device)
     constants = SPECS[name][1]
+    if name in PARTS:
+        return PARTS[name](constants, rank, ranks, device)
     if name in LOOKUPS:
         return hashed(LOOKUPS[name], constants["width"] * 4, rank, ranks, device)
     if name == "redistribute":
@@ -116,12 +111,6 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     line = constants["width"] * 2
     return transposed(
         constants["tokens"], constants["heads"], line, constants["block"], ranks, device
-    )
-
-
-def random_bytes(*shape: int, device: torch.device) -> Tensor:
-    return torch.randint(
-        -(2**31), 2**31, (*shape[:-1], shape[-1] // 4), dtype=torch.int32, device=device
     )
 
 
@@ -213,6 +202,19 @@ def planes(rank: int, ranks: int, device: torch.device) -> Case:
     return replace(case, source=case.source.view(-1), there=there, back=back)
 
 
+def normalised(rank: int, ranks: int, device: torch.device) -> Case:
+    """The same planes, as normalised bf16. torch sends bytes and normalises what has come; fuscoc
+    sends what arrives, twice as many bytes."""
+    case = planes(rank, ranks, device)
+    shift = torch.tensor([255 * mean for mean in MEAN], device=device)
+    factor = torch.tensor([1 / (255 * std) for std in STD], device=device)
+
+    def there(x: Tensor) -> Tensor:
+        return case.there(x).view(-1, 3).sub(shift).mul_(factor).bfloat16()
+
+    return replace(case, num_remote=2 * case.num_remote, there=there, back=None)
+
+
 def pages(rank: int, ranks: int, device: torch.device) -> Case:
     """Pages of a cache, each in all layers, dealt out to the ranks."""
     layers, moves, line = 32, 128, 65536
@@ -253,29 +255,14 @@ def kept_pages(rank: int, ranks: int, device: torch.device) -> Case:
 
 
 def hashed(lookups: int, row: int, rank: int, ranks: int, device: torch.device) -> Case:
-    """Rows of ``row`` bytes to the buckets of random ids; torch has to ask how many go where."""
+    """Rows of ``row`` bytes to the buckets of random ids."""
     x = random_bytes(lookups, row, device=device)
     ids = torch.randint(1 << 40, (lookups,), device=device)
-    kept = {}
 
-    def there(x: Tensor) -> Tensor:
-        bucket = ((ids * 31 + 7) % BUCKETS).to(torch.uint8)
-        owner = bucket % ranks
-        order = owner.argsort(stable=True)
-        counts = torch.bincount(owner, minlength=ranks)
-        outgoing, incoming = torch.stack([counts, exchanged(counts, ranks)]).tolist()
-        came = moved(x[order], outgoing, incoming)
-        place = moved(bucket[order], outgoing, incoming).argsort(stable=True)
-        kept.update(order=order, place=place, outgoing=outgoing, incoming=incoming)
-        return came[place]
+    def bucket() -> Tensor:
+        return ((ids * 31 + 7) % BUCKETS).to(torch.uint8)
 
-    def back(y: Tensor) -> Tensor:
-        came = torch.empty_like(y).index_copy_(0, kept["place"], y)
-        came = moved(came, kept["incoming"], kept["outgoing"])
-        return torch.empty_like(came).index_copy_(0, kept["order"], came)
-
-    remote = int(((ids * 31 + 7) % BUCKETS % ranks != rank).sum()) * row
-    return Case(x, {"ids": ids}, lookups, lookups + lookups // 8, remote, there, back)
+    return bucketed(x, bucket, {"ids": ids}, lookups, lookups + lookups // 8, ranks)
 
 
 def shaped(tensor: Tensor, shuffle: Shuffle, source: bool) -> Tensor:
@@ -284,8 +271,11 @@ def shaped(tensor: Tensor, shuffle: Shuffle, source: bool) -> Tensor:
 
     (field,) = shuffle.spec.program.buffers["source" if source else "target"]
     shape = shuffle.spec.declared.source.fields[0].shape if source else field.shape
-    flat = tensor.contiguous().view(-1).view(torch.uint8).view(TORCH_DTYPES[field.dtype])
-    return flat.view(-1, *shape)
+    return flat(tensor).view(TORCH_DTYPES[field.dtype]).view(-1, *shape)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def measure(
@@ -302,13 +292,12 @@ def measure(
         capacity=case.capacity,
         **options,
     ) as shuffle:
-        dims = shuffle.spec.declared.source.dims
-        x = case.source if name in ("vit", "vit_nchw") else shaped(case.source, shuffle, True)
+        as_is = name in PARTS or name in ("vit", "vit_nchw", "vit_normalised")
+        x = case.source if as_is else shaped(case.source, shuffle, True)
         if name in ("fft", "kv", "kv_cache"):
             x = x.view(*case.source.shape[:2], *x.shape[1:])
         if name.startswith("ulysses"):
             x = x.view(*case.source.shape[:2], -1)
-        assert len(dims) > 0
         state = {}
 
         def dispatch() -> None:
@@ -324,27 +313,27 @@ def measure(
             state["torch back"] = case.back(state["torch rows"])
 
         calls = {"there": dispatch, "torch there": torch_there}
-        for window in shuffle.engine.node.rows:  # poisoned
-            window.view(torch.uint8).fill_(0xA5)
+        if name not in BY_THE_GENERAL_ENGINE:
+            for window in shuffle.engine.node.rows:  # poisoned
+                window.view(torch.uint8).fill_(0xA5)
         dispatch()
         torch_there()
         shuffle.check()
-        rows, wanted = (
-            each.contiguous().view(-1).view(torch.uint8)
-            for each in (state["rows"], state["torch rows"])
-        )
-        wrong = [] if torch.equal(rows[: len(wanted)], wanted) else [f"{name}: rows differ"]
+        rows, wanted = map(flat, (state["rows"], state["torch rows"]))
+        found = rows[case.begin : case.begin + len(wanted)]
+        wrong = [] if torch.equal(found, wanted) else [f"{name}: rows differ"]
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()
             combine()
             shuffle.check()
-            if not torch.equal(
-                state["back"].view(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8)
-            ):
+            returned = flat(x if case.returned is None else case.returned)
+            if not torch.equal(flat(state["back"]), returned):
                 wrong.append(f"{name}: what came back differs")
             torch_back()
-        if ranks == 1:
+            if not torch.equal(flat(state["torch back"]), returned):
+                wrong.append(f"{name}: what came back by torch differs")
+        if ranks == 1 or case.stays:
             copied = torch.empty_like(rows)
             calls["bound"] = lambda: copied.copy_(rows)
         times = gpu_times(calls, turns, barrier)
@@ -408,8 +397,8 @@ def main() -> None:
         print("| case | kernels | SMs | bound, µs | there | × | torch | back | × | torch |")
         print("|---|---|---|---|---|---|---|---|---|---|")
     wrong = []
-    for name in options.cases:
-        for backend, sms in product(options.backend, options.sms):
+    for name, backend in taken(options.cases, options.backend):
+        for sms in options.sms:
             wrong += measure(name, backend, sms or None, options.turns, barrier)
             torch.cuda.empty_cache()
     dist.destroy_process_group()

@@ -4,15 +4,22 @@
     torchrun --nproc-per-node 2 -m benchmarks.network_fixed --json fixed.json
 
 Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its network transport
-between them; where there are fewer GPUs than ranks they share one. Contenders are fuscoc with
-``max_sources``, fuscoc without it, and raw sends and receives of the bytes that must cross; they
-run in turn on the same inputs, and rows and sums are verified before and after they are timed.
+between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
+ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, and raw sends
+and receives of the bytes that must cross; they run in turn on the same inputs, and rows and sums
+are verified before and after they are timed.
 
-*Host* is the time until a call returns while the GPU has nothing to do; *alone* the time until its
-work has ended then; *total* the GPU's time for dispatch and combine, between events, while it was
-busy before, so that it does not wait for the host. Microseconds, medians, of the slowest rank.
-*Beyond* is what that is beyond twice a direction of raw sends, and *MB* what windows and tables, or
-the buffers of raw sends, take of a rank's memory.
+Microseconds, medians, of the slowest rank:
+
+- *host*: until a call returns while the GPU has nothing to do, in turn with the other contenders;
+  *warm host* the same where only this contender's calls run.
+- *idle*: until dispatch and combine have ended, from the call of the first, on an idle GPU.
+- *busy*: the GPU's time of a call between events, while it was busy before, so that it does not
+  wait for the host; *total* of both, one behind the other.
+- *beyond* is what the total is beyond that of raw sends, and *MB* what windows and tables, or the
+  buffers of raw sends, take of a rank's memory.
+
+``--gemm`` adds a table of the same calls beside a GEMM (`network_gemm.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +39,7 @@ from torch import Tensor
 from benchmarks.network import HIDE_HOST_CYCLES, gather_objects
 from benchmarks.network_cases import Batch, Model, make_batch, routing
 from benchmarks.network_contenders import Contender
+from benchmarks.network_gemm import Call, Gemms, beside_gemms
 from benchmarks.network_nccl import RawWire
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
@@ -41,7 +49,12 @@ ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
 WARM_UP = 3
 WIRES = "network, or channels=N: NVLink as so many of NCCL's channels, a GPU a rank"
-COLUMNS = ("host dispatch", "host combine", "alone dispatch", "alone combine", "total")
+COLUMNS = (
+    "host dispatch", "host combine", "idle", "busy dispatch", "busy combine", "total",
+)  # fmt: skip
+WARM = "warm host dispatch", "warm host combine"
+SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
+FIXED, EXACT = "fixed capacity", "exact sizes"
 
 
 class Called(Contender):
@@ -83,58 +96,85 @@ class Called(Contender):
 
 def microseconds(contender: Contender, barrier: Barrier) -> list[float]:
     """One measurement of every column, of this rank."""
-    found = []
-    for call in (contender.dispatch, contender.combine):
-        found += alone(call, barrier)
-    found = [found[0], found[2], found[1], found[3]]
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(HIDE_HOST_CYCLES)
-    barrier()
-    begin.record()
-    contender.dispatch()
-    contender.combine()
-    end.record()
-    torch.cuda.synchronize()
-    return [*found, begin.elapsed_time(end) * 1e3]
+    both = (contender.dispatch, contender.combine)
+    found = [until_returned(call, barrier) for call in both]
+    found.append(until_ended(both, barrier))
+    return [*found, *(behind_work([call], barrier) for call in both), behind_work(both, barrier)]
 
 
-def alone(call: Callable[[], None], barrier: Barrier) -> tuple[float, float]:
-    """Until a call returns, and until it has ended, on an idle GPU."""
+def until_returned(call: Call, barrier: Barrier) -> float:
+    """On an idle GPU."""
     barrier()
     torch.cuda.synchronize()
     started = time.perf_counter()
     call()
     returned = time.perf_counter()
     torch.cuda.synchronize()
-    return (returned - started) * 1e6, (time.perf_counter() - started) * 1e6
+    return (returned - started) * 1e6
+
+
+def until_ended(calls: Sequence[Call], barrier: Barrier) -> float:
+    """On an idle GPU."""
+    barrier()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) * 1e6
+
+
+def behind_work(calls: Sequence[Call], barrier: Barrier) -> float:
+    """Of a GPU that was busy before."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(HIDE_HOST_CYCLES)
+    barrier()
+    begin.record()
+    for call in calls:
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3
+
+
+def warm_host(contender: Contender, barrier: Barrier, iterations: int) -> list[float]:
+    """Medians of this rank, of calls one behind the other."""
+    times = [
+        [until_returned(call, barrier) for call in (contender.dispatch, contender.combine)]
+        for _ in range(iterations)
+    ]
+    return medians(torch.tensor(times))
 
 
 def run_case(
-    kind: str, tokens: int, device: torch.device, topology: Topology, iterations: int, num_sms: int
+    kind: str, tokens: int, device: torch.device, topology: Topology, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     model = Model()
     idx = routing(kind, tokens, model, topology, dist.get_rank())
     batch = make_batch(model, idx, topology, device)
-    options: dict[str, Any] = {"topology": topology, "device": device, "num_sms": num_sms}
-    shuffles = {
-        "fixed capacity": Shuffle(ARTIFACT, max_sources=tokens, **options),
-        "exact sizes": Shuffle(ARTIFACT, **options),
-    }
+    given: dict[str, Any] = {"topology": topology, "device": device, "num_sms": options.num_sms}
+    limits: dict[str, dict[str, int]] = {FIXED: {"max_sources": tokens}, EXACT: {}}
+    shuffles = {name: Shuffle(ARTIFACT, **limits[name], **given) for name in options.contenders}
     contenders: list[Contender] = [
         RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
         *(Called(name, batch, shuffle) for name, shuffle in shuffles.items()),
     ]
     wrong = {each.name: each.verify() for each in contenders}
-    barrier, times = Barrier(device), torch.zeros(len(contenders), iterations, len(COLUMNS))
+    iterations, barrier = options.iterations, Barrier(device)
+    times = torch.zeros(len(contenders), iterations, len(COLUMNS))
     for i in range(-WARM_UP, iterations):
         for number, contender in enumerate(contenders):
             measured = microseconds(contender, barrier)
             if i >= 0:
                 times[number, i] = torch.tensor(measured)
-    slowest = times.to(device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    warm = slowest(torch.tensor([warm_host(each, barrier, iterations) for each in contenders]))
+    beside = []
+    if options.gemm:
+        gemms = Gemms(device)
+        both = [[each.dispatch, each.combine] for each in contenders]
+        beside = [beside_gemms(each, gemms, barrier, iterations) for each in both]
     report: list[dict[str, Any]] = []
-    for contender, each in zip(contenders, slowest.cpu(), strict=True):
+    for contender, each, own in zip(contenders, slowest(times), warm.tolist(), strict=True):
         problems = gather_objects(wrong[contender.name] + contender.verify())
         report.append(
             {
@@ -142,6 +182,7 @@ def run_case(
                 "num_tokens": tokens,
                 "contender": contender.name,
                 **dict(zip(COLUMNS, medians(each), strict=True)),
+                **dict(zip(WARM, own, strict=True)),
                 "MB": round(megabytes(contender), 1),
                 "wrong": [line for lines in problems for line in lines],
             }
@@ -150,7 +191,16 @@ def run_case(
         shuffle.close()
     for entry in report:
         entry["beyond"] = round(entry["total"] - report[0]["total"], 1)
+    for entry, found in zip(report, beside, strict=False):
+        entry["gemm"] = {**vars(found), "hidden": found.hidden, "slowed": found.slowed}
     return report
+
+
+def slowest(times: Tensor) -> Tensor:
+    """Of all ranks."""
+    found = times.cuda()
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return found.cpu()
 
 
 def megabytes(contender: Contender) -> float:
@@ -171,8 +221,12 @@ def markdown(report: list[dict[str, Any]]) -> str:
     lines = []
     for entry in report:
         cells = [entry["routing"], entry["num_tokens"], entry["contender"]]
-        cells += [f"{entry[column]:.0f}" for column in (*COLUMNS, "beyond", "MB")]
+        cells += [f"{entry[column]:.0f}" for column in SHOWN]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    for entry in report:
+        if "gemm" in entry:
+            found = {name: round(value, 2) for name, value in entry["gemm"].items()}
+            lines.append(f"{entry['contender']} beside GEMMs: {found}")
     return "\n".join(lines)
 
 
@@ -193,6 +247,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
     parser.add_argument("--wire", type=wire, default=0, help=WIRES)
+    parser.add_argument("--contenders", nargs="+", choices=(FIXED, EXACT), default=[FIXED, EXACT])
+    parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
+    parser.add_argument("--gemm", action="store_true", help="the same beside GEMMs as well")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.compile_only:
@@ -208,21 +265,21 @@ def main() -> None:
         os.environ["NCCL_MAX_P2P_NCHANNELS"] = str(options.wire)
     else:
         os.environ["NCCL_HOSTID"] = f"node-{rank}"
+        os.environ.setdefault("NCCL_SOCKET_NTHREADS", "1")  # as in `network.py`
+        os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "16")
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     sharing = -(-num_ranks // num_gpus)
-    num_sms = sms if sharing == 1 else sms // (sharing + 1)
+    if options.num_sms is None:
+        options.num_sms = sms if sharing == 1 else sms // (sharing + 1)
     report = []
     if rank == 0:
-        print(
-            "| routing | tokens | contender | " + " | ".join(COLUMNS) + " | beyond | MB |",
-            flush=True,
-        )
-        print("|---" * (5 + len(COLUMNS)) + "|", flush=True)
+        print("| routing | tokens | contender | " + " | ".join(SHOWN) + " |", flush=True)
+        print("|---" * (3 + len(SHOWN)) + "|", flush=True)
     for kind in options.kind:
         for tokens in options.tokens:
-            found = run_case(kind, tokens, device, topology, options.iterations, num_sms)
+            found = run_case(kind, tokens, device, topology, options)
             report += found
             if rank == 0:
                 print(markdown(found), flush=True)

@@ -139,13 +139,15 @@ def fusco_readme() -> list[str]:
 def fusco_ablation() -> list[str]:
     """FUSCO's Table 3 beside predictions."""
     lines = [
-        "| traffic | without | published | predicted | | saved, published | saved, predicted |",
-        "|---|---|---|---|---|---|---|",
+        "| traffic | without | published | predicted | | saved, published | saved, predicted "
+        "| by draw |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     return lines + [
         f"| {part.kind} | {part.part} | {part.published * 1e3:.1f} | {part.predicted * 1e3:.1f} "
         f"| {part.predicted / part.published - 1:+.0%} "
-        f"| {part.published_saved:.1%} | {part.predicted_saved:.1%} |"
+        f"| {part.published_saved:.1%} | {part.predicted_saved:.1%} "
+        f"| {f'{part.least:.1%} to {part.most:.1%}' if part.least < part.most else ''} |"
         for part in published.ablation()
     ]
 

@@ -187,6 +187,14 @@ def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
             yield Fault(span, "a row that is cast is too long for shared memory")
 
 
+def normalises(shuffle: CheckedShuffle) -> Faults:
+    """Numbers by channel are part of Triton's text alone."""
+    for cast in shuffle.casts:
+        if cast.normalise is not None:
+            reason = "it has a cast that computes, and those of these kernels convert"
+            yield Fault(cast.span, reason)
+
+
 def has_many_keys(shuffle: CheckedShuffle) -> Faults:
     target = _packed(shuffle)
     needed = planner_bytes(num_columns(target.num_keys, target.compact))
@@ -238,6 +246,7 @@ CUDA: Table = (
     has_many_fields,
     has_many_inputs,
     has_many_extents,
+    normalises,
     casts_long_rows,
     of_packed(has_many_keys),
 )

@@ -7,6 +7,7 @@ nothing with what is executed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from fuscoc.lang.checked import (
@@ -60,7 +61,13 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
         },
         "target": _target(checked.target),
         "casts": [
-            {"field": cast.field, "scales": cast.scales, "block": cast.block}
+            {
+                "field": cast.field,
+                "scales": cast.scales,
+                "block": cast.block,
+                "normalise": cast.normalise
+                and {name: list(numbers) for name, numbers in asdict(cast.normalise).items()},
+            }
             for cast in checked.casts
         ],
         "combine": _combine(checked.combine),

@@ -32,6 +32,7 @@ CATALOGUE: dict[str, str] = {
     "FSC023": "number out of range",
     "FSC024": "unknown element type",
     "FSC025": "division leaves a remainder",
+    "FSC026": "not a whole number",
     "FSC030": "wrong number of subscripts",
     "FSC031": "extent of a dimension missing or contradictory",
     "FSC032": "clause does not fit the layout",

@@ -53,7 +53,7 @@ class FuscocLexer(RegexLexer):
             (_words(keywords()[1] | REDUCTIONS.keys()), Keyword),
             (r"[A-Za-z_]\w*(?=\()", Name.Function),
             (r"[A-Za-z_]\w*", Name),
-            (r"[0-9][0-9_]*", Number.Integer),
+            (r"[0-9][0-9_]*(?:\.[0-9][0-9_]*)?", Number),
             (r"->|\.\.|[-+*/%=]", Operator),
             (r"[\[\](){},:.]", Punctuation),
         ]

@@ -36,6 +36,15 @@ def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["FUSCOC_CACHE_DIR"] = str(folder / "cache")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What tests of GPUs compile is compiled where there are GPUs."""
+    if item.get_closest_marker("gpu") is not None:
+        from tests.gpus import need_gpus
+
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        need_gpus(parameters.get("num_ranks", 1))
+
+
 def pytest_collection_finish() -> None:
     """Leave modules and tests, a million objects that stay, out of every collection."""
     gc.collect()

@@ -164,6 +164,11 @@ EXAMPLES = {
         "x",
         "a row that is cast is too long for shared memory",
     ),
+    "normalises": Example(
+        cast_spec(routed_cast("x : u8[hidden]", "x : bf16[hidden]", "x / 255", combine="")),
+        "x / 255",
+        "it has a cast that computes, and those of these kernels convert",
+    ),
     "has_many_keys": Example(
         spec(keys=4096),
         "by_key[r(t, k), *]",

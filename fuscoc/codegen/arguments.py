@@ -21,11 +21,14 @@ _LAUNCH = (
     *("enable_fp_fusion", "instrumentation_mode", "fpsan_homomorphic_casts"),
     *("options", "params", "backend", "specialize_impl", "JITCallable"),
 )
-# The function that kernels which make scales call.
+# The functions that kernels which make scales, or normalise, call.
 AMAX = "largest_magnitudes"
+NORMALISED = "normalised"
 # Names that neither parameters nor variables may have: those above, those that kernel text uses
 # and those that Python lets nobody assign.
-RESERVED = frozenset({"tl", "triton", "range", AMAX, *_LAUNCH, "__debug__", *keyword.kwlist})
+RESERVED = frozenset(
+    {"tl", "triton", "range", AMAX, NORMALISED, *_LAUNCH, "__debug__", *keyword.kwlist}
+)
 
 
 @dataclass(frozen=True)

@@ -61,12 +61,14 @@ class CudaInput:
 @dataclass(frozen=True)
 class CudaCast:
     """A field whose type changes on the way; ``scales`` is made, one for every ``block``, or, if
-    it is ``applied``, leaves with the field."""
+    it is ``applied``, leaves with the field. With ``factors`` it is normalised: see `Normalise`."""
 
     field: str
     scales: str | None
     block: int | None
     applied: bool = False
+    shifts: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fuscoc.dialect.fused import (
     StoreField,
 )
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
-from fuscoc.dialect.l3_values import Cast, vector_of
+from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
@@ -100,7 +100,11 @@ def _casts(stores: list[Any]) -> Iterator[CudaCast]:
     names = {store.value: store.read("field") for store in stores}
     for store in stores:
         made = store.value.owner.opview
-        if isinstance(made, Cast):
+        computed = made.value.owner.opview if isinstance(made, Cast) else made
+        if isinstance(computed, Normalise):
+            numbers = {name: computed.read(name) for name in Normalise.attrs}
+            yield CudaCast(store.read("field"), None, None, **numbers)
+        elif isinstance(made, Cast):
             yield CudaCast(store.read("field"), None, None)
         elif isinstance(made, Dequantise):
             scales = made.scales.owner.opview.read("field")

@@ -66,7 +66,8 @@ class Scales:
 class Field:
     """One field's way through a kernel: ``num_elems`` elements, as dtypes in memory and summed.
 
-    Where no sum is taken, a field that is loaded and stored as different dtypes is cast.
+    Where no sum is taken, a field that is loaded and stored as different dtypes is cast; one with
+    ``factors`` becomes ``(x - shift) * factor``, by channel, before it is.
     """
 
     name: str
@@ -77,6 +78,8 @@ class Field:
     src: Place
     dst: Place
     scales: Scales | None = None
+    shifts: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()
 
     @property
     def elem_bytes(self) -> int:
@@ -151,7 +154,8 @@ def cast_fields(shuffle: Any, src: str, dst: str) -> list[Field]:
             _place(shuffle, runs, src, loaded, num_elems),
             _place(shuffle, runs, dst, stored, num_elems),
         )
-        fields.append(Field(name, num_elems, loaded, "f32", stored, *ends, scales))
+        numbers = cast["shifts"], cast["factors"]
+        fields.append(Field(name, num_elems, loaded, "f32", stored, *ends, scales, *numbers))
     return fields
 
 

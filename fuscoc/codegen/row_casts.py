@@ -1,4 +1,5 @@
-"""Scales of 8-bit floats in a kernel that copies rows: applied to a piece, or made from it."""
+"""What a kernel that copies rows computes of a piece: scales of 8-bit floats are applied to it, or
+made from it; or it is normalised."""
 
 from __future__ import annotations
 
@@ -6,16 +7,18 @@ from typing import Any, Protocol
 
 from fuscoc.codegen.arguments import Values, constant, named
 from fuscoc.codegen.places import Place, Stride
-from fuscoc.codegen.row_values import Piece, access, cast, row_at
+from fuscoc.codegen.row_values import Piece, access, row_at
 from fuscoc.codegen.tiles import Tile
 from fuscoc.dialect.l3_values import (
     Amax,
     FactorOf,
     Lanes,
     LoadRow,
+    Normalise,
     Scale,
     ScaleOf,
     StoreRow,
+    cast_to,
     vector_type,
 )
 from fuscoc.dialect.mlir import arith, ir
@@ -55,11 +58,21 @@ def scaled(entry: Entry, piece: Piece, row: Any, factors: Any) -> Any:
     """A piece times the scales that it came with, or over those that are made and stored for it."""
     name, wide = piece.field.name, vector_type("f32", piece.tile.size)
     with named(f"{name}_wide"):
-        row = cast(row, wide)
+        row = cast_to(row, wide)
     if factors is None:
         factors = _make_scales(entry, piece, row)
     with named(f"{name}_scaled"):
         return Scale.build(row, factors, wide).result
+
+
+def normalised(piece: Piece, row: Any, lanes: Any) -> Any:
+    """A piece as its field is normalised."""
+    wide = vector_type("f32", piece.tile.size)
+    with named(f"{piece.field.name}_wide"):
+        row = cast_to(row, wide)
+    numbers = {"shifts": piece.field.shifts, "factors": piece.field.factors}
+    with named(f"{piece.field.name}_normalised"):
+        return Normalise.build(row, [lanes], wide, **numbers).result
 
 
 def _make_scales(entry: Entry, piece: Piece, row: Any) -> Any:

@@ -15,6 +15,7 @@ from fuscoc.dialect.l3_values import (
     RowAt,
     RowType,
     Scale,
+    cast_to,
     vector_of,
     vector_type,
 )
@@ -50,22 +51,17 @@ def access(tile: Tile, place: Place) -> dict[str, Any]:
     }
 
 
-def cast(value: Any, wanted: Any) -> Any:
-    """A value as another type of floats."""
-    return value if value.type == wanted else Cast.build(value, wanted).result
-
-
 def converted(row: Any, dtype: str) -> Any:
     """A row as ``dtype``: between short floats by way of f32, which holds all of them."""
     found, size = vector_of(row)
     if found not in ("f32", "f64", dtype) and found in FLOATS and dtype != "f32":
         row = Cast.build(row, vector_type("f32", size)).result
-    return cast(row, vector_type(dtype, size))
+    return cast_to(row, vector_type(dtype, size))
 
 
 def weighted(row: Any, wanted: Any, weight: Any) -> Any:
     """A row as a term of a sum of type ``wanted``."""
-    row = cast(row, wanted)
+    row = cast_to(row, wanted)
     if weight is None:
         return row
-    return Scale.build(row, cast(weight, wanted.element_type), wanted).result
+    return Scale.build(row, cast_to(weight, wanted.element_type), wanted).result

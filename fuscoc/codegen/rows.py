@@ -34,8 +34,8 @@ from fuscoc.codegen.places import (
     partial_fields,
     target_fields,
 )
-from fuscoc.codegen.row_casts import load_scales, scaled
-from fuscoc.codegen.row_values import Piece, access, cast, converted, lanes_of, row_at, weighted
+from fuscoc.codegen.row_casts import load_scales, normalised, scaled
+from fuscoc.codegen.row_values import Piece, access, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
 from fuscoc.dialect.dtypes import to_mlir
 from fuscoc.dialect.l2 import ENDS
@@ -53,6 +53,7 @@ from fuscoc.dialect.l3_values import (
     PeerBase,
     Replace,
     StoreRow,
+    cast_to,
     vector_type,
 )
 from fuscoc.dialect.mlir import arith, ir
@@ -190,6 +191,8 @@ class _Rows:
             field = piece.field
             if field.scales is not None:
                 row = scaled(self, piece, row, factors)
+            if field.factors:
+                row = normalised(piece, row, lane)
             StoreRow.build(
                 converted(row, field.stored),
                 to[field],
@@ -227,7 +230,7 @@ class _Rows:
 
     def merge(self, total: Any, row: Any, term: Any) -> None:
         """The first term as it is: no value leaves all others as they are."""
-        row = cast(row, total.type.row)
+        row = cast_to(row, total.type.row)
         before = Held.build(total, total.type.row).value
         merged = Merge.build(before, row, total.type.row, kind=self.wanted.kind).result
         with named("first"):

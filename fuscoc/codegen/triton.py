@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import fuscoc
-from fuscoc.codegen.arguments import AMAX, RESERVED
+from fuscoc.codegen.arguments import RESERVED
 from fuscoc.codegen.triton_expressions import (
-    AMAX_TEXT,
+    HELPERS,
     Text,
     address,
     expression,
@@ -69,7 +69,8 @@ def triton_module(module: Any, source: SourceFile) -> str:
         shuffle = shuffle_of(kernels[0]).read("sym_name")
         header = HEADER.format(shuffle=shuffle, spec=source.plain_name, version=fuscoc.__version__)
         texts = [_Printer(kernel, source).print() for kernel in kernels]
-        helpers = [AMAX_TEXT] if any(f"{AMAX}(" in text for text in texts) else []
+        called = [n for n in HELPERS if any(f"{n}(" in text for text in texts)]
+        helpers = [HELPERS[name] for name in called]
     return "\n\n".join([header, *helpers, *texts])
 
 

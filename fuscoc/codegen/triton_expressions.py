@@ -8,7 +8,7 @@ from math import prod
 from struct import pack, unpack
 from typing import Any
 
-from fuscoc.codegen.arguments import AMAX
+from fuscoc.codegen.arguments import AMAX, NORMALISED
 from fuscoc.dialect.dtypes import from_mlir, num_bytes
 from fuscoc.dialect.expressions import expression as tree
 from fuscoc.dialect.l3_values import (
@@ -22,6 +22,7 @@ from fuscoc.dialect.l3_values import (
     LoadRow,
     LoadScalar,
     Merge,
+    Normalise,
     PeerBase,
     RowAt,
     Scale,
@@ -64,6 +65,22 @@ def {AMAX}(x, log2_block: tl.constexpr):
         x = tl.maximum(even, odd)
     return tl.maximum(x, 2.0**-100)
 '''
+
+# What the text of kernels which normalise begins with. A difference that is multiplied cannot be
+# contracted to one operation, so every machine rounds twice.
+NORMALISED_TEXT = f'''@triton.jit
+def {NORMALISED}(x, at, shifts: tl.constexpr, factors: tl.constexpr):
+    """(x - shift) * factor, by the channels of the lanes ``at``."""
+    shift = tl.full(x.shape, shifts[0], tl.float32)
+    factor = tl.full(x.shape, factors[0], tl.float32)
+    for channel in tl.static_range(1, len(shifts)):
+        is_here = at % len(shifts) == channel
+        shift = tl.where(is_here, shifts[channel], shift)
+        factor = tl.where(is_here, factors[channel], factor)
+    return (x - shift) * factor
+'''
+
+HELPERS = {AMAX: AMAX_TEXT, NORMALISED: NORMALISED_TEXT}
 
 # How tightly an expression binds, as in Python.
 ATOM, PRODUCT, SUM, AND, OR, COMPARISON = range(6, 0, -1)
@@ -136,6 +153,9 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
             return Text(_cast(op, operand))
         case Scale():
             return _scale(op, operand)
+        case Normalise():
+            sides = operand(0, COMPARISON), operand(1, COMPARISON)
+            return Text(normalised(*sides, op.read("shifts"), op.read("factors")))
         case Merge():
             return Text(MERGES[op.read("kind")].format(operand(0, PRODUCT), operand(1, PRODUCT)))
         case Amax():
@@ -209,6 +229,11 @@ def scale_of(amax: str, dtype: str) -> str:
 def factor_of(amax: str, dtype: str) -> str:
     """What elements are multiplied by to become 8-bit floats."""
     return f"tl.div_rn({MAX_VALUES[dtype]}, {amax})"
+
+
+def normalised(value: str, lanes: str, shifts: Sequence[float], factors: Sequence[float]) -> str:
+    """f32, normalised by the channels of ``lanes``."""
+    return f"{NORMALISED}({value}, {lanes}, {tuple(shifts)!r}, {tuple(factors)!r})"
 
 
 def _cast(op: Any, operand: Callable[[int, int], str]) -> str:

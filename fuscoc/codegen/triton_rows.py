@@ -18,10 +18,12 @@ from fuscoc.codegen.triton_expressions import (
     INT32_MAX,
     MAX_VALUES,
     MERGES,
+    NORMALISED_TEXT,
     amax_of,
     cast_to,
     factor_of,
     in_runs,
+    normalised,
     reach,
     scale_of,
     scaled_by,
@@ -128,6 +130,8 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         functions.append(function("load_landed(part, source, cell)", landed))
     if any(cast.scales and not cast.applied for cast in shuffle.casts):
         functions.insert(0, AMAX_TEXT)
+    if any(cast.factors for cast in shuffle.casts):
+        functions.insert(0, NORMALISED_TEXT)
     if shuffle.combine is not None:
         summed = [
             taken(field, cut, sizes.row_parts, True)
@@ -164,6 +168,11 @@ def _casts(
         field, scales = fields[cast.field], list[str]()
         for number, (tile, piece) in enumerate(zip(tiles[cast.field], field.tiles, strict=True)):
             wide = f"{tile}.to(tl.float32)"
+            if cast.factors:
+                lanes, _ = field.pieces()[number]
+                lines.append(f"{tile} = {normalised(wide, lanes, cast.shifts, cast.factors)}")
+                lines.append(f"{tile} = {cast_to(tile, field.elem)}")
+                continue
             if cast.scales is None:
                 source = next(each for each in shuffle.leaving if each.name == cast.field)
                 # Between short floats by way of f32, which holds all of them.

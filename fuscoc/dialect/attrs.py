@@ -6,6 +6,7 @@ A verifier's message is put together from outside in: the operation, the attribu
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -110,6 +111,22 @@ class Flag(Integer):
         super().check(op, attr)
         if attr.value not in (0, 1):
             raise VerifyError(f"must be 0 or 1, not {attr.value}")
+
+
+class Real(Attr):
+    """A finite number of f32."""
+
+    def encode(self, value):
+        return ir.FloatAttr.get(ir.F32Type.get(), value, loc=ir.Location.unknown())
+
+    def decode(self, attr):
+        return ir.FloatAttr(attr).value
+
+    def check(self, op, attr):
+        if not isinstance(attr, ir.FloatAttr) or str(attr.type) != "f32":
+            raise VerifyError(f"must be an f32, not {attr}")
+        if not isfinite(attr.value):
+            raise VerifyError(f"must be finite, not {attr}")
 
 
 class Array(Attr):

@@ -5,6 +5,7 @@ Every operation carries the file, line and column range of the text it comes fro
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fuscoc.capabilities import NODE_KERNELS, find_fault
@@ -13,6 +14,7 @@ from fuscoc.dialect.into import Into
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.lang.checked import (
     BinaryOp,
+    Cast,
     CheckedShuffle,
     Const,
     DenseTarget,
@@ -172,10 +174,7 @@ class _Builder:
             fanout=checked.fanout,
             every_rank=(checked.every_rank is not None) or None,
             ragged=self.ragged,
-            casts=tuple(
-                {"field": cast.field, "scales": cast.scales, "block": cast.block}
-                for cast in checked.casts
-            ),
+            casts=tuple(map(_cast, checked.casts)),
             node=tuple(n for n, table in NODE_KERNELS.items() if not find_fault(checked, table)),
             loc=self.loc(checked.dispatch_span),
         )
@@ -305,6 +304,11 @@ def _floored(op: str, lhs: Any, rhs: Any) -> Any:
 
 def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:
     return [{"name": field.name, "type": (field.dtype, field.shape)} for field in fields]
+
+
+def _cast(cast: Cast) -> dict[str, Any]:
+    given = {"field": cast.field, "scales": cast.scales, "block": cast.block}
+    return given if cast.normalise is None else given | asdict(cast.normalise)
 
 
 def _known(extent: Scalar) -> int | None:

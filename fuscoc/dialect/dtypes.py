@@ -15,6 +15,8 @@ _MLIR = {
 _NAMES = {mlir: name for name, mlir in _MLIR.items()}
 
 FLOATS = frozenset(_MLIR) - INTEGERS
+# Integers that f32 holds exactly.
+SHORT = frozenset({"i8", "i16", "u8"})
 
 
 def num_bytes(name: str) -> int:

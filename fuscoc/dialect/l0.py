@@ -14,6 +14,7 @@ from fuscoc.dialect.attrs import (
     Flag,
     Integer,
     Name,
+    Real,
     Record,
     Ref,
     Text,
@@ -23,6 +24,7 @@ from fuscoc.dialect.attrs import (
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import TensorType, num_bytes
 from fuscoc.dialect.expressions import Node, expression
+from fuscoc.dialect.l3_values import check_channels
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.relation import Domain, Owner, Point, Relate
 from fuscoc.dialect.runs import RUNS, UNITS
@@ -34,9 +36,18 @@ from fuscoc.lang.reductions import REDUCTIONS
 PRINTERS = ("cuda", "triton")
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
 # Fields that change their element type between source and target. ``scales`` is a field of one of
-# them alone, with an f32 factor for every ``block`` elements: made if the target has it.
+# them alone, with an f32 factor for every ``block`` elements: made if the target has it. Other
+# fields may arrive as ``(x - shift) * factor``, by ``fsc.normalise``.
 CASTS = Array(
-    Record({"field": Text(), "scales": Text(optional=True), "block": Integer(1, optional=True)}),
+    Record(
+        {
+            "field": Text(),
+            "scales": Text(optional=True),
+            "block": Integer(1, optional=True),
+            "shifts": Array(Real(), optional=True),
+            "factors": Array(Real(), optional=True),
+        }
+    ),
     optional=True,
 )
 ALL_RANKS = Node("fsc.extent", f"@{SPEC}ranks", ())
@@ -322,14 +333,15 @@ def _check_cast(op, cast, names, arriving):
         raise VerifyError(f"scales by '{scales}', which must be a field of one end")
     if (scales is None) != (cast["block"] is None):
         raise VerifyError(f"needs a block for the scales of '{field}'")
-    if scales in arriving:
-        fields = op.follow("segment").read("fields")
-        sizes = {each["name"]: prod(each["type"][1]) for each in fields}
-        if sizes[field] != sizes[scales] * cast["block"]:
-            raise VerifyError(
-                f"makes {sizes[scales]} scales for {sizes[field]} elements in blocks of "
-                f"{cast['block']}"
-            )
+    fields = op.follow("segment").read("fields")
+    sizes = {each["name"]: prod(each["type"][1]) for each in fields}
+    check_channels(cast["shifts"], cast["factors"])
+    if cast["factors"] and (scales is not None or sizes[field] % len(cast["factors"])):
+        raise VerifyError(f"normalises '{field}', which has scales or other channels")
+    if scales in arriving and sizes[field] != sizes[scales] * cast["block"]:
+        raise VerifyError(
+            f"makes {sizes[scales]} scales for {sizes[field]} elements in blocks of {cast['block']}"
+        )
 
 
 def _check_block(op, relate):

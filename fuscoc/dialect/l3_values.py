@@ -7,9 +7,9 @@ scalars is ``arith`` over i64.
 from math import prod
 from typing import Any
 
-from fuscoc.dialect.attrs import Array, Integer, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Integer, Real, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op
-from fuscoc.dialect.dtypes import FLOATS, DType, from_mlir, to_mlir
+from fuscoc.dialect.dtypes import FLOATS, SHORT, DType, from_mlir, to_mlir
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.dtypes import INTEGERS, NARROW
@@ -283,7 +283,8 @@ def _check_held(op):
 
 
 class Cast(Op, name="cast", traits=[ext.Pure]):
-    """Floats to another width, rounded to nearest even; 8-bit floats saturate.
+    """Floats to another width, rounded to nearest even; 8-bit floats saturate. Short integers
+    become f32, which holds them all.
 
     ``%wide = "fsc.cast"(%x) : (vector<1024xbf16>) -> vector<1024xf32>``
     """
@@ -293,10 +294,20 @@ class Cast(Op, name="cast", traits=[ext.Pure]):
 
     @classmethod
     def check(cls, op):
-        for value in (op.value, op.result):
-            dtype = vector_of(value)[0] if isinstance(value.type, ir.VectorType) else value.type
-            if str(dtype) not in FLOATS:
+        kinds = [
+            str(vector_of(value)[0] if isinstance(value.type, ir.VectorType) else value.type)
+            for value in (op.value, op.result)
+        ]
+        if kinds[0] in SHORT and kinds[1] == "f32":
+            return
+        for dtype in kinds:
+            if dtype not in FLOATS:
                 raise VerifyError(f"must convert between floats, not {dtype}")
+
+
+def cast_to(value: Any, wanted: Any) -> Any:
+    """A value as another type of floats, by an ``fsc.cast`` if it needs one."""
+    return value if value.type == wanted else Cast.build(value, wanted).result
 
 
 class Scale(Op, name="scale", traits=[ext.Pure]):
@@ -317,6 +328,36 @@ class Scale(Op, name="scale", traits=[ext.Pure]):
             factors = vector_of(op.factor)
         if op.value.type != op.result.type or factors[0] != dtype or size % factors[1]:
             raise VerifyError("needs a row and factors of one element type")
+
+
+def check_channels(shifts, factors):
+    """Raise VerifyError unless every channel has a shift and a factor."""
+    if len(shifts) != len(factors):
+        raise VerifyError(f"needs a shift for every factor, not {len(shifts)} for {len(factors)}")
+
+
+class Normalise(Op, name="normalise", traits=[ext.Pure]):
+    """``(x - shift) * factor`` of every element, both operations rounded to nearest even.
+
+    There is one of each for all elements, or one for every channel: those lie side by side in a
+    row. ``lanes`` are the places of the elements there, unless they are all of it.
+
+    ``%y = "fsc.normalise"(%x, %at) {factors = [0.5 : f32], shifts = [3.0 : f32]} :
+    (vector<8xf32>, vector<8xi64>) -> vector<8xf32>``
+    """
+
+    attrs = attributes(shifts=Array(Real()), factors=Array(Real()))
+    value: ext.Operand[Any]
+    lanes: ext.Sequence[ext.Operand[Any]]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        check_channels(op.read("shifts"), op.read("factors"))
+        dtype, size = vector_of(op.value)
+        lanes = [vector_of(each) for each in op.lanes]
+        if dtype != "f32" or op.result.type != op.value.type or lanes not in ([], [("i64", size)]):
+            raise VerifyError("needs f32, gives as many, and knows as many lanes if any")
 
 
 class Merge(Op, name="merge", traits=[ext.Pure]):

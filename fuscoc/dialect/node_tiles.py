@@ -40,7 +40,7 @@ from fuscoc.dialect.fused import (
     Quantise,
     StoreField,
 )
-from fuscoc.dialect.l3_values import Cast, vector_of
+from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
 from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32
@@ -429,7 +429,7 @@ def _casts(stores):
     made, found = {each.value: each.read("field") for each in stores}, {}
     for store in stores:
         match store.value.owner.opview:
-            case Cast():
+            case Cast() | Normalise():
                 found[store.read("field")] = None, 1
             case Quantise() as cast if store.value == cast.small:
                 found[store.read("field")] = made[cast.scales], cast.read("block")

@@ -8,6 +8,9 @@ from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, Gpu, choose_cuda, choose_
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
+TRITON_FIXED = "Triton, one node", "Triton, fixed capacity"
+"""Kernels whose memory has a fixed size, in one node and in several."""
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -28,9 +31,10 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     cuda = choose_cuda(shuffle, ranks, _largest_gpu(shuffle), max_sources=1)
     found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
     node = choose_triton(shuffle, ranks, max_sources=1)
-    name, how = "Triton, one node", "if loaded with `max_sources`"
-    if ranks.num_nodes > 1:
-        name, how = "Triton, fixed capacity", f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
+    several = ranks.num_nodes > 1
+    name, how = TRITON_FIXED[several], "if loaded with `max_sources`"
+    if several:
+        how = f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
     found.append(_backend(name, node, how))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"

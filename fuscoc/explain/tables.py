@@ -11,15 +11,16 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from fuscoc.explain import facts
-from fuscoc.explain.backends import backends
+from fuscoc.explain import facts, fixed
+from fuscoc.explain.backends import TRITON_FIXED, backends
 from fuscoc.explain.formula import Formula, Symbol, of_scalar, product, text, with_values
 from fuscoc.explain.tiles import sizes
 from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
 from fuscoc_runtime.engine.bounds import extents_of
-from fuscoc_runtime.manifest.declared import Bound, FieldSpec
+from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.manifest.declared import Bound, CastSpec, FieldSpec
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -54,6 +55,7 @@ def show(
         _hops(shuffle, values),
         _buffers(shuffle, values, plan),
         *_reply_buffers(shuffle, values),
+        *_fixed(shuffle, values, topology),
         _kernels(shuffle),
         _backends(shuffle, topology),
         _tiles(shuffle),
@@ -96,16 +98,22 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         does = "copies them into" if shuffle.into.kind == "copy" else "adds them to"
         lines.append(f"Rows land in a window; from there each rank {does} {memory}.")
     if shuffle.declared.casts:
-        casts = ", ".join(
-            each.field + (f" by {each.scales}" if each.scales else "")
-            for each in shuffle.declared.casts
-        )
-        lines.append(f"Cast on the way: {casts}.")
+        lines.append(f"Cast on the way: {', '.join(map(_cast, shuffle.declared.casts))}.")
     return [
         *lines,
         _way_back(shuffle),
         *(_bound(each, shuffle) for each in shuffle.declared.bounds),
     ]
+
+
+def _cast(cast: CastSpec) -> str:
+    if cast.normalise is not None:
+        shifts, factors = (
+            ", ".join(f"{each:.6g}" for each in numbers)
+            for numbers in (cast.normalise.shifts, cast.normalise.factors)
+        )
+        return f"({cast.field} - [{shifts}]) × [{factors}], in f32"
+    return cast.field + (f" by {cast.scales}" if cast.scales else "")
 
 
 def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:
@@ -266,6 +274,32 @@ def _reply_buffers(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[Tabl
         "Segments are its rows. What is not on the way back is there once gradients have gone out, "
         "and so is what is on the way back above."
     )
+    return [table]
+
+
+def _fixed(
+    shuffle: ShuffleSpec, values: Mapping[str, int], topology: Topology | None
+) -> list[Table]:
+    """Memory of a fixed capacity, where the Triton kernels have it, and slots are assigned."""
+    if topology is None or shuffle.program.target.kind != "packed":
+        return []
+    segments = with_values(facts.num_segments(shuffle), values)
+    if not isinstance(segments, int):
+        segments = Symbol("max_sources", "max_sources")
+    best = next(each.name for each in backends(shuffle, topology) if each.usable)
+    node = choose_triton(shuffle, topology, segments if isinstance(segments, int) else 1)
+    if isinstance(node, str) or best not in TRITON_FIXED:
+        return []
+    title = f"Memory of a rank with `max_sources` on {topology}, by the Triton kernels"
+    table = titled_table(title, ["part", "of"], ["bytes"])
+    window, slabs = (
+        make(shuffle, node, topology, segments) for make in (fixed.window, fixed.slabs)
+    )
+    for each in (*window, *slabs):
+        times = f"{each.count} × " if each.count > 1 else ""
+        table.add_row(each.name, escape(each.use), escape(f"{times}{text(each.num_bytes)}"))
+    table.add_row("window", "what ranks of the node store into", escape(_size(fixed.total(window))))
+    table.caption = f"Every part begins at a multiple of {fixed.ALIGNMENT:,} bytes."
     return [table]
 
 

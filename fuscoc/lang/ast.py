@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from fuscoc.source import Span
@@ -46,6 +47,20 @@ class Number(Node):
 
 
 @dataclass(frozen=True)
+class Decimal(Node):
+    """``0.485``: a number that need not be whole, for what a cast computes."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True)
+class Values(Node):
+    """``[0.485, 0.456, 0.406]``: numbers, one for each channel."""
+
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Name(Node):
     """A name used as a value: a constant, an index or a run-time extent."""
 
@@ -70,14 +85,14 @@ class Member(Node):
 
 @dataclass(frozen=True)
 class Binary(Node):
-    """Integer arithmetic."""
+    """Arithmetic: of integers, but for what a cast computes."""
 
     op: Literal["+", "-", "*", "/", "%"]
     lhs: Expr
     rhs: Expr
 
 
-Expr: TypeAlias = Number | Name | Call | Member | Binary
+Expr: TypeAlias = Number | Decimal | Values | Name | Call | Member | Binary
 
 
 @dataclass(frozen=True)
@@ -292,9 +307,9 @@ class Slice(Node):
 
 @dataclass(frozen=True)
 class CastItem(Node):
-    """``x`` or ``x by scales``."""
+    """``x``, ``x by scales`` or ``(x / 255 - mean) / std``."""
 
-    field: Ident
+    value: Expr
     scale: Ident | None
 
 
@@ -406,6 +421,8 @@ def depth(expr: Expr) -> int:
             return depth(call)
         case Call(args=args):
             return 1 + max(map(depth, args))
+        case Values(items=items):
+            return 1 + max(map(depth, items))
         case _:
             return 1
 
@@ -424,8 +441,8 @@ def results(node: Node) -> Iterator[str]:
 def dump(node: object, indent: int = 0) -> str:
     """The tree as indented text, one node a line, for people."""
     pad = "  " * indent
-    if isinstance(node, Ident | Name | Number):
-        value = node.value if isinstance(node, Number) else node.name
+    if isinstance(node, Ident | Name | Number | Decimal):
+        value = node.value if isinstance(node, Number | Decimal) else node.name
         return f"{pad}{type(node).__name__} {value}\n"
     if isinstance(node, tuple):
         return "".join(dump(item, indent) for item in node)

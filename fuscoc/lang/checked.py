@@ -171,17 +171,31 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Normalise:
+    """``(x - shift) * factor`` of every element ``x`` of a field, in f32, both operations rounded.
+
+    ``shifts`` and ``factors`` are numbers of f32: one of each for all, or one for each channel,
+    which is what the last dimension of the field counts.
+    """
+
+    shifts: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Cast:
     """A field whose element type changes on the way.
 
     ``scales`` names a field of f32 factors, one for every ``block`` consecutive elements: one of
-    the target alone, which dispatch makes, or one of the source alone, which it applies.
+    the target alone, which dispatch makes, or one of the source alone, which it applies. A field
+    without scales may be ``normalise``d before it is rounded to its new type.
     """
 
     field: str
     scales: str | None
     block: int | None
     span: Span
+    normalise: Normalise | None = None
 
 
 @dataclass(frozen=True)

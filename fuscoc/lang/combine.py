@@ -158,16 +158,15 @@ def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine
         return None
     if fan_out:
         names = " and ".join(f"`{index.name}`" for index in fan_out)
-        why, label, notes = f"each segment went out once for each {names}", "fans out", list[str]()
+        why, label = f"each segment went out once for each {names}", "fans out"
         if isinstance(combine, ast.Reply):
             why, label = f"a row comes back for each {names}", "a row for each"
-            notes = _two_rows(combine, path)
         scope.sink.report(
             "FSC052",
             combine.span,
             f"{why}, so several come back to one place",
             secondary=[Label(index.span, label) for index in fan_out],
-            notes=notes,
+            notes=_two_rows(combine, path),
             help="say what to do with them: `reduce sum`, or `reduce sum(w)` with a weight, "
             "or `reduce max`",
         )
@@ -175,7 +174,7 @@ def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine
     return Combine("copy", None, combine.span)
 
 
-def _two_rows(reply: ast.Reply, path: Path) -> list[str]:
+def _two_rows(combine: ast.Combine | ast.Reply, path: Path) -> list[str]:
     """Two points whose rows come back to one place."""
     names = [index.name for index in path.domain]
     many = [i for i, each in enumerate(path.domain) if i >= path.num_source_dims]
@@ -184,10 +183,13 @@ def _two_rows(reply: ast.Reply, path: Path) -> list[str]:
         return []
     points = ([int(i == moved and point) for i in range(len(names))] for point in (0, 1))
     spelled = [", ".join(map(str, point)) for point in points]
-    zeros = ", ".join("0" for _ in reply.indices)
+    zeros = ", ".join("0" for _ in path.domain[: path.num_source_dims])
+    there = f"the segment ({zeros})"
+    if isinstance(combine, ast.Reply):
+        there = f"`{combine.ident.name}[{zeros}]`"
     return [
         f"the rows of the points ({', '.join(names)}) = ({spelled[0]}) and ({spelled[1]}) both "
-        f"come back to `{reply.ident.name}[{zeros}]`"
+        f"come back to {there}"
     ]
 
 

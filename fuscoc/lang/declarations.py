@@ -10,6 +10,7 @@ from fuscoc.lang import ast, dtypes
 from fuscoc.lang.checked import Const, Field, IndexRef, Load, Placement, Scalar
 from fuscoc.lang.context import CONSTANT_VALUE, INDEX_EXTENT, POINT
 from fuscoc.lang.fold import fold, fold_constant, fold_extent, fold_field_dim, in_range
+from fuscoc.lang.normalising import is_real, line
 from fuscoc.lang.scalars import extents, indices, loads
 from fuscoc.lang.scope import INDEX, RouteInfo, RouteInput, Scope, WeightInfo, plural
 
@@ -19,11 +20,29 @@ MAX_SEGMENT_BYTES = 2**31 - 1
 def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) -> None:
     """``const a = 1, b = a * ranks``: each may use those before it, and the rank and its number."""
     for binding in const.bindings:
-        value = fold(binding.value, CONSTANT_VALUE, scope)
         name = binding.ident.name
+        if is_real(binding.value, scope):
+            _check_real(binding, overrides, scope)
+            continue
+        value = fold(binding.value, CONSTANT_VALUE, scope)
         if name in overrides:
             value = in_range(overrides[name], binding.ident.span, scope)
         scope.constants.setdefault(name, value)
+
+
+def _check_real(binding: ast.Binding, overrides: Mapping[str, int], scope: Scope) -> None:
+    """``mean = [0.485, 0.456, 0.406]``: numbers that need not be whole, by channel or for all."""
+    name = binding.ident.name
+    if name in overrides:
+        scope.sink.report(
+            "FSC014",
+            binding.ident.span,
+            f"`{name}` is no whole number, and only those are overridden",
+        )
+    found = line(binding.value, (), scope)
+    if found is not None and name not in scope.constants:
+        scope.lists[name] = found.offset
+    scope.constants.setdefault(name, None)
 
 
 def check_index(index: ast.Index, scope: Scope) -> None:

@@ -86,6 +86,12 @@ def fold(expr: ast.Expr, context: Context, scope: Scope) -> Scalar | None:
     match expr:
         case ast.Number(value=value):
             return in_range(value, expr.span, scope)
+        case ast.Decimal():
+            _not_whole(expr.span, "no whole number", scope)
+            return None
+        case ast.Values():
+            _not_whole(expr.span, "a list of numbers", scope)
+            return None
         case ast.Name():
             return _fold_name(expr, context, scope)
         case ast.Call() | ast.Member():
@@ -116,6 +122,10 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
         return None
     kind = scope.find(name, {CONSTANT} | context.kinds - {SIZE, ROUTE}, "a number")
     if kind == CONSTANT:
+        if name.name in scope.lists:
+            is_list = len(scope.lists[name.name]) > 1
+            _not_whole(name.span, "a list of numbers" if is_list else "no whole number", scope)
+            return None
         if name.name not in scope.constants:
             scope.sink.report(
                 "FSC011",
@@ -202,6 +212,16 @@ def _fold_operation(
             return None
     floors = op == "/" and context.builtin  # wherever the constant stands
     return _limited(BinaryOp("//" if floors else op, lhs, rhs), expr.span, scope)
+
+
+def _not_whole(span: Span, what: str, scope: Scope) -> None:
+    scope.sink.report(
+        "FSC026",
+        span,
+        f"`{scope.text(span)}` is {what}",
+        "a whole number is needed here",
+        notes=["other numbers, and lists of them, are for what a `cast` computes"],
+    )
 
 
 def _limited(scalar: Scalar, span: Span, scope: Scope) -> Scalar | None:

@@ -247,7 +247,9 @@ def _is_operator(word: Word) -> bool:
 
 def _gap(previous: Word, word: Word) -> str:
     """What stands between two words of a line."""
-    if word.kind in {"COMMA", "RPAR", "RSQB", "LSQB", "DOT"}:
+    if word.kind in {"COMMA", "RPAR", "RSQB", "DOT"}:
+        return ""
+    if word.kind == "LSQB" and word.rule != "values":
         return ""
     if previous.kind in {"LPAR", "LSQB", "DOT"}:
         return ""

@@ -46,8 +46,15 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
     if memory is None or not _has_slots(dispatch, target, clause, scope):
         return None
     assert target is not None
-    if memory.packed or memory.ident.name == target.ident.name:
-        what = "its slots are assigned" if memory.packed else "rows come from there"
+    source = _layout(dispatch.source, scope)
+    what = None
+    if memory.packed:
+        what = "its slots are assigned"
+    elif memory.ident.name == target.ident.name:
+        what = "rows come from there"
+    elif source is not None and memory.ident.name == source.ident.name:
+        what = "the dispatch reads it, and a row could be replaced before it is sent"
+    if what is not None:
         scope.sink.report(
             "FSC063",
             clause.span,
@@ -73,7 +80,7 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
     if clause.reduce is not None and not _adds(clause.reduce, memory, scope):
         return None
     # Some of the memory may stay as it is; rows that are added up may share a place.
-    codes = ("FSC059",) if clause.reduce is None else ()
+    codes = ("FSC034",) if clause.reduce is not None else ("FSC034", "FSC059")
     path = check_dispatch(_of_itself(dispatch, target, clause), scope, codes=codes)
     if path is None:
         return None
@@ -90,13 +97,17 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
 
 
 def _memory(clause: ast.Into, scope: Scope) -> LayoutInfo | None:
-    """The layout that the clause names, by itself or by a view."""
-    name = clause.access.layout.name
-    symbol = scope.symbols.get(name)
-    if symbol is not None and symbol.kind == VIEW:
-        return scope.views[name][1].layout if name in scope.views else None
-    scope.find(clause.access.layout, {"layout", VIEW}, "a layout or a view")
-    return scope.layouts.get(name)
+    """The layout that the clause names; None after a report."""
+    symbol = scope.symbols.get(clause.access.layout.name)
+    if symbol is None or symbol.kind != VIEW:
+        scope.find(clause.access.layout, {"layout", VIEW}, "a layout or a view")
+    return _layout(clause.access, scope)
+
+
+def _layout(access: ast.Access, scope: Scope) -> LayoutInfo | None:
+    """The layout of an access, itself or by a view, if it is known."""
+    name = access.layout.name
+    return scope.views[name][1].layout if name in scope.views else scope.layouts.get(name)
 
 
 def _has_slots(

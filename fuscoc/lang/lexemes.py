@@ -25,7 +25,8 @@ _WORD = re.compile(r"[A-Za-z_]")
 # Marks of other languages are read as a whole, so that none is taken for a part of it. No right
 # text has one: its parts never stand side by side.
 _FOREIGN = r"<-+>*|--+>+|->>+|=+>+|==+|[<>!]=|:=|::+|\.\.\.+|\.\.[=<]|\*\*+"
-_LEXEME = re.compile(rf"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|[0-9][0-9_]*|{_FOREIGN}|->|\.\.|[^ \t\r\n]")
+_NUMBER = r"[0-9][0-9_]*(?:\.[0-9][0-9_]*)?"
+_LEXEME = re.compile(rf"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|{_NUMBER}|{_FOREIGN}|->|\.\.|[^ \t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,12 @@ SYMBOLS = {
     "SLASH": "/",
     "PERCENT": "%",
 }
-_SPECIAL = {"NAME": "a name", "INT": "a number", "$END": "the end of the file"}
-EXPRESSION = frozenset({"NAME", "INT", "LPAR"})
+_SPECIAL = {
+    "NAME": "a name",
+    **dict.fromkeys(["INT", "DECIMAL"], "a number"),
+    "$END": "the end of the file",
+}
+EXPRESSION = frozenset({"NAME", "INT", "DECIMAL", "LPAR", "LSQB"})
 # Whatever goes on an expression that could as well end here: not worth listing.
 _CONTINUATIONS = frozenset(
     {"PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "LPAR", "DOT", "LSQB", "DOTS"}
@@ -140,7 +145,7 @@ def expected(accepted: Collection[str]) -> str:
     if rest >= declarations:
         words.append("a declaration")
         rest -= declarations
-    return _listed(words + sorted(map(word, rest), key=_last_brackets))
+    return _listed(words + sorted({*map(word, rest)}, key=_last_brackets))
 
 
 def _last_brackets(word: str) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from typing import Any, TypeVar
 
@@ -88,7 +89,7 @@ class TreeBuilder:
     slice = _node(ast.Slice)
     cast = _node(ast.Cast, repeated_from=0)
     into = _node(ast.Into)
-    cast_item = _rule(lambda span, name, scale=None: ast.CastItem(name, scale, span=span))
+    cast_item = _rule(lambda span, value, scale=None: ast.CastItem(value, scale, span=span))
 
     access = _node(ast.Access, repeated_from=1)
     range = _node(ast.Range)
@@ -150,11 +151,14 @@ class TreeBuilder:
         return grouped
 
     def number(self, children: list[Token]) -> ast.Number:
-        digits = children[0].value.replace("_", "")
-        span = _span(children)
-        if len(digits) > MAX_DIGITS:
-            raise ast.TooLargeError(f"a number of {len(digits)} digits", span)
-        return ast.Number(int(digits), span=span)
+        return ast.Number(int(_digits(children)), span=_span(children))
+
+    def decimal(self, children: list[Token]) -> ast.Decimal:
+        return ast.Decimal(Fraction(_digits(children)), span=_span(children))
+
+    def values(self, children: list[Any]) -> ast.Values:
+        _, items, _ = children
+        return _shallow(ast.Values(items, span=_span(children)))
 
     def name(self, children: list[ast.Ident]) -> ast.Name:
         return ast.Name(children[0].name, span=children[0].span)
@@ -169,9 +173,18 @@ class TreeBuilder:
         return ast.Ident(children[0].value, span=_span(children))
 
 
+def _digits(children: list[Token]) -> str:
+    """What a number is written with, refused if that is very long."""
+    digits = str(children[0].value.replace("_", ""))
+    count = len(digits.replace(".", ""))
+    if count > MAX_DIGITS:
+        raise ast.TooLargeError(f"a number of {count} digits", _span(children))
+    return digits
+
+
 def _shallow(expr: T) -> T:
     """The expression, refused if it nests too deeply; its parts have passed already."""
-    assert isinstance(expr, ast.Binary | ast.Call)
+    assert isinstance(expr, ast.Binary | ast.Call | ast.Values)
     if ast.depth(expr) > ast.MAX_DEPTH:
         raise ast.TooLargeError(f"an expression of more than {ast.MAX_DEPTH} levels", expr.span)
     return expr

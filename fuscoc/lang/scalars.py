@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Container, Iterator, Mapping
 
 from fuscoc.lang.checked import (
+    DIVISIONS,
     BinaryOp,
     Const,
     ExtentRef,
@@ -126,5 +127,24 @@ def on_rank(scalar: Scalar, rank: Scalar) -> Scalar:
             return BinaryOp(op, on_rank(lhs, rank), on_rank(rhs, rank))
         case Inside(value=value, limit=limit):
             return Inside(on_rank(value, rank), on_rank(limit, rank))
+        case Const() | IndexRef() | ExtentRef():
+            return scalar
+
+
+def of_ranks(scalar: Scalar, count: int) -> Scalar:
+    """The scalar on so many ranks, with numbers computed as far as they can be."""
+    match scalar:
+        case ExtentRef(name="ranks"):
+            return Const(count)
+        case Load(input=input, at=at):
+            return Load(input, tuple(of_ranks(subscript, count) for subscript in at))
+        case Inside(value=value, limit=limit):
+            return Inside(of_ranks(value, count), of_ranks(limit, count))
+        case BinaryOp(op=op, lhs=lhs, rhs=rhs):
+            match of_ranks(lhs, count), of_ranks(rhs, count):
+                case Const(value=left), Const(value=right) if op not in DIVISIONS or right > 0:
+                    return Const(OPERATORS[op](left, right))
+                case left_part, right_part:
+                    return BinaryOp(op, left_part, right_part)
         case Const() | IndexRef() | ExtentRef():
             return scalar

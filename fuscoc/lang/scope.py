@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TypeVar
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
@@ -119,6 +120,7 @@ class Scope:
     inputs: dict[str, Span] = field(default_factory=dict)
 
     constants: dict[str, Scalar | None] = field(default_factory=dict)  # None: reported
+    lists: dict[str, tuple[Fraction, ...]] = field(default_factory=dict)  # constants of several
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
     extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)

@@ -114,7 +114,7 @@ ONE_MARK = frozenset({CONST, INDEX, FIELD, VIEW, DISPATCH})
 # A hint for one kind of token there.
 TOKENS: dict[str, str] = {
     "shuffle s { const a = 1 b": "constants are separated by commas",
-    "shuffle s { const a = 1 .": "numbers are whole",
+    "shuffle s { const a = 1 .": "a number has digits before its point and behind it",
     "shuffle s { segment p { x : u8 y": "fields are separated by commas",
     "shuffle s { combine reverse sum": "write `combine reverse reduce sum(w)`",
     "shuffle s { layout l[t] of p { x": "declare it as a segment: `segment token { x : bf16[64] }`",

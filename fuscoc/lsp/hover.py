@@ -42,6 +42,8 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield from _part(name, found.owner, scope)
     elif (value := scope.constants.get(name)) is not None:
         yield f"`{name}` = {text(of_checked(value))}"
+    elif name in scope.lists:
+        yield f"`{name}` = {', '.join(str(float(each)) for each in scope.lists[name])}"
     elif name in scope.extents:
         yield f"`{name}` runs from 0 up to {text(of_checked(scope.extents[name]))}"
     elif name in scope.segments:

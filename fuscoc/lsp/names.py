@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang import ast, dtypes
+from fuscoc.lang.normalising import leaves
 from fuscoc.lang.parser import parse
 from fuscoc.lang.scope import BUILTINS
 from fuscoc.source import SourceFile, Span
@@ -113,8 +114,10 @@ def _names(
         case ast.Member():
             yield from _names(node.call)
             yield node.result, node.call.function.name
-        case ast.Dedup() | ast.Choice() | ast.Cast():
+        case ast.Dedup() | ast.Choice():
             return
+        case ast.CastItem(value=value):  # whose fields nobody owns
+            yield from ((each, "") for each in leaves(value) if isinstance(each, ast.Name))
         case ast.Slice():
             yield from _names(node.size)
         case _ if is_dataclass(node):

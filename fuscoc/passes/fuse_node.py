@@ -32,7 +32,7 @@ from fuscoc.dialect.fused import (
 )
 from fuscoc.dialect.l0 import RELATION, DefPacked, Shuffle
 from fuscoc.dialect.l2 import Descriptors, Reduce
-from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_type
+from fuscoc.dialect.l3_values import Cast, Merge, Normalise, Scale, cast_to, vector_type
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.path import Path
@@ -108,6 +108,11 @@ def _cast(cast: Any, value: Any, fields: Any, values: dict[str, Any]) -> Any:
     """A field as it arrives; the scales that are made with it are put among ``values``."""
     dtype, shape = fields[cast["field"]]
     wanted = vector_type(dtype, prod(shape))
+    if cast["factors"]:
+        wide = vector_type("f32", prod(shape))
+        numbers = {name: cast[name] for name in Normalise.attrs}
+        value = Normalise.build(cast_to(value, wide), [], wide, **numbers).result
+        return cast_to(value, wanted)
     if cast["scales"] is None:
         return Cast.build(value, wanted).result
     if cast["scales"] in values:
@@ -145,11 +150,8 @@ def _reduced(shuffle: Any, slots: Any, path: Any) -> Any:
 
 def _merged(kind: str, before: Any, value: Any, *factor: Any) -> Any:
     """A row, times its weight if it has one, and what has been made before."""
-    if value.type != before.type:
-        value = Cast.build(value, before.type).result
+    value = cast_to(value, before.type)
     if factor:
-        (weight,), wanted = factor, before.type.element_type
-        if weight.type != wanted:
-            weight = Cast.build(weight, wanted).result
+        weight = cast_to(factor[0], before.type.element_type)
         value = Scale.build(value, weight, before.type).result
     return Merge.build(before, value, before.type, kind=kind).result

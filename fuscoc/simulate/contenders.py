@@ -32,14 +32,15 @@ class Rewrite:
     ``execution``: ``fused``: steps and their signals are a pipeline, straight from layout to
     layout; ``wrapped``: such a pipeline between two permutes, as of an all-to-all that knows no
     layouts; ``staged``: every step is a permute, a collective and a permute, each behind the one
-    before; ``slabs``: calls of fixed capacity, which plan on the device and, between nodes, send
-    slabs of one size. ``reuses_plan``: an earlier one is used.
+    before; ``hops``: every hop is a collective behind the one before, straight from layout to
+    layout, and sums are operators behind them; ``slabs``: calls of fixed capacity, which plan on
+    the device and, between nodes, send slabs of one size. ``reuses_plan``: an earlier one is used.
     """
 
     dedup: tuple[str, ...] | None = None
     balance: str | None = None
     schedule: str | None = None
-    execution: Literal["fused", "wrapped", "staged", "slabs"] = "fused"
+    execution: Literal["fused", "wrapped", "staged", "hops", "slabs"] = "fused"
     reuses_plan: bool = False
 
     @property
@@ -54,6 +55,8 @@ class Rewrite:
             found.append(f"schedule {self.schedule}")
         if self.execution == "wrapped":
             found.append("between permutes")
+        if self.execution == "hops":
+            found.append("hops one by one")
         if self.execution == "staged":
             found.append("steps one by one, with permutes")
         if self.execution == "slabs":
@@ -73,7 +76,7 @@ CONTENDERS: Mapping[str, Rewrite] = {
     "deduplicated": Rewrite(
         dedup=("rank",), balance=DESTINATION, schedule=AT_ONCE, execution="staged"
     ),
-    "fusco": Rewrite(dedup=("node",), balance="greedy", schedule="pairwise"),
+    "fusco": Rewrite(dedup=("node",), balance="greedy", schedule="pairwise", execution="hops"),
     "fast": Rewrite(dedup=(), balance="rebalance", schedule="fast", execution="wrapped"),
 }
 """What ``--against`` knows; a table of programs for people to add to."""

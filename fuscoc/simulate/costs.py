@@ -18,9 +18,9 @@ class Costs:
     the ends of its kernels. Fitted."""
     node_combine: float = 10e-6
     """The same of a combine. Fitted."""
-    slab_kernel: float = 9.6e-6
-    """What each kernel of a call of fixed capacity between nodes takes besides its bytes: seven of
-    a dispatch, two of a combine. Fitted."""
+    slab_kernel: float = 5.3e-6
+    """What each kernel of a call of fixed capacity between nodes takes besides its bytes: six of a
+    dispatch, two of a combine. Fitted."""
     plan: float = 0.91e-3
     """From the call of a dispatch until its first slice is gathered: points counted, counts of all
     ranks exchanged, the hop planned. Fitted; 0.6 to 0.85 ms in a trace of fuscoc alone

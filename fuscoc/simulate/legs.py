@@ -82,9 +82,9 @@ def build(
     amounts = ListAmounts(counts, plan, contender.program.is_compact)
     is_dispatch = path is contender.program.dispatch
     execution = contender.rewrite.execution
-    if execution == "staged":
-        host = _host(contender, path, plan, cluster)
-        Staged(wires, path, plan, counts, amounts, host).build()
+    if execution in ("staged", "hops"):
+        host, permutes = _host(contender, path, plan, cluster), execution == "staged"
+        Staged(wires, path, plan, counts, amounts, host, permutes).build()
     elif execution in ("fused", "slabs") and cluster.nodes == 1:
         costs = cluster.costs
         late = costs.node_dispatch if is_dispatch else costs.node_combine
@@ -176,7 +176,9 @@ def _spans(tasks: Tasks, timeline: Timeline, group: int) -> Spans:
     _, first, place = np.unique(key, return_index=True, return_inverse=True)
     begin = np.full(len(first), np.inf)
     end = np.zeros(len(first))
-    np.minimum.at(begin, place, timeline.begin[shown])
+    # What moves nothing takes its latency.
+    moves = timeline.end > timeline.begin
+    np.minimum.at(begin, place, np.where(moves, timeline.begin, timeline.ready)[shown])
     np.maximum.at(end, place, timeline.end[shown])
     rank, lane, name = rank[first], lane[first], name[first]
     every = Spans(np.unique(rank), tasks.lanes, tasks.names, rank, lane, name, begin, end)

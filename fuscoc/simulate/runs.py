@@ -89,7 +89,7 @@ def memory(
         slices = plan.slices
         slots = (
             ring_slots(cost_model(contender, cluster))
-            if contender.rewrite.execution != "staged"
+            if contender.rewrite.execution not in ("staged", "hops")
             else 1
         )
         for ring, rank in (("slices", slices.sender), ("landing", slices.receiver)):

@@ -2,8 +2,9 @@
 of one node for what they bring (``fuscoc_runtime/engine/node/rails.py``).
 
 Every rank packs a slab for each other node and sends it to the rank of its own place there, which
-takes the segments on as if they were its own. All slabs have one size, and everything is in one
-stream, so nothing is hidden behind the wire. A combine sends slabs of sums back the same way.
+takes the segments on as if they were its own; what stays in its node is moved from where it lies.
+All slabs have one size, and everything is in one stream, so nothing is hidden behind the wire. A
+combine sends slabs of sums back the same way.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
 FLAG_BYTES = 4
-PACKING, LANDING, FORWARDING = 2, 4, 1
-"""Kernels of a dispatch: relation and packing; landing, counting, exchanging and assigning; moving.
-A combine has one before the wire and one behind it."""
+PACKING, PLANNING, FORWARDING = 2, 3, 1
+"""Kernels of a dispatch: relation and packing; counting, exchanging and assigning; moving. A
+combine has one before the wire and one behind it."""
 
 
 def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
@@ -99,14 +100,15 @@ class Slabs:
         self._forth, self._back = slab_bytes(wires.program, counts)
 
     def dispatch(self) -> Int64Array:
-        """Pack, send, land and plan, move; the last task of every rank, [R]."""
+        """Pack, send, plan, move; the last task of every rank, [R]."""
         wires, counts = self._wires, self._counts
-        row = float(wires.row_bytes("slices"))
         packed = self._kernels("pack", PACKING)
-        kept = (counts.near + counts.flows.sum(axis=1)) * row
-        wires.hbm(packed, self._ranks, counts.sources * float(wires.row_bytes("source")) + kept)
+        written = counts.flows.sum(axis=1)
+        read = np.minimum(written, counts.sources)  # once, however many nodes a segment goes to
+        sizes = [float(wires.row_bytes(each)) for each in ("source", "slices")]
+        wires.hbm(packed, self._ranks, read * sizes[0] + written * sizes[1])
         landed = self._cross(packed, self._forth)
-        planned = self._kernels("land and plan", LANDING + FORWARDING)
+        planned = self._kernels("plan", PLANNING + FORWARDING)
         self._builder.after(self._of_node(landed), planned)  # all of a node plan together
         both = replace(
             self._own,

@@ -2,7 +2,8 @@
 
 Steps that move rows to other ranks become a permute that packs them, a collective, and a permute
 that places them; steps of the same depth share theirs. A collective begins when all ranks have
-called it, and gets the parts of NVLink's and of a NIC's rate that ``Costs`` says.
+called it, and gets the parts of NVLink's and of a NIC's rate that ``Costs`` says. Where collectives
+know layouts, nothing is permuted: operators are left where rows are copied or added up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Staged:
         counts: Counts,
         amounts: ListAmounts,
         host: Host,
+        permutes: bool,
     ) -> None:
+        """``permutes``: whether collectives need their rows in order of rank."""
+        self._permutes = permutes
         self._wires, self._path, self._plan = wires, path, plan
         self._counts, self._amounts = counts, amounts
         self._costs, self._builder = wires.cluster.costs, wires.builder
@@ -59,8 +63,9 @@ class Staged:
         sent = self._amounts.of("net_send").entries.sum() > 0
         if self._hands_over:
             self._collective("hand over", self._moved("carry", "carried"))
-        packed = self._packed()
-        self._permute("pack", counts.sources * wires.row_bytes("source"), packed)
+        if self._permutes:
+            read = counts.sources * wires.row_bytes("source")
+            self._permute("pack", read, self._packed())
         moves = [self._moved("direct", "target")]
         straight = self._goes_straight
         if sent:
@@ -69,23 +74,24 @@ class Staged:
         landed = self._by_rank("forward") * wires.row_bytes("landing")
         if not straight:
             if sent:
-                self._permute("pack again", landed, landed)
+                if self._permutes:
+                    self._permute("pack again", landed, landed)
                 moves.append(self._moved("forward", "target"))
             self._collective("all to all in the node", *moves)
         elif not sent:
             self._collective("all to all", *moves)
-        arrived = counts.pairs.sum(axis=0) * wires.row_bytes("target")
         filled = counts.pairs if wires.program.is_compact else counts.points
-        placed = filled.sum(axis=0) * wires.row_bytes("target")
-        self._permute("place", arrived, placed)
+        arrived, placed = (each.sum(axis=0) for each in (counts.pairs, filled))
+        if self._permutes or (placed > arrived).any():
+            row = wires.row_bytes("target")
+            self._permute("place", arrived * row, placed * row)
 
     def _back(self) -> None:
         """The mirror image; what is packed are sums of a segment's rows on a rank."""
-        counts, wires = self._counts, self._wires
-        rows = wires.row_bytes("rows")
+        counts = self._counts
         points, pairs = counts.points.sum(axis=0), counts.pairs.sum(axis=0)
         sent = self._amounts.of("net_send").entries.sum() > 0
-        self._sum("reduce", points * rows, pairs * wires.row_bytes("staging"))
+        self._sum("reduce", points, "rows", pairs, "staging")
         moves = [self._moved("reduce_direct", "staging")]
         if not self._goes_straight:
             if sent:
@@ -93,17 +99,17 @@ class Staged:
             self._collective("all to all in the node", *moves)
             moves = []
             if sent:
-                landed = self._by_rank("reduce_node", terms=True) * wires.row_bytes("staging")
-                received = self._by_rank("reduce_node") * wires.row_bytes("return_slices")
-                self._sum("reduce again", landed, received)
+                landed = self._by_rank("reduce_node", terms=True)
+                sums = self._by_rank("reduce_node")
+                self._sum("reduce again", landed, "staging", sums, "return_slices")
         if sent:
             self._collective("all to all", *moves, network=True)
         elif self._goes_straight:
             self._collective("all to all", *moves)
         if self._hands_over:
             self._collective("hand back", self._moved("hand_back", "staging"))
-        came = self._by_rank("reduce_source", terms=True) * wires.row_bytes("staging")
-        self._sum("sum", came, counts.sources * wires.row_bytes("result"))
+        came = self._by_rank("reduce_source", terms=True)
+        self._sum("sum", came, "staging", counts.sources, "result")
 
     @property
     def _goes_straight(self) -> bool:
@@ -130,8 +136,11 @@ class Staged:
     def _permute(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
         self._end = self._wires.operator(name, self._end, read, written, self._costs.permute)
 
-    def _sum(self, name: str, read: NDArray[Any], written: NDArray[Any]) -> None:
-        self._end = self._wires.operator(name, self._end, read, written, self._costs.reduce)
+    def _sum(self, name: str, terms: NDArray[Any], src: str, sums: NDArray[Any], dst: str) -> None:
+        """``terms`` and ``sums``: rows by rank, of these buffers."""
+        if self._permutes or (terms > sums).any():
+            read, written = terms * self._wires.row_bytes(src), sums * self._wires.row_bytes(dst)
+            self._end = self._wires.operator(name, self._end, read, written, self._costs.reduce)
 
     def _collective(
         self,

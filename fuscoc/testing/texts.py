@@ -18,6 +18,7 @@ from fuscoc.lang.policy import CHOICES
 from fuscoc_runtime.topology import Topology
 
 CASTABLE = ("bf16", "f16", "f32", "f8e4m3", "f8e5m2")
+COMPUTABLE = (*CASTABLE, "u8", "i8", "i16")
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,17 @@ class Cast:
 
 @st.composite
 def casts(draw: st.DrawFn, fields: Sequence[FieldText], *, may_apply: bool) -> Cast:
-    """Some of the fields as other types, with or without scales; shrinks to none.
+    """Some of the fields as other types, with or without scales, or normalised; shrinks to none.
 
     ``may_apply``: the source may have scales, which are fields of its own.
     """
     leaving, arriving, items = list(fields), list(fields), []
     for position, field in enumerate(fields):
+        if field.dtype in COMPUTABLE and draw(st.integers(0, 3)) == 3:
+            wanted = draw(st.sampled_from(CASTABLE))
+            arriving[position] = FieldText(field.name, wanted, field.shape)
+            items.append(draw(computed(field)))
+            continue
         dtype = draw(st.sampled_from(("", *CASTABLE))) if field.dtype in CASTABLE else ""
         if dtype in ("", field.dtype):
             continue
@@ -67,6 +73,21 @@ def casts(draw: st.DrawFn, fields: Sequence[FieldText], *, may_apply: bool) -> C
     clause = f"cast({', '.join(items)})" if items else ""
     return Cast(tuple(leaving), tuple(arriving), clause)
 
+
+@st.composite
+def computed(draw: st.DrawFn, field: FieldText) -> str:
+    """A line of a field, of numbers for all its channels or for each; shrinks to ``a / 1``."""
+    terms = [field.name]
+    for op in draw(st.lists(st.sampled_from("/*-+"), min_size=1, max_size=3)):
+        several = len(field.shape) > 0 and draw(st.booleans())
+        count = field.shape[-1] if several else 1
+        numbers = draw(st.lists(NUMBERS, min_size=count, max_size=count))
+        number = f"[{', '.join(numbers)}]" if several else numbers[0]
+        terms = ["(", *terms, op, number, ")"]
+    return " ".join(terms[1:-1]).replace("( ", "(").replace(" )", ")")
+
+
+NUMBERS = st.sampled_from(["1", "255", "0.485", "17.25", "0.001"])
 
 # How segments go to several places, if they do: to some, or to one for each rank.
 FAN_OUTS = ("", *(f"const fan = {fan}\nindex k : fan" for fan in (1, 2, 3)), "index k : ranks")

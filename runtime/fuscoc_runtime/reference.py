@@ -245,6 +245,12 @@ def cast_fields(
     for spec in casts:
         values, dtype = fields[spec.field].flatten().float(), dtypes[spec.field]
         block = spec.block or 1
+        if spec.normalise is not None:
+            shifts, factors = (
+                torch.tensor(each, dtype=torch.float32, device=values.device)
+                for each in (spec.normalise.shifts, spec.normalise.factors)
+            )
+            values = ((values.view(-1, len(shifts)) - shifts) * factors).flatten()
         if spec.scales is not None and spec.scales in fields:
             scales = fields[spec.scales].flatten()
             values = (values.view(-1, block) * scales.unsqueeze(1)).flatten()

@@ -49,6 +49,22 @@ SPECS = {
     "longer": routed("x : bf16[hidden]", "x : f32[hidden]", "x", hidden=7),
     "shorter": routed("x : f32[hidden]", "x : bf16[hidden]", "x", hidden=7),
     "both 8 bits": routed("x : f8e5m2[hidden]", "x : f8e4m3[hidden]", "x", combine=""),
+    "bytes": routed(
+        "x : u8[hidden, 3]",
+        "x : bf16[hidden, 3]",
+        "(x / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]",
+        hidden=25,
+        combine="",
+    ),
+    "computed": routed("x : bf16[hidden]", "x : f8e4m3[hidden]", "1.5 - x / 3"),
+    "long": routed(
+        "x : i16[hidden, 5]",
+        "x : f32[hidden, 5]",
+        "x * [1, 2, 3, 4, 5]",
+        hidden=4000,
+        combine="reduce max",
+    ),
+    "same type": routed("x : f32[hidden]", "x : f32[hidden]", "x * 2 + 1", hidden=9),
     "several fields": routed(
         "x : bf16[2, hidden], y : i32[3], z : f32[8]",
         "z : f16[8], x : f8e4m3[2, hidden], y : i32[3], s : f32[2, hidden / 32]",

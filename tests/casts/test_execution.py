@@ -24,6 +24,9 @@ from tests.specs import EXAMPLES
 AWKWARD = [0.0, -0.0, 1e-45, 2.0**-100, 1.5, 448.0, 3.3e38, -3.4e38, math.inf, -math.inf, math.nan]
 
 
+ANY = ["blocks", "masked", "f16", "one scale", "no scales", "shorter", "computed"]
+
+
 @pytest.mark.parametrize("topology", ["1x1", "2x2"])
 @pytest.mark.parametrize("name", SPECS)
 def test_rows_and_what_comes_back(name: str, topology: str) -> None:
@@ -32,7 +35,7 @@ def test_rows_and_what_comes_back(name: str, topology: str) -> None:
 
 
 @settings(max_examples=25)
-@given(st.data(), st.sampled_from(["blocks", "masked", "f16", "one scale", "no scales", "shorter"]))
+@given(st.data(), st.sampled_from(ANY))
 def test_any_values(data: st.DataObject, name: str) -> None:
     """Rounding ties, zeros, subnormals, infinities and NaN, in any mixture of blocks."""
     shuffle = lockstep(SPECS[name], "1x1")

@@ -137,6 +137,5 @@ def test_events() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
-    if torch.cuda.device_count() >= num_ranks:  # else the next line skips
-        compile_all(tmp_path, [num_ranks])
+    compile_all(tmp_path, [num_ranks])
     torchrun(num_ranks, "tests/deep_ep/gpu_run.py", environment={specs.FOLDER: str(tmp_path)})

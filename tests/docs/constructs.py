@@ -168,6 +168,7 @@ ROWS: dict[str, dict[str, str]] = {
         "from 8 bits": cast_spec(CASTS["both 8 bits"]),
         "from 8 bits with scales": cast_spec(CASTS["applied"]),
         "of rows of 160 KiB": objected("casts_long_rows"),
+        "that compute": objected("normalises"),
     },
     "The relation": {
         "9 inputs": objected("has_many_inputs"),

@@ -42,7 +42,7 @@ KINDS = {
     "storage.type.fsc": Keyword.Type,
     "keyword.other.fsc": Keyword,
     "entity.name.function.fsc": Name.Function,
-    "constant.numeric.fsc": Number.Integer,
+    "constant.numeric.fsc": Number,
     "keyword.operator.fsc": Operator,
 }
 PLAIN = {Name, Whitespace, Punctuation}  # what a TextMate grammar leaves as it is
@@ -115,7 +115,7 @@ def test_each_part_of_a_declaration_has_its_colour() -> None:
         ("n", Name),
         (")", Punctuation),
         ("/", Operator),
-        ("14", Number.Integer),
+        ("14", Number),
         ("// rows", Comment.Single),
     ]
 

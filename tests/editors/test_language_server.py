@@ -268,6 +268,16 @@ def test_a_reply_shows_its_rows() -> None:
     assert "a row of 512 bytes (segment `pooled`) comes back for each `t`" in hover(source, found)
 
 
+def test_numbers_of_a_cast_are_shown() -> None:
+    text = (ROOT / "examples" / "vit_patches_normalised.fsc").read_text(encoding="utf-8")
+    source = SourceFile("vit_patches_normalised.fsc", text)
+    found = occurrence_at(source, text.rindex("mean"))
+    assert found is not None
+    assert found.declaration is not None
+    assert found.declaration.start == text.index("mean = [")
+    assert "`mean` = 0.485, 0.456, 0.406" in hover(source, found)
+
+
 def test_fields_and_results_belong_to_their_owners() -> None:
     text = """shuffle a {
   index n : images

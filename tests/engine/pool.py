@@ -19,8 +19,6 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 PATIENCE_SECONDS = 120
-IMPORTED_ONCE = ["torch", "torch.distributed", "triton", "triton.language"]
-"""What takes seconds to import: the server that processes are forked from has it already."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Pool:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._store = store
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(IMPORTED_ONCE)
+        context.set_forkserver_preload(["tests.engine.imported"])
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(num_ranks):

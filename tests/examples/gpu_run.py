@@ -60,15 +60,18 @@ SMALL: Mapping[str, Mapping[str, int]] = {
     "kv_cache": PAGES,
     "kv_pages": PAGES,
     "moe": EXPERTS,
+    "moe_by_source": EXPERTS,
     "moe_compact": EXPERTS,
     "moe_f32": {},
     "moe_fp8": {**EXPERTS, "block": 128},
     "moe_replicated": {"hidden": 64, "experts": 5, "topk": 2, "reps": 2, "slots": 10},
+    "ragged_text": {"width": 6, "buckets": 8},
     "redistribute": {"rows": 16, "columns": 7},
     "reshard": {"rows": 7, "columns": 5, "high": 2, "wide": 2},
     "scatter_add": {"width": 6},
     "ulysses": {"tokens": 32, "heads": 8, "width": 6, "block": 4},
     "vit_patches": {"p": 2, "c": 3},
+    "vit_patches_nchw": {"p": 2, "c": 3},
     "vit_unpack": {"p": 2, "c": 3, "rows": 3, "columns": 2},
 }
 """Constants, so small that the reference takes no time."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.gpus import ROOT, need_gpus
+from tests.gpus import ROOT
 
 
 def run(environment: dict[str, str]) -> str:
@@ -31,5 +31,4 @@ def test_interpreted() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
-    need_gpus(1)
     assert "in_tiles" in run({})

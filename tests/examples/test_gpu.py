@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.examples.gpu_run import compile_all
-from tests.gpus import need_gpus, torchrun
+from tests.gpus import torchrun
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_examples(num_ranks: int, tmp_path: Path) -> None:
     """With ``max_sources``, in graphs, and without: all verified, and hosts wait as they should."""
-    need_gpus(num_ranks)
     compile_all(tmp_path)
     torchrun(num_ranks, "tests/examples/gpu_run.py", tmp_path, timeout=600)

@@ -243,7 +243,8 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     if shuffle.program.every_rank:  # of which kernels inside one node know nothing
         assert not found
         return
-    if shuffle.reply is not None:
+    computes = any(cast.normalise is not None for cast in shuffle.declared.casts)
+    if shuffle.reply is not None or computes:
         assert {size.kernels for size in found} == {"Triton"}
         return
     assert shuffle.cuda is not None
@@ -360,6 +361,15 @@ def test_the_windows_of_a_model(moe: ShuffleSpec, explain) -> None:
     )
     assert code == 0
     assert f"{expected:,}" in out
+
+
+def test_memory_of_a_fixed_capacity(explain) -> None:
+    given = EXAMPLES / "moe.fsc", "--topology", "8x8"
+    code, out, _ = explain(*given, "-E", "tokens=128")
+    assert code == 0
+    assert "1,066,469,376 (1.1 GB)" in out
+    assert "14,680,064 × cdiv(max_sources, 16)" in explain(*given)[1]
+    assert "Memory of a rank" not in explain(EXAMPLES / "vit_patches.fsc", "--topology", "8x8")[1]
 
 
 def test_rings_are_those_of_the_engine() -> None:

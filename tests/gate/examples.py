@@ -124,6 +124,19 @@ TURNED = """
       combine reverse
     }"""
 
+NORMALISED = """
+    shuffle normalised {
+      index t : tokens   index s : length
+      segment bytes { x : u8[4, 3] }
+      segment row { x : bf16[4, 3] }
+      layout rows[t] of bytes
+      layout slots[s] of row
+      route to(t) -> (rank, slot) = input destination : int64[2]
+      dispatch rows[t] -> slots[to(t).slot] on to(t).rank
+        cast((x / 255 - [0.5, 0.25, 0.1]) / [0.2, 0.3, 0.7])
+      combine reverse
+    }"""
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -191,6 +204,7 @@ EXAMPLES = (
     Example("reply", BAGS, ("2x2",), of_reply=True),
     Example("pairs", PAIRS, ("2x2",)),
     Example("turned", TURNED, ("2x1",)),
+    Example("normalised", NORMALISED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",

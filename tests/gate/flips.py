@@ -6,7 +6,7 @@ module with the copy, but with the reference as it was, is what such a flip is c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,19 +75,24 @@ def present(op: Any) -> set[Names]:
     }
 
 
-def flips(at: int, op: Any) -> Iterator[Flip]:
-    """Every flip of an operation; references to planted copies come last."""
+def flips(at: int, op: Any, but: Container[Names] = ()) -> Iterator[Flip]:
+    """Every flip of an operation; references to planted copies come last.
+
+    There are none of paths in ``but``, to which some may be added meanwhile.
+    """
     for name, kind in op.attrs.items():
         if name not in op.attributes:
-            for _, value in samples(kind, op):
+            for _, value in samples(kind, op) if (f"{name}?",) not in but else ():
                 yield Flip(at, (f"{name}?",), value)
             continue
-        if kind.optional:
+        if kind.optional and (f"{name}?",) not in but:
             yield Flip(at, (f"{name}?",), None)
-        for names, value in others(kind, op, op.attributes[name]):
+        for names, value in others(
+            kind, op, op.attributes[name], lambda names, name=name: (name, *names) in but
+        ):
             yield Flip(at, (name, *names), value)
     for name, kind in op.attrs.items():
-        if isinstance(kind, Ref) and name in op.attributes:
+        if isinstance(kind, Ref) and name in op.attributes and (name,) not in but:
             yield from _to_planted(at, op, name)
 
 

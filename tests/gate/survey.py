@@ -110,7 +110,7 @@ def _survey(
             continue
         pairs |= present(op)
         barren: set[Names] = set()
-        for flip in flips(number, op):
+        for flip in flips(number, op, but=counted):
             pairs.add(flip.names)
             if flip.names in counted or (flip.plant and flip.names in barren):
                 continue

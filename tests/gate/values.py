@@ -7,7 +7,7 @@ is there at all is a question of its own, with a path of its own: ``("bind", "dt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import Any
 
@@ -18,6 +18,7 @@ from fuscoc.dialect.attrs import (
     Flag,
     Integer,
     Name,
+    Real,
     Record,
     Ref,
     Text,
@@ -46,11 +47,15 @@ def is_legal(kind: Attr, op: Any, attr: Any) -> bool:
     return True
 
 
-def others(kind: Attr, op: Any, attr: Any) -> Iterator[Value]:
-    """Every other legal value of an attribute of ``op``, each once."""
+def others(
+    kind: Attr, op: Any, attr: Any, leaves_out: Callable[[Names], bool] = lambda _: False
+) -> Iterator[Value]:
+    """Every other legal value of an attribute of ``op``, each once; none of paths left out."""
     seen = {str(attr)}
     for names, value in _others(kind, op, attr):
-        if str(value) not in seen and is_legal(kind, op, value):
+        if leaves_out(names) or str(value) in seen:
+            continue
+        if is_legal(kind, op, value):
             seen.add(str(value))
             yield names, value
 
@@ -75,6 +80,12 @@ def _(kind: Name, op: Any, attr: Any) -> Iterable[Value]:
 def _(kind: Integer, op: Any, attr: Any) -> Iterable[Value]:
     value = kind.decode(attr)
     return [((), kind.encode(other)) for other in (value + 1, 2 * value, value - 1, value // 2)]
+
+
+@_others.register
+def _(kind: Real, op: Any, attr: Any) -> Iterable[Value]:
+    value = kind.decode(attr)
+    return [((), kind.encode(other)) for other in (value + 1, 2 * value, -value)]
 
 
 @_others.register
@@ -175,6 +186,8 @@ def _samples(kind: Attr, op: Any) -> Iterable[Any]:
             return [kind.encode(name) for name in sorted(kind.choices)]
         case Integer():
             return [kind.encode(value) for value in range(17)]
+        case Real():
+            return [kind.encode(0.5)]
         case Stride():
             return [kind.encode(1)]
         case Text():
@@ -252,6 +265,9 @@ def _illegal(kind: Attr, op: Any, attr: Any) -> Iterator[Value]:
                 yield (), ir.IntegerAttr.get(i64, kind.minimum - 1)
             if isinstance(kind, Flag):
                 yield (), ir.IntegerAttr.get(i64, 2)
+        case Real():
+            yield (), ir.FloatAttr.get(ir.F64Type.get(), 1.0, loc=ir.Location.unknown())
+            yield (), kind.encode(float("inf"))
         case DType():
             yield (), ir.TypeAttr.get(ir.IndexType.get())
         case Ref():

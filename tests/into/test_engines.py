@@ -9,7 +9,7 @@ import pytest
 
 import fuscoc
 from tests.engine.pool import Pool
-from tests.gpus import need_gpus, torchrun
+from tests.gpus import torchrun
 from tests.into import rank_work
 from tests.into.models import EXAMPLE, MODELS, build, build_all
 from tests.into.rank_work import Kind
@@ -63,6 +63,5 @@ def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, kind: Kind) -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Memory bit by bit by every engine, mistakes, and graphs that are replayed on other calls."""
-    need_gpus(num_ranks)
     build_all(tmp_path)
     torchrun(num_ranks, "tests/into/gpu_run.py", tmp_path)

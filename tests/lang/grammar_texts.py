@@ -62,6 +62,8 @@ def _word(terminal: str, rng: random.Random) -> str:
         return rng.choice(NAMES)
     if terminal == "INT":
         return rng.choice(NUMBERS)
+    if terminal == "DECIMAL":
+        return f"{rng.choice(NUMBERS)}.{rng.choice(NUMBERS)}"
     pattern: str = _parser().get_terminal(terminal).pattern.value
     return pattern.removesuffix(r"\b")
 

@@ -52,8 +52,8 @@ def test_several_unknown_names_are_reported_and_nothing_else(
     assert {each.primary.span.start for each in found} <= {start for start, _ in chosen}
 
 
-# An expression, in which commas stand in parentheses.
-VALUE = r"(?:[^,\n()]|\((?:[^()]|\([^()]*\))*\))+"
+# An expression, in which commas stand in parentheses or brackets.
+VALUE = r"(?:[^,\n()\[\]]|\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\])+"
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=lambda text: text.split("shuffle ")[1].split()[0])

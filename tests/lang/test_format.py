@@ -23,7 +23,7 @@ EXAMPLES = sorted(ROOT.glob("examples/*.fsc"))
 REFERENCE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```fsc.*?\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
 # Only space, comments and the comma after a segment's last field may differ between two forms.
-WORD = re.compile(r"[A-Za-z_]\w*|\d\w*|->|\.\.|[^\s\w]")
+WORD = re.compile(r"[A-Za-z_]\w*|\d\w*(?:\.\d\w*)?|->|\.\.|[^\s\w]")
 COMMENT = re.compile(r"//[^\n]*")
 
 

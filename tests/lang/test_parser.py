@@ -34,7 +34,7 @@ shuffle everything {
   route p(t) -> (rank, slot) = (t / 4, t % 4)
   weight w(t) : f32 = input ww
   dispatch v[t] -> l[r(t).offset, *] on r(t).rank dedup(node, rank) balance lpt schedule fast
-    backend cuda slice 4 MiB cast(x by y, z)
+    backend cuda slice 4 MiB cast(x by y, z, (u / 255 - m) * [0.5, 2])
   combine l[r(t).offset, *] -> v[t] reduce sum(w)
   combine reverse reduce max
 }
@@ -48,7 +48,7 @@ DECLARATIONS = (
     *(ast.Const, ast.Index, ast.Segment, ast.Layout, ast.View),
     *(ast.Place, ast.Route, ast.WeightDecl, ast.Dispatch, ast.Combine),
 )
-EXPRESSIONS = (ast.Number, ast.Name, ast.Call, ast.Member, ast.Binary)
+EXPRESSIONS = (ast.Number, ast.Decimal, ast.Values, ast.Name, ast.Call, ast.Member, ast.Binary)
 
 
 def parsed(text: str) -> tuple[ast.Shuffle, ...]:
@@ -170,7 +170,9 @@ def test_every_terminal_has_a_word_for_users() -> None:
         pattern = terminal.pattern.value
         if terminal.name in SYMBOLS:
             assert pattern == SYMBOLS[terminal.name]
-        elif terminal.name not in {"NAME", "INT", "COMMENT"} | set(_parser().lexer_conf.ignore):
+        elif terminal.name not in {"NAME", "INT", "DECIMAL", "COMMENT"} | set(
+            _parser().lexer_conf.ignore
+        ):
             assert pattern == rf"{terminal.name.lower()}\b"
             assert word(terminal.name) == f"`{terminal.name.lower()}`"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.engine import specs
 from tests.engine.pool import Pool
-from tests.gpus import need_gpus, torchrun
+from tests.gpus import torchrun
 from tests.node_exact import rank_work
 from tests.node_exact.models import compile_all
 from tests.node_triton.given_specs import EXAMPLES
@@ -228,6 +228,5 @@ def test_a_rank_that_does_not_come() -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Rows bit by bit, stress, mistakes; one wait in a dispatch that plans, none in other calls."""
-    need_gpus(num_ranks)
     compile_all(tmp_path)
     torchrun(num_ranks, "tests/node_exact/exact_gpu_run.py", tmp_path)

@@ -74,6 +74,11 @@ EXAMPLES = {
         {"max_sources": 60, "capacity": 400},
         [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
     ),
+    "vit_patches_normalised": Small(
+        example("vit_patches_normalised", ("p = 14, c = 3", "p = 2, c = 3")),
+        {"max_sources": 60, "capacity": 400},
+        [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
     "vit_unpack": Small(
         example(
             "vit_unpack",

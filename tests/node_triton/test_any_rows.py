@@ -53,6 +53,11 @@ CASTS = {
     "shorter": rows("x : f32[20]", "x : bf16[20]", "cast(x)", "combine reverse reduce sum"),
     "longer": rows("x : f16[7]", "x : f32[7]", "cast(x)", "combine reverse reduce sum"),
     "between": rows("x : bf16[9], y : i16[3]", "x : f16[9], y : i16[3]", "cast(x)"),
+    "normalised": rows(
+        "x : u8[5, 3], y : f16[40], z : f32[3]",
+        "x : bf16[5, 3], y : f32[40], z : f32[3]",
+        "cast((x / 255 - [0.5, 0.25, 0.1]) / [0.2, 0.3, 0.7], y * 3 + 1, z - 0.5)",
+    ),
     "e5m2": rows("x : f8e5m2[40]", "x : bf16[40]", "cast(x)"),
     "scales made": rows(
         "y : i8[5], x : bf16[96]",

@@ -16,10 +16,7 @@ from fuscoc_runtime.topology import Topology
 from tests.plan.specs import contexts, relation, routed, routed_data, tiles
 from tests.plan.test_errors import tiles_data
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def on_device(points: Points, device: torch.device) -> Points:

@@ -159,6 +159,18 @@ def test_all_bytes_pass_and_no_link_carries_more_than_it_can(work: Work, length:
 
 
 @few
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.1, 20))
+def test_a_link_is_shared_alike_whatever_tasks_put_on_others(
+    elsewhere: list[float], size: float
+) -> None:
+    """Where no other link has more bytes of a task."""
+    tasks = [(0.0, {0: size, 1: size * part}, []) for part in elsewhere]
+    work = Work(tasks, [1.0, 50.0])
+    found = run(work.build(), np.array(work.capacity), 0.0)
+    np.testing.assert_allclose(found.end, size * len(tasks))
+
+
+@few
 @given(st.lists(st.floats(0.1, 20), min_size=1, max_size=8), st.floats(0.5, 50))
 def test_one_link_takes_what_all_of_its_bytes_take(amounts: list[float], rate: float) -> None:
     work = Work([(0.0, {0: amount}, []) for amount in amounts], [rate])

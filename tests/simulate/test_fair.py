@@ -1,7 +1,9 @@
-"""Max-min fairness against its definition, and where it can be said in closed form."""
+"""Max-min fairness against its definition, against exact progressive filling, and where it can be
+said in closed form."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,36 @@ def test_every_task_has_a_full_link_where_nobody_is_faster(system: Flows) -> Non
             used[link] >= capacity[link] * (1 - 1e-6) and rate >= fastest[link] * (1 - 1e-6)
             for link, _ in task
         )
+
+
+def progressive_filling(
+    tasks: list[list[tuple[int, float]]], capacity: list[float]
+) -> list[Fraction]:
+    """The textbook's, in exact fractions: all tasks that are not held up rise until a link is
+    full, and then all that use it are held up."""
+    rates = [Fraction(0)] * len(tasks)
+    left = [Fraction(each) for each in capacity]
+    rising = set(range(len(tasks)))
+    while rising:
+        rise = [Fraction(0)] * len(capacity)
+        for number in rising:
+            for link, part in tasks[number]:
+                rise[link] += Fraction(part)
+        step = min(room / speed for room, speed in zip(left, rise, strict=True) if speed)
+        full = {n for n, speed in enumerate(rise) if speed and left[n] == step * speed}
+        left = [room - step * speed for room, speed in zip(left, rise, strict=True)]
+        for number in rising:
+            rates[number] += step
+        rising = {n for n in rising if not any(link in full for link, _ in tasks[n])}
+    return rates
+
+
+@settings(max_examples=50, deadline=None)
+@given(systems())
+def test_rates_are_those_of_progressive_filling(system: Flows) -> None:
+    tasks, capacity = system
+    expected = [float(each) for each in progressive_filling(tasks, capacity)]
+    np.testing.assert_allclose(rates_of(tasks, capacity), expected, rtol=1e-6)
 
 
 @given(st.integers(1, 20), st.floats(0.1, 100))

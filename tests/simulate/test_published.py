@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.simulation_published import unshared
 from benchmarks.simulation_routings import routing
 from benchmarks.traffic import LARGEST, zipf
+from fuscoc.simulate.counts import Sharing, count
 from fuscoc_runtime.topology import Topology
+from tests.simulate.small import cluster
 
 TOPOLOGY, EXPERTS, TOPK = Topology(8, 8), 256, 8
 
@@ -27,10 +30,12 @@ def test_tokens_go_to_so_many_nodes(kind: str, most: int) -> None:
     assert len(np.unique(nodes)) == 8
 
 
-@pytest.mark.parametrize(("kind", "axis"), [("imbalanced", 1), ("imbalanced ranks", 0)])
-def test_one_half_sends_everything(kind: str, axis: int) -> None:
+@pytest.mark.parametrize("kind", ["imbalanced nodes", "imbalanced GPUs"])
+def test_one_half_sends_everything(kind: str) -> None:
     tokens = np.array([len(nodes_of(kind, rank, 20)) for rank in range(64)]).reshape(8, 8)
-    assert sorted(tokens.sum(axis=axis)) == [0] * 4 + [320] * 4
+    assert sorted(tokens.ravel()) == [0] * 32 + [40] * 32
+    by_node = sorted(tokens.sum(axis=1))
+    assert (by_node == [0] * 4 + [320] * 4) == (kind == "imbalanced nodes")
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.8])
@@ -45,3 +50,15 @@ def test_amounts_are_drawn_from_a_zipf_distribution(exponent: float) -> None:
     for quantile in (0.25, 0.5, 0.9):
         size = sizes[np.searchsorted(odds.cumsum(), quantile)]
         assert np.quantile(off, quantile) == pytest.approx(10_000 * size / mean, rel=0.1)
+
+
+def test_a_demand_is_counted_as_its_rows_would_be() -> None:
+    """Row by row, each to one rank."""
+    topology = Topology(3, 2)
+    demand = zipf(3, 2, 0.8, seed=1, mean=20)
+    rows = [np.repeat(np.arange(6), copies)[:, None] for copies in demand.copies]
+    sharing = Sharing(once_per_rank=False, once_per_node=False)
+    expected = count(rows, topology, [sharing])[sharing]
+    found = unshared(demand, cluster(3, 2))
+    for name in ("points", "pairs", "shared", "flows", "sources", "near"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

@@ -77,7 +77,9 @@ def test_ranks_that_do_not_exist() -> None:
 
 
 def test_slots_that_do_not_exist() -> None:
-    error = failure(specs.TRANSPOSE.replace("[j % (columns / ranks)", "[j"), "1x4", 3, 16)
+    """On four ranks and not on two, or the compiler would have found it."""
+    text = specs.TRANSPOSE.replace("[j % (columns / ranks)", "[j % (columns / ranks) + ranks - 2")
+    error = failure(text, "1x4", 3, 16)
     assert isinstance(error, SlotOutOfRangeError)
     assert error.length == 48
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from fuscoc_runtime import reference
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.face.calls import AnyHandle
+from fuscoc_runtime.manifest.declared import Declared
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows, cast_fields
 
@@ -71,14 +72,7 @@ def work_on(
     combine = shuffle.declared.combine
     scales = shuffle.reply is None and combine is not None and combine.kind != "copy"
     if shuffle.reply is None and shuffle.declared.casts:
-        rows = {
-            field.name: values.view(len(written), *field.shape)
-            for field, values in zip(
-                shuffle.declared.source_fields,
-                cast_fields(shuffle.declared.casts, rows, shuffle.declared.source_fields).values(),
-                strict=True,
-            )
-        }
+        rows = _as_they_left(shuffle.declared, rows, len(written))
     worked = {}
     for name, tensor in rows.items():
         slots = torch.nonzero(written).flatten().to(tensor.device)
@@ -92,6 +86,20 @@ def work_on(
         _bytes(result)[slots] = _bytes(chosen)
         worked[name] = result
     return worked
+
+
+def _as_they_left(
+    declared: Declared, rows: Mapping[str, Tensor], num_slots: int
+) -> dict[str, Tensor]:
+    """Rows of the source's segment. What was normalised stays, but in the range of any type."""
+    changed, casts = dict(rows), []
+    for cast in declared.casts:
+        if cast.normalise is not None:
+            changed[cast.field] = rows[cast.field].float().nan_to_num().clamp(0, 100)
+        casts.append(replace(cast, normalise=None))
+    fields = declared.source_fields
+    made = cast_fields(casts, changed, fields)
+    return {each.name: made[each.name].view(num_slots, *each.shape) for each in fields}
 
 
 def _answered(reply: ShuffleSpec, rows: Mapping[str, Tensor], keys: Tensor) -> dict[str, Tensor]:

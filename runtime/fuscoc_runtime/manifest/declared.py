@@ -126,16 +126,26 @@ class DenseTarget:
 
 
 @dataclass(frozen=True)
+class NormaliseSpec:
+    """``(x - shift) * factor``, in f32, of every element: one of each for all, or for every channel
+    of the last dimension."""
+
+    shifts: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class CastSpec:
     """A field whose dtype changes on the way.
 
     ``scales`` is a field of the target alone, made from ``block`` consecutive elements each, or of
-    the source alone, applied to as many.
+    the source alone, applied to as many. Others may be ``normalise``d before they are rounded.
     """
 
     field: str
     scales: str | None
     block: int | None
+    normalise: NormaliseSpec | None = None
 
 
 @dataclass(frozen=True)

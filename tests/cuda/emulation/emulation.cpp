@@ -62,9 +62,10 @@ void run_cta(const Launch* launch, int number) {
   while (state.live > 0) {
     const long long before = state.progress;
     for (int t = 0; t < threads; ++t) {
-      if (state.fibers[t].done) continue;
+      Fiber& fiber = state.fibers[t];
+      if (fiber.done || (fiber.generation && *fiber.generation == fiber.joined)) continue;
       state.current = t;
-      resume(state, state.fibers[t]);
+      resume(state, fiber);
     }
     if (state.progress == before) sched_yield();  // all wait for another CTA
   }

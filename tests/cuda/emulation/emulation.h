@@ -56,6 +56,8 @@ struct Fiber {
   ucontext_t beginning;
   jmp_buf place;
   bool begun = false, done = false;
+  const unsigned* generation = nullptr;  // of the barrier that it waits at, if it does
+  unsigned joined = 0;                   // what that was when it came there
 };
 struct Cta {
   jmp_buf scheduler;
@@ -73,6 +75,15 @@ extern thread_local Cta* cta;
 inline void yield() {
   if (!_setjmp(cta->fibers[cta->current].place)) _longjmp(cta->scheduler, 1);
 }
+// Goes on when the barrier that has this generation has the next one.
+inline void wait_at(const unsigned& generation, unsigned joined) {
+  if (generation != joined) return;
+  Fiber& fiber = cta->fibers[cta->current];
+  fiber.generation = &generation;
+  fiber.joined = joined;
+  yield();
+  fiber.generation = nullptr;
+}
 inline int lane() { return cta->current % kLanes; }
 
 inline const unsigned long long* meet(unsigned long long word) {
@@ -85,7 +96,7 @@ inline const unsigned long long* meet(unsigned long long word) {
     ++warp.generation;
     ++cta->progress;
   }
-  while (warp.generation == generation) yield();
+  wait_at(warp.generation, generation);
   return words;
 }
 inline void wait_for(int number, int count) {
@@ -96,7 +107,7 @@ inline void wait_for(int number, int count) {
     ++barrier.generation;
     ++cta->progress;
   }
-  while (barrier.generation == generation) yield();
+  wait_at(barrier.generation, generation);
 }
 template <class T>
 unsigned long long word_of(T value) {

@@ -1,8 +1,9 @@
-"""Rows by (expert, source rank) on the GPUs of one node, and their time beside torch's.
+"""Rows of experts by source rank, and of experts in copies, on the GPUs of one node, and their time
+beside torch's.
 
-``torchrun --nproc-per-node N -m tests.engine.two_keys_gpu_run ARTIFACT…`` takes artifacts of
-``moe_by_source.fsc``, or of ``moe.fsc`` with as many experts for the time alone. What arrives is
-compared bit by bit with what all ranks have sent, and it exits non-zero where something is wrong.
+``torchrun --nproc-per-node N -m tests.engine.packed_gpu_run ARTIFACT…`` takes artifacts of
+``moe_by_source.fsc``, ``moe_replicated.fsc``, or of ``moe.fsc`` with as many experts. What arrives
+is compared bit by bit with what all ranks have sent; it exits non-zero where something is wrong.
 Torch sorts points by owner, exchanges counts and rows, and sorts what comes by expert; so a token
 crosses once for each of its experts. Times are microseconds of the GPU between events, the largest
 over the ranks, the median of the turns.
@@ -47,23 +48,39 @@ def by_torch(x: Tensor, idx: Tensor, experts: int) -> Tensor:
 
 
 def wrong_rows(
-    rows: Tensor, handle: object, every_x: list[Tensor], every_idx: list[Tensor]
+    rows: Tensor,
+    handle: object,
+    align: int,
+    group: int,
+    every_x: list[Tensor],
+    every_idx: list[Tensor],
 ) -> list[str]:
-    """What is not as all ranks have sent it."""
+    """What is not as all ranks have sent it: an expert has ``group`` keys, one a source rank, or
+    one with the rows of all."""
     ranks, rank = len(every_x), dist.get_rank()
-    counts = handle.key_counts.view(-1, ranks).tolist()
-    starts = handle.key_offsets[:-1].view(-1, ranks).tolist()
+    counts = handle.key_counts.view(-1, group).tolist()
+    starts = handle.key_offsets[:-1].view(-1, group).tolist()
     wrong = []
     for number in range(len(counts)):
         expert = rank * len(counts) + number
-        for source, (x, idx) in enumerate(zip(every_x, every_idx, strict=True)):
-            wanted = x[(idx == expert).nonzero()[:, 0]]
-            begin, count = starts[number][source], counts[number][source]
-            if count != len(wanted) or begin % 16:
-                wrong.append(f"expert {expert} from {source}: {count} rows from {begin} on")
+        sent = [
+            x[(idx == expert).nonzero()[:, 0]] for x, idx in zip(every_x, every_idx, strict=True)
+        ]
+        for key, wanted in enumerate(sent if group == ranks else [torch.cat(sent)]):
+            begin, count = starts[number][key], counts[number][key]
+            if count != len(wanted) or begin % align:
+                wrong.append(f"expert {expert}, key {key}: {count} rows from {begin} on")
             elif not torch.equal(rows[begin : begin + count], wanted):
-                wrong.append(f"expert {expert} from {source}: other rows")
+                wrong.append(f"expert {expert}, key {key}: other rows")
     return wrong
+
+
+def copies(logical: int, reps: int, slots: int, device: torch.device) -> Tensor:
+    """A table [logical, reps] of physical experts: all have one, the first ones two."""
+    expert = torch.arange(logical, device=device)
+    second = torch.where(expert < slots - logical, logical + expert, expert)
+    pair = torch.stack([expert, second], 1)
+    return pair[:, torch.arange(reps, device=device) % 2].contiguous()
 
 
 def run(path: str, barrier: Barrier) -> list[str]:
@@ -72,33 +89,42 @@ def run(path: str, barrier: Barrier) -> list[str]:
     random = torch.Generator(device).manual_seed(3 + rank)
     with Shuffle(path, group=dist.group.WORLD, max_sources=TOKENS) as shuffle:
         declared = shuffle.spec.declared
-        experts, topk = declared.constants["experts"], declared.constants["topk"]
-        hidden = declared.constants["hidden"]
+        constants = declared.constants
+        experts, topk, hidden = (constants[name] for name in ("experts", "topk", "hidden"))
         x = torch.randn(TOKENS, hidden, device=device, generator=random).bfloat16()
         idx = torch.rand(TOKENS, experts, device=device, generator=random).topk(topk).indices
         idx[torch.rand(TOKENS, topk, device=device, generator=random) < 0.1] = -1
         weights = torch.rand(TOKENS, topk, device=device, generator=random)
+        inputs, slots, copy = {"topk_idx": idx}, experts, None
+        if "slots" in constants:
+            slots, reps = constants["slots"], constants["reps"]
+            inputs["replicas"] = copies(experts, reps, slots, device)
+            copy = (torch.arange(TOKENS, device=device)[:, None] + rank) % reps
         state = {}
 
+        def physical() -> Tensor:
+            if copy is None:
+                return idx
+            return torch.where(idx < 0, -1, inputs["replicas"][idx.clamp(min=0), copy])
+
         def there() -> None:
-            state["rows"], state["handle"] = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+            state["rows"], state["handle"] = shuffle.dispatch(x, **inputs, topk_weights=weights)
 
         def torch_there() -> None:
-            state["torch"] = by_torch(x, idx, experts)
+            state["torch"] = by_torch(x, physical(), slots)
 
         there()
         shuffle.check()
-        wrong = []
-        if declared.target.group > 1:
-            every_x, every_idx = gathered(x), gathered(idx)
-            wrong += wrong_rows(state["rows"], state["handle"], every_x, every_idx)
-            counts = state["handle"].key_counts.tolist()
-            starts = state["handle"].key_offsets.tolist()
-            spans = zip(starts, counts, strict=False)
-            packed = torch.cat([state["rows"][begin : begin + count] for begin, count in spans])
-            torch_there()
-            if not torch.equal(packed, state["torch"]):
-                wrong.append("other rows than torch's")
+        every_x, every_idx = gathered(x), gathered(physical())
+        align, group = declared.target.align, declared.target.group
+        wrong = wrong_rows(state["rows"], state["handle"], align, group, every_x, every_idx)
+        counts = state["handle"].key_counts.tolist()
+        starts = state["handle"].key_offsets.tolist()
+        spans = zip(starts, counts, strict=False)
+        packed = torch.cat([state["rows"][begin : begin + count] for begin, count in spans])
+        torch_there()
+        if not torch.equal(packed, state["torch"]):
+            wrong.append("other rows than torch's")
         work = state["rows"].clone()
 
         def back() -> None:

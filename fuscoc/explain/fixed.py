@@ -1,0 +1,145 @@
+"""What the Triton kernels of fixed capacity take of a rank: its window and, between nodes, slabs.
+
+Formulae of ``max_sources``, as ``segments``. Every part begins at a multiple of ``ALIGNMENT``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fuscoc.explain.facts import segment_bytes, target_slots
+from fuscoc.explain.formula import (
+    NODES,
+    PER_NODE,
+    RANKS,
+    Formula,
+    Product,
+    arithmetic,
+    least,
+    product,
+    with_values,
+)
+from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+ALIGNMENT = 1024
+ENTRIES = 4
+"""Memories of handles: of two eager dispatches, and of two captured ones."""
+MAX_RANKS = 8
+"""Of a node; a compact target counts rows for each."""
+POINT_BYTES, HEADER_BYTES, FLAG_BYTES, GROUP = 8, 1024, 4, 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """Memory of a rank, ``count`` times so many bytes before they are rounded up."""
+
+    name: str
+    use: str
+    num_bytes: Formula
+    count: int = 1
+
+    @property
+    def taken(self) -> Formula:
+        """Bytes, with what lies unused behind each."""
+        return product(self.count, _rounded(self.num_bytes))
+
+
+def window(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> tuple[Part, ...]:
+    """What other ranks of the node store into, largest parts first; of a packed target."""
+    return tuple(_window(shuffle, node, topology, segments))
+
+
+def slabs(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> tuple[Part, ...]:
+    """What travels between nodes, at both ends of both directions; nothing inside one."""
+    nodes = topology.num_nodes
+    if nodes == 1:
+        return ()
+    places, target = _places(node, segments), shuffle.program.buffers["target"]
+    rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)
+    points = _rounded(product(places, shuffle.program.fanout * POINT_BYTES))
+    back = (_rounded(product(places, each)) for each in (FLAG_BYTES, node.partial_bytes))
+    return (
+        Part(
+            "slabs",
+            "segments to every node, and what comes",
+            _sum(HEADER_BYTES, points, *rows),
+            2 * nodes,
+        ),
+        Part(
+            "slabs back", "sums to every node, and what comes", _sum(HEADER_BYTES, *back), 2 * nodes
+        ),
+    )
+
+
+def total(parts: tuple[Part, ...]) -> Formula:
+    """Bytes of all."""
+    return _sum(*(each.taken for each in parts))
+
+
+def _window(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> Iterator[Part]:
+    ranks, nodes, program = topology.ranks_per_node, topology.num_nodes, shuffle.program
+    known = {NODES.name: nodes, PER_NODE.name: ranks, RANKS.name: topology.num_ranks}
+    slots = with_values(target_slots(shuffle, segments), known)
+    taken_on = segments if nodes == 1 else product(nodes, _places(node, segments))
+    sources = product(ranks, taken_on)
+    num_rows = least(slots, sources) if program.is_compact else slots
+    for each in program.buffers["target"]:
+        row_bytes = segment_bytes([each])
+        yield Part(
+            "rows", f"`{each.name}`, {row_bytes:,} bytes for a row", product(num_rows, row_bytes)
+        )
+    if "combine" in node.kernels:
+        use = f"sums of a rank for every segment, {node.partial_bytes:,} bytes"
+        yield Part("staging", use, product(sources, node.partial_bytes))
+    points = product(sources, program.fanout, POINT_BYTES)
+    yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
+    if program.is_compact:
+        yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)
+    columns = num_keys(shuffle, topology) + MAX_RANKS * program.is_compact
+    counts = product(2 * ranks * nodes * (columns + 1), 4)
+    yield Part("counts", f"rows of {columns} keys from every rank", counts)
+    blocks = max(1, -(-columns // node.key_block)) * nodes
+    yield Part("flags", "who has planned,", ranks * blocks * 4)
+    yield Part("flags", "sent rows", product(sources, 4))
+    yield Part("flags", "or sums, with the call,", product(sources, 8))
+    yield Part("flags", "begun and refused combines", ranks * 8, 2 * ENTRIES)
+
+
+def num_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
+    """Keys that are counted: all, or of several nodes those of the one that has most."""
+    target = shuffle.program.target
+    assert target.kind == "packed"
+    if topology.num_nodes == 1 or target.placement.kind == "block":
+        return target.num_keys // topology.num_nodes
+    turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
+    node = topology.ranks_per_node
+    return (turns * node + min(rest, node)) * target.group
+
+
+def _places(node: NodeSpec, segments: Formula) -> Formula:
+    """Places of a slab for so many segments: no program plans those of two nodes."""
+    step = math.lcm(node.tile_sources, GROUP)
+    return product(step, arithmetic("cdiv", segments, step))
+
+
+def _rounded(num_bytes: Formula) -> Formula:
+    if isinstance(num_bytes, Product) and num_bytes.number % ALIGNMENT == 0:
+        return num_bytes
+    return product(ALIGNMENT, arithmetic("cdiv", num_bytes, ALIGNMENT))
+
+
+def _sum(*parts: Formula) -> Formula:
+    found: Formula = 0
+    for each in parts:
+        found = arithmetic("+", found, each)
+    return found

@@ -1,0 +1,106 @@
+"""Memory of a fixed capacity: what ``fuscoc explain`` says is what the runtime allocates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
+
+from fuscoc.explain import fixed
+from fuscoc.explain.command import read_shuffles
+from fuscoc.explain.formula import Symbol, with_values
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.liveness import Liveness, this_process
+from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.engine.node.slabs import Slabs, num_places
+from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.node.triton_memory import TritonMemory
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+
+CPU = torch.device("cpu")
+MOE = Path(__file__).parents[2] / "examples" / "moe.fsc"
+TEXTS = (
+    specs.routed("bf16", keys=96),
+    specs.routed("f16", keys=96, topk=5, align=1, reduce="max", placement="cyclic"),
+    specs.routed("f32", keys=96, capacity="compact"),
+    specs.FIELDS,
+)
+TOPOLOGIES = ("1x1", "1x8", "2x1", "2x2", "3x4", "4x8")
+
+
+def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int]:
+    """Bytes of the window of rank 0, and of its slabs."""
+    opened = specs.artifact(text)
+    [shuffle] = opened.manifest.shuffles
+    node, store = choose_triton(shuffle, topology, max_sources), HashStore()
+    assert not isinstance(node, str), node
+    alive = Liveness(store, 0, [this_process()])
+    members = Membership(0, topology, None, CPU, store, alive, 60.0)
+    sources, slab_bytes = max_sources, 0
+    if topology.num_nodes > 1:
+        sources = topology.num_nodes * num_places(node, max_sources)
+        slabs = Slabs(shuffle, node, max_sources, topology.num_nodes, CPU)
+        slab_bytes = slabs.num_bytes
+    capacity = worst_capacity(shuffle, topology.num_ranks, max_sources)
+    program = TritonProgram(opened, shuffle, node, members)
+    limits = Limits(sources, capacity)
+    taken = []
+
+    def allocate(num_bytes: int) -> Window:
+        taken.append(num_bytes)
+        return Window(torch.empty(num_bytes, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))
+
+    TritonMemory(program, limits, allocate, limits.num_entries)
+    return taken[0], slab_bytes
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(TEXTS), st.sampled_from(TOPOLOGIES), st.integers(1, 70))
+def test_windows_and_slabs_are_as_large_as_said(text: str, name: str, max_sources: int) -> None:
+    topology, [shuffle] = Topology.parse(name), specs.artifact(text).manifest.shuffles
+    node = choose_triton(shuffle, topology, max_sources)
+    if isinstance(node, str):  # slabs that are too large
+        return
+    most = Symbol("most", "most")
+    parts = (make(shuffle, node, topology, most) for make in (fixed.window, fixed.slabs))
+    said = [with_values(fixed.total(each), {"most": max_sources}) for each in parts]
+    assert (*said,) == allocated(text, topology, max_sources)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows", "is_small"),
+    [
+        ("packed(s) align 128", 64 * 128 * 8 + 4 * 127, False),
+        ("packed(s) align 128 compact", 8 * 8 * 128, True),
+        ("packed(s) align 128 capacity max 24_576", 24_576, True),
+    ],
+    ids=["any routing", "compact", "limited"],
+)
+def test_a_model_on_64_ranks(changed: str, rows: int, is_small: bool, tmp_path: Path) -> None:
+    """128 tokens of 7,168 values: rows, and as much for what comes back to 8 ranks from 8 nodes."""
+    spec, topology = tmp_path / "moe.fsc", Topology(8, 8)
+    spec.write_text(MOE.read_text().replace("packed(s) align 128", changed))
+    [shuffle] = read_shuffles(spec, {})
+    node = choose_triton(shuffle, topology, 128)
+    assert not isinstance(node, str), node
+    window, row, sources = 0, 2 * 7168, 8 * 8 * 128
+    columns, slots = 32 + 8 * ("compact" in changed), rows
+    if "compact" in changed:
+        slots = 64 * 128 * 8 + 4 * 127
+        window += 4 * ceiling(8 * slots)
+    window += row * rows + row * sources + 4 * 8 * 8 * sources + 4 * sources + 8 * sources
+    blocks = 8 * -(-columns // node.key_block)
+    window += ceiling(4 * 2 * 8 * 8 * (columns + 1)) + ceiling(4 * 8 * blocks) + 8 * 1024
+    assert fixed.total(fixed.window(shuffle, node, topology, 128)) == window
+    assert (window <= 512 << 20) == is_small
+
+
+def ceiling(num_bytes: int) -> int:
+    return -(-num_bytes // 1024) * 1024
